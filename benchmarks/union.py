@@ -25,12 +25,12 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
+from rerank.arrays import passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
 from rerank.stack.parse import parse_retrieve, retriever_depths
 from rerank.stack.signals import lexical
-from rerank.vectors.passages import cosines
 from rerank.workspace import Workspace
 
 WIDTH, DEPTH = 200, 1000
@@ -97,7 +97,7 @@ def cost(options: argparse.Namespace) -> None:
         for query in queries[:100]:
             vector = ranker.encode_query(query)
             if ranker.passages:
-                products = cosines(vector, matrix, ranker.passages).max(axis=1)
+                products = passage_cosines(vector, matrix, ranker.passages).max(axis=1)
             else:
                 products = matrix.astype(np.float32) @ vector
             best = np.argsort(-products, kind="stable")[:depth]

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import cluster as clusters
 from . import options, output
@@ -63,11 +63,11 @@ def command(
         click.echo(f"{name}: {', '.join(found)}")
     if dry_run:
         click.echo(
-            f"{amount(report.documents, 'document[|s]')} of {', '.join(report.indices)}; nothing was made"
+            f"{plural(report.documents, 'document[|s]')} of {', '.join(report.indices)}; nothing was made"
         )
         return
     indices = ", ".join(report.indices)
-    click.echo(amount(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))
+    click.echo(plural(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))
     assert report.workspace is not None
     if report.workspace.trained():
         click.echo(f"next: {suggested('encode')}")

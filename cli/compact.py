@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 
@@ -26,5 +26,5 @@ def command(folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(dataclasses.asdict(done))
         return
-    gone = amount(done.rows, "former document[|s]")
+    gone = plural(done.rows, "former document[|s]")
     click.echo(f"{gone} removed: {done.before / 1e6:.1f} MB -> {done.after / 1e6:.1f} MB")

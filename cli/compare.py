@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import evaluate, options, output
 
@@ -58,7 +58,7 @@ def command(
     evaluate.show(report)
     for name, count in report.empty.items():
         if count:
-            of = amount(report.queries, evaluate.QUERIES)
+            of = plural(report.queries, evaluate.QUERIES)
             output.note(
                 f"{name} has nothing for {count} of {of}: {'it counts' if count == 1 else 'they count'} as 0"
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 from .hints import located
@@ -31,10 +31,10 @@ def _seconds(context: click.Context, option: click.Parameter, value: str | None)
 def _show(report: EncodeReport, *, changes_only: bool = False) -> None:
     for name, count in report.encoded.items():
         if count or not changes_only:
-            click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+            click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
     if report.reused:
         what = "stored feature[|s] reused: the documents were moved, or written again with the same text"
-        click.echo(amount(report.reused, what))
+        click.echo(plural(report.reused, what))
 
 
 def _repeat(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 
@@ -162,7 +162,7 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
             " the quality for new queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
-        click.echo(("\n" if number else "") + f"{protocol}, {amount(report.queries, QUERIES)}")
+        click.echo(("\n" if number else "") + f"{protocol}, {plural(report.queries, QUERIES)}")
         click.echo(_table(report, protocol, marked=not allow_leakage))
         for found in report.candidate_recall:
             if found.protocol == protocol:
@@ -200,7 +200,7 @@ def _show_cases(report: EvaluationReport) -> None:
     for protocol, case, queries in dict.fromkeys(
         (one.protocol, one.case, one.queries) for one in report.cases
     ):
-        click.echo(f"\n{protocol}, {amount(queries, output.CASES[case])}")
+        click.echo(f"\n{protocol}, {plural(queries, output.CASES[case])}")
         rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, case)]
         body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
         click.echo(output.table(["", *rows[0].measures], body))
@@ -269,5 +269,5 @@ def _show_new_documents(report: EvaluationReport) -> None:
         return
     click.echo(f"\n{known}. The others:")
     for protocol in new.per_query:
-        click.echo(f"{protocol}, {amount(new.queries, QUERIES)}")
+        click.echo(f"{protocol}, {plural(new.queries, QUERIES)}")
         click.echo(_table(new, protocol, marked=False))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 from .hints import located
@@ -267,7 +267,7 @@ def _shadow(shadow: dict[str, Any]) -> str:
     first, last = (shadow[name][:16].replace("T", " ") for name in ("first", "last"))
     moved, took = shadow["moved"] / count, shadow["total_ms"] / count
     return (
-        f"shadow: {amount(count, 'search[|es]')} from {first} to {last} UTC;"
+        f"shadow: {plural(count, 'search[|es]')} from {first} to {last} UTC;"
         f" {moved:.1f} of the first ten would move; {took:.1f} ms each"
     )
 
@@ -294,11 +294,11 @@ def _show_trial(report: SearchTrial) -> None:
 
 
 def _show_gate(report: TrialReport) -> None:
-    click.echo(f"{report.measure} of {report.template}, {amount(report.queries, 'quer[y|ies]')}")
+    click.echo(f"{report.measure} of {report.template}, {plural(report.queries, 'quer[y|ies]')}")
     click.echo(f"without the hook {report.plain:.4f}, with it {report.hooked:.4f}", nl=False)
     click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
     for taken in report.weights if len(report.weights) > 1 else ():
         weights = output.weights_of(taken["stack"], taken["normalization"], taken["case"])
-        click.echo(f"  {amount(taken['searches'], 'search[|es]')}, {weights}")
+        click.echo(f"  {plural(taken['searches'], 'search[|es]')}, {weights}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, listed
+from rerank.text import join_names, plural
 
 from . import cluster as clusters
 from . import options, output
@@ -86,16 +86,16 @@ def command(
     unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
     click.echo(
         f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
-        f" {amount(report.documents, 'document[|s]')} ({report.lang or 'no one language'}) in {folder}"
+        f" {plural(report.documents, 'document[|s]')} ({report.lang or 'no one language'}) in {folder}"
     )
     for line in _remarks(report, settings["format"]):
         output.note(line)
     _show_citations(report, settings["format"])
     if settings["categories"]:
-        click.echo(f"category graph: {amount(report.category_edges, 'edge[|s]')}")
+        click.echo(f"category graph: {plural(report.category_edges, 'edge[|s]')}")
     for name, count in report.encoded.items():
         if count:
-            click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+            click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
 
 
 def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
@@ -128,7 +128,11 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
     some = report.without_categories < report.added + report.updated
     yield from output.counted(
         (len(report.invalid), f"{'unreadable file' if format == 'jats' else 'invalid line'}[|s] skipped"),
-        (len(report.unknown_deletes), "id[|s] to delete [is|are] not there", listed(report.unknown_deletes)),
+        (
+            len(report.unknown_deletes),
+            "id[|s] to delete [is|are] not there",
+            join_names(report.unknown_deletes),
+        ),
         (
             report.without_text,
             "document[ has|s have] neither title nor text: no query can find [it|them] by words",
@@ -155,9 +159,9 @@ def _show_citations(report: IngestReport, format: str) -> None:
     if counts is None:
         return
     document, body = ("article", "body") if format == "jats" else ("document", "citations")
-    references = amount(counts.references, "reference[|s]")
-    lists = amount(counts.articles, f"{document}[ lists|s list] {references} and [cites|cite] them")
-    click.echo(f"{lists} {amount(counts.mentions, 'time[|s]')}")
+    references = plural(counts.references, "reference[|s]")
+    lists = plural(counts.articles, f"{document}[ lists|s list] {references} and [cites|cite] them")
+    click.echo(f"{lists} {plural(counts.mentions, 'time[|s]')}")
     for line in output.counted(
         (counts.without_body, f"{document}[ has|s have] no {body}"),
         (counts.without_references, f"{document}[ has|s have] no references"),

@@ -8,7 +8,7 @@ import click
 
 from rerank.rankers.dense.config import TRAINING
 from rerank.rankers.dense.fit import RELATED, remarks
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import config_options, options, output
 
@@ -44,7 +44,7 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
         output.print_json(found)
         return
     click.echo(
-        f"{amount(found.documents, 'document[|s]')}, {amount(found.train_links + found.held_out, 'pair[|s]')}"
+        f"{plural(found.documents, 'document[|s]')}, {plural(found.train_links + found.held_out, 'pair[|s]')}"
         f" {RELATED[found.structure_from]} ({found.train_links:,} to learn from, {found.held_out:,} held"
         f" out); {found.related:,} have related ones"
     )
@@ -168,7 +168,7 @@ def pairs(
     ]
     click.echo(output.table(header, rows))
     if found.left_out:
-        of = amount(found.documents, "document[|s]")
+        of = plural(found.documents, "document[|s]")
         output.note(f"{found.left_out} of {of} related to none and left out")
 
 
@@ -195,10 +195,10 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
 def _show_levels(found: CoCited) -> None:
     """Print how much is cited together in a sentence, a paragraph, a section and a document."""
     click.echo(
-        f"{amount(found.citing, 'document[ cites|s cite]')} {amount(found.references, 'reference[|s]')}"
-        f" {amount(found.mentions, 'time[|s]')};"
-        f" {amount(found.outside, 'reference[ is|s are]')} not in the collection,"
-        f" {amount(found.titled, '[has|have]')} a title"
+        f"{plural(found.citing, 'document[ cites|s cite]')} {plural(found.references, 'reference[|s]')}"
+        f" {plural(found.mentions, 'time[|s]')};"
+        f" {plural(found.outside, 'reference[ is|s are]')} not in the collection,"
+        f" {plural(found.titled, '[has|have]')} a title"
     )
     rows = [
         [f"one {level}", *map(_count, (one.groups, one.largest, one.references, one.pairs))]
@@ -220,7 +220,7 @@ def _show_neighbors(shown: Neighborhood) -> None:
     click.echo(f"{shown.key} {shown.title}".rstrip())
     sizes = ", ".join(f"{shown.sizes[level]} in a {level}" for level in LEVELS)
     click.echo(
-        f"cited by {amount(len(shown.cited_by), 'document[|s]')}, together with other references: {sizes}"
+        f"cited by {plural(len(shown.cited_by), 'document[|s]')}, together with other references: {sizes}"
     )
     most = None if output.whole() else SHOWN
     for level in LEVELS:
@@ -228,7 +228,7 @@ def _show_neighbors(shown: Neighborhood) -> None:
         if near:
             click.echo(f"\nin a {level}, and no smaller part:" if level != "sentence" else "\nin a sentence:")
         for one in near[:most]:
-            times = f" ({amount(len(one.documents), 'document[|s]')})" if len(one.documents) > 1 else ""
+            times = f" ({plural(len(one.documents), 'document[|s]')})" if len(one.documents) > 1 else ""
             click.echo(output.indented(f"{one.key} {one.title}{times}", 2))
             for shared in filter(lambda sentence: sentence.text, one.sentences):
                 click.echo(output.indented(f"{shared.document}: {shared.text}", 6))

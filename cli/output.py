@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from rerank.progress import Progress
-from rerank.wording import amount, duration, listed, many, several
+from rerank.text import duration, join_names, plural
 
 from .hints import located, suggested
 
@@ -79,7 +79,7 @@ CASES = {
 
 def weights_of(stack: str, normalization: str, *cases: str) -> str:
     """Word the weights of a stack, of the queries of these cases; without a case, of all queries."""
-    queries = f"{' and '.join(several(CASES[case]) for case in cases)}: " if cases else ""
+    queries = f"{' and '.join(plural(2, CASES[case])[2:] for case in cases)}: " if cases else ""
     return f"{queries}{stack}   ({normalization})"
 
 
@@ -128,7 +128,7 @@ class Bar(Progress):
     def _summary(self) -> str:
         """Describe how far the step is, and the time since its start."""
         total = f" of {self._total:,}" if self._total and self._done < self._total else ""
-        unit = self._unit if self._done == 1 and not total else many(self._unit)
+        unit = self._unit if self._done == 1 and not total else _plural(self._unit)
         count = f"{self._done:,}{total} {unit} in " if self._done and unit else ""
         return f"{self._title}: {count}{duration(time.monotonic() - self._begun)}"
 
@@ -166,7 +166,7 @@ def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
     """Yield each number with its text, as ``amount`` writes it, and details; skip those that are 0."""
     for count, text, *details in counts:
         if count:
-            yield ": ".join([amount(count, text), *details])
+            yield ": ".join([plural(count, text), *details])
 
 
 def print_json(value: object) -> None:
@@ -189,7 +189,7 @@ def remarks(scoring: ScoringReport) -> None:
         (
             scoring.without_hits,
             "quer[y retrieves|ies retrieve] nothing and count[s|] as 0",
-            listed(scoring.silent),
+            join_names(scoring.silent),
         ),
         (scoring.unknown_categories, "quer[y has|ies have] unknown categories; they are ignored"),
         (scoring.inferred_categories, INFERRED),
@@ -207,13 +207,13 @@ INFERRED = "quer[y|ies] without categories got them from [its|their] first candi
 
 def lacking(count: int, name: str) -> str:
     """Say that a ranker cannot find some documents."""
-    return amount(count, f"document[ has|s have] no features of {name} and cannot be found by it")
+    return plural(count, f"document[ has|s have] no features of {name} and cannot be found by it")
 
 
 def recomputed(count: int, name: str) -> str:
     """Say that features were missing."""
     what = f"feature[|s] of {name} [was|were] missing and computed on the way: run "
-    return amount(count, what) + suggested("encode")
+    return plural(count, what) + suggested("encode")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -257,3 +257,9 @@ def room(taken: int) -> int:
 def indented(text: str, by: int) -> str:
     """Make a text one line that begins with spaces: as wide as a terminal, whole elsewhere."""
     return " " * by + cut(text, room(by))
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith(('tch', 's', 'x')) else 's' if noun else ''}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 
@@ -139,8 +139,8 @@ def _written(value: object) -> str:
 
 def _show(found: PairsReport) -> None:
     """Print the tables."""
-    chosen = f", thresholds of {amount(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
-    click.echo(f"{amount(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
+    chosen = f", thresholds of {plural(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
+    click.echo(f"{plural(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
     names = list(found.results[0].measures)
     header = ["", *names, "ECE", *(text for name in names for text in (f"Δ {name}", f"p {name}"))]
     rows = [_cells(one) for one in found.results]

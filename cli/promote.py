@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 from .hints import suggested
@@ -73,7 +73,7 @@ def _show(report: Promotion) -> None:
         click.echo(f"{what:<9}  {value:.4f}")
         output.show_weights(one)
     click.echo(
-        f"{report.measure} of {amount(report.queries, 'quer[y|ies]')}: {report.wins} better,"
+        f"{report.measure} of {plural(report.queries, 'quer[y|ies]')}: {report.wins} better,"
         f" {report.losses} worse, p {output.p_value(report.p)}"
     )
     if report.promoted:

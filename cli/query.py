@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, listed
+from rerank.text import join_names, plural
 
 from . import options, output
 
@@ -93,7 +93,7 @@ def command(
     answer = pipeline.answer(query, found, filters=filters)
     hits = pipeline.hits(answer, count)
     if count > found.depth and len(answer.ranking) >= found.depth:
-        reranked = amount(found.depth, "candidate[ is|s are] reranked")
+        reranked = plural(found.depth, "candidate[ is|s are] reranked")
         output.note(f"{reranked}, so there are no more hits: raise --depth")
     for line in _remarks(workspace, pipeline, found, answer, versions):
         output.note(line)
@@ -154,7 +154,9 @@ def check_categories(scorer: Scorer, query: Query) -> None:
         return
     similar = list(dict.fromkeys(name for one in unknown for name in scorer.similar_categories(one)))
     hint = f"did you mean {' or '.join(map(repr, similar[:3]))}?" if similar else "the documents have others"
-    raise click.UsageError(f"--category: no signal knows {listed([repr(one) for one in unknown])}; {hint}")
+    raise click.UsageError(
+        f"--category: no signal knows {join_names([repr(one) for one in unknown])}; {hint}"
+    )
 
 
 def check_params(params: dict[str, Any], stack: Stack) -> None:
@@ -199,7 +201,7 @@ def _show_stack(answer: Answer, stack: Stack) -> None:
     """Print the weights of the stack, the number of candidates, and the categories of the query."""
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
-    how = f"{answer.stack.normalization}, {amount(len(answer.ranking), 'candidate[|s]')}{by}"
+    how = f"{answer.stack.normalization}, {plural(len(answer.ranking), 'candidate[|s]')}{by}"
     click.echo(output.weights_of(str(answer.stack), how, *([answer.case] if stack.cases else [])))
     if answer.query.categories:
         how = "inferred from the first candidates" if answer.inferred else "given"

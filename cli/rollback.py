@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output
 from .hints import suggested
@@ -34,4 +34,4 @@ def command(folder: str, as_json: bool, dry_run: bool) -> None:
     )
     output.show_weights(report.rolled_back)
     for name, count in report.encoded.items():
-        click.echo(f"{name}: {amount(count, 'document[|s]')} encoded, which had come since")
+        click.echo(f"{name}: {plural(count, 'document[|s]')} encoded, which had come since")

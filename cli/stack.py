@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rerank.wording import amount, listed
+from rerank.text import join_names, plural
 
 from . import options, output
 
@@ -65,11 +65,11 @@ def show(stacks: Sequence[StackState], releases: Sequence[StackState], most: int
         what = f"candidate {row.name}" if row.version is None else f"version {row.version}"
         if row.since is not None:
             what += f"{', in use' if row.in_use else ', last in use'} since {row.since}"
-        click.echo(f"{what}: {amount(row.depth, 'candidate[|s]')} by {' and '.join(row.retrieve)}")
+        click.echo(f"{what}: {plural(row.depth, 'candidate[|s]')} by {' and '.join(row.retrieve)}")
         output.show_weights(row.of)
         if row.gate:
             measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
             p = output.p_value(row.gate["p"])
             click.echo(f"  promoted with {measure} {value:.4f} against {before:.4f} (p {p})")
         if row.outdated:
-            click.echo(f"  tuned before {listed(row.outdated)} was trained again: tune it again")
+            click.echo(f"  tuned before {join_names(row.outdated)} was trained again: tune it again")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rerank.wording import amount
+from rerank.text import plural
 
 from . import options, output, stack
 from .hints import suggested
@@ -39,7 +39,7 @@ def command(folder: str, as_json: bool, verify: bool) -> None:
     if as_json:
         output.print_json(found)
         return
-    documents = amount(found.documents, "document[|s]")
+    documents = plural(found.documents, "document[|s]")
     click.echo(f"{documents} ({found.lang or 'no one language'}) in {found.place}")
     if found.interrupted:
         click.echo("an ingest was interrupted: run the same command again, or any other ingest, to finish it")
@@ -57,12 +57,12 @@ def command(folder: str, as_json: bool, verify: bool) -> None:
         lacking = ranker.missing_features
         state = "features stored"
         if lacking:
-            state = f"{amount(lacking, 'feature[|s]')} missing: run {suggested('encode')}"
+            state = f"{plural(lacking, 'feature[|s]')} missing: run {suggested('encode')}"
         older = f"; stacks need {', '.join(ranker.older)}, too" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
     stack.show(found.stacks, found.releases, RELEASES)
     if len(found.releases) > RELEASES:
-        older = amount(len(found.releases) - RELEASES, "older version[|s]")
+        older = plural(len(found.releases) - RELEASES, "older version[|s]")
         click.echo(f"{older}: {suggested('stack', 'list')}")
     if found.rankers and not found.releases:
         click.echo(f"in use: {workspace.default_stack} alone")

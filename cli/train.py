@@ -12,7 +12,7 @@ import click
 from rerank.errors import action_hint
 from rerank.rankers.registry import Family, families
 from rerank.rankers.training.registry import Source, Training, training_of
-from rerank.wording import amount, listed
+from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
 
@@ -171,16 +171,16 @@ def _show(report: TrainReport) -> None:
     """Print what was learned from, and the rankers."""
     if report.train_queries:
         held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
-        train = amount(report.train_queries, "train quer[y|ies]")
-        dev = amount(report.dev_queries, "dev quer[y|ies]")
+        train = plural(report.train_queries, "train quer[y|ies]")
+        dev = plural(report.dev_queries, "dev quer[y|ies]")
         click.echo(f"{train}, {dev}{held}; candidates by {report.first_stage}")
     if report.train_pairs:
-        train, dev = amount(report.train_pairs, "train pair[|s]"), amount(report.dev_pairs, "dev pair[|s]")
+        train, dev = plural(report.train_pairs, "train pair[|s]"), plural(report.dev_pairs, "dev pair[|s]")
         click.echo(f"{train}, {dev}")
     for line in output.counted(
         (report.unknown_queries, "judged quer[y is|ies are] not in the query file"),
         (report.unknown_documents, "relevant document[ is|s are] not in the workspace"),
-        (report.without_hits, "quer[y retrieves|ies retrieve] nothing", listed(report.silent)),
+        (report.without_hits, "quer[y retrieves|ies retrieve] nothing", join_names(report.silent)),
         (report.inferred_categories, output.INFERRED),
     ):
         output.note(line)

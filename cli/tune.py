@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, listed
+from rerank.text import join_names, plural
 
 from . import options, output
 from .hints import suggested
@@ -109,11 +109,11 @@ def _show_weights(report: TuneReport) -> None:
     for case, one in cases.items():
         click.echo(output.weights_of(str(one.stack), one.stack.normalization, *([case] if case else [])))
         click.echo(
-            f"  {one.measure} {one.value:.4f} on {amount(one.queries, 'quer[y|ies]')}; {first} alone"
-            f" {one.first_stage_value:.4f}; {amount(one.settings, 'setting[|s]')} tried"
+            f"  {one.measure} {one.value:.4f} on {plural(one.queries, 'quer[y|ies]')}; {first} alone"
+            f" {one.first_stage_value:.4f}; {plural(one.settings, 'setting[|s]')} tried"
         )
     if report.dropped:
-        names = listed(list(report.dropped))
+        names = join_names(list(report.dropped))
         click.echo(f"left out, without weight in any case: {names}")
     if report.rerank_only is not None:
         one = report.rerank_only
@@ -127,7 +127,7 @@ def _show_weights(report: TuneReport) -> None:
     if report.validated is not None:
         cv = report.validated
         click.echo(
-            f"cross-validated in {amount(len(cv.folds), 'fold[|s]')}: {cv.value:.4f} on queries the weights"
+            f"cross-validated in {plural(len(cv.folds), 'fold[|s]')}: {cv.value:.4f} on queries the weights"
             f" were not tuned on ({first} {cv.first_stage_value:.4f})"
         )
     if report.scoring.candidate_recall:
@@ -155,7 +155,7 @@ def _show_signals(report: TuneReport) -> None:
     click.echo("\nhow flat the optimum is")
     for flat in tuned.near_optimal:
         shares = ", ".join(f"{name} {low:.2f}-{high:.2f}" for name, (low, high) in flat.shares.items())
-        of = amount(flat.of, "setting[|s]")
+        of = plural(flat.of, "setting[|s]")
         click.echo(f"  {flat.settings} of {of} within {flat.within} of it: {shares}")
 
 

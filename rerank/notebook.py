@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rerank.progress import Progress
-from rerank.wording import duration
+from rerank.text import duration
 
 
 class NotebookProgress(Progress):

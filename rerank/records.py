@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rerank.wording import amount
+from rerank.text import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,8 +131,8 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return len(self._grades)
 
     def __repr__(self) -> str:
-        judged = amount(sum(map(len, self._grades.values())), "judgment[|s]")
-        return f"Qrels({amount(len(self), 'quer[y|ies]')}, {judged})"
+        judged = plural(sum(map(len, self._grades.values())), "judgment[|s]")
+        return f"Qrels({plural(len(self), 'quer[y|ies]')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
         """Documents of grade 1 and up, with their grades; empty for an unjudged query."""

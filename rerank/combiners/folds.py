@@ -13,7 +13,7 @@ from rerank.combiners.tune import TuneOptions, TuningProblem, TuningResult
 from rerank.errors import UsageError
 from rerank.records import Qrels
 from rerank.search.score_table import ScoreTable
-from rerank.wording import amount
+from rerank.text import plural
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def cross_validate(
     n = len(problem.judged)
     if not 2 <= folds <= n:
         raise UsageError(
-            f"{amount(n, 'judged quer[y|ies]')} cannot be dealt to {amount(folds, 'fold[|s]')}; take 2 to {n}"
+            f"{plural(n, 'judged quer[y|ies]')} cannot be dealt to {plural(folds, 'fold[|s]')}; take 2 to {n}"
         )
     groups = np.empty(n, dtype=np.int64)
     groups[np.random.default_rng(seed).permutation(n)] = np.arange(n) % folds

@@ -14,7 +14,7 @@ from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.search.score_table import ScoreTable
 from rerank.stack.normalize import normalize
-from rerank.wording import amount
+from rerank.text import plural
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -62,7 +62,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     if all(query.row < 0 for query in judged):
         raise InputError(
-            f"of {amount(len(judged), 'judged quer[y|ies]')} none was scored; "
+            f"of {plural(len(judged), 'judged quer[y|ies]')} none was scored; "
             "check that the queries and the qrels are of the same set"
         )
     return judged, none_relevant

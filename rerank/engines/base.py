@@ -57,7 +57,7 @@ class Encoder(NamedTuple):
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
     retrieves: the documents can be found by these features (see :class:`VectorQuery`), which an engine may
         have to prepare.
-    passages: maximum number of vectors of a feature (``rerank.vectors.passages``); 0: the feature is one
+    passages: maximum number of vectors of a feature (``rerank.arrays``); 0: the feature is one
         vector.
     """
 
@@ -73,7 +73,7 @@ class VectorQuery(NamedTuple):
 
     vector: (width,) float32.
     depth: how many it returns; None: as many as the others.
-    passages: of a feature with so many vectors (``rerank.vectors.passages``), the largest of their cosines
+    passages: of a feature with so many vectors (``rerank.arrays``), the largest of their cosines
         counts; the vector that is searched for is of length 1 then. 0: the feature is one vector.
 
     Only products above 0 count as found. Features of another version, or none, are not found.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import parse_json, write_text
-from rerank.wording import amount
+from rerank.text import plural
 
 _WIDEST = 1 << 30  # numbers per row; a larger value in about.json is corruption
 _TOGETHER = 4096  # rows whose checksums are computed at once
@@ -150,7 +150,7 @@ class FeatureFiles:
                     continue
                 corrupt = sum(int(some.sum()) for some in missing)
                 if corrupt:
-                    yield path / "matrix", f"{amount(corrupt, 'row[|s]')} differ from the checksum"
+                    yield path / "matrix", f"{plural(corrupt, 'row[|s]')} differ from the checksum"
 
     def _matrix(self, name: str, version: str, most: int) -> _Matrix | None:
         """The mapped files, mapped again if they have grown and ``most`` rows are needed."""
@@ -208,7 +208,7 @@ def check_features(name: str, values: NDArray[Any], count: int) -> None:
     """Raise EngineError unless a ranker encoded ``count`` documents into a (count, width) array."""
     if values.ndim != 2 or len(values) != count or not values.shape[1]:
         raise EngineError(
-            f"ranker {name!r} encoded {amount(count, 'document[|s]')} into an array of shape"
+            f"ranker {name!r} encoded {plural(count, 'document[|s]')} into an array of shape"
             f" {values.shape}, not ({count}, width); correct its encode_documents"
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from rerank.records import Qrels
-from rerank.wording import amount
+from rerank.text import plural
 
 HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
 
@@ -114,7 +114,7 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
     for leak in dict.fromkeys(leaks):
         by.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
     each = "; ".join(f"{of} was {' and '.join(how)}" for of, how in by.items())
-    return f"{each} of {'these' if queries != 1 else 'this'} {amount(queries, 'quer[y|ies]')}"
+    return f"{each} of {'these' if queries != 1 else 'this'} {plural(queries, 'quer[y|ies]')}"
 
 
 def without_training_documents(

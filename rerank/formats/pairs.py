@@ -11,7 +11,7 @@ from rerank.errors import InputError, action_hint
 from rerank.files import parse_json, write_text
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import LabeledPair
-from rerank.wording import amount
+from rerank.text import plural
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
 _LABELED = 'write each line as id, tab, id, tab, 1 or 0, or as {"a": id, "b": id, "related": 1}'
@@ -103,17 +103,17 @@ def read_labeled_pairs(
     if len({pair.related for pair in pairs}) == 1:
         one, other = ("related", "unrelated")[:: 1 if pairs[0].related else -1]
         raise InputError(
-            f"{name}: {amount(len(pairs), 'pair[|s]')}, and all {one}; give {other} ones, too, or mine"
+            f"{name}: {plural(len(pairs), 'pair[|s]')}, and all {one}; give {other} ones, too, or mine"
             f" pairs with {action_hint('mine', 'pairs')}"
         )
     if remark is not None:
         if again:
             remark(
-                f"{name}: {amount(again, 'pair[ occurs|s occur]')} again with the same label:"
+                f"{name}: {plural(again, 'pair[ occurs|s occur]')} again with the same label:"
                 " each counts once"
             )
         if itself:
-            remark(f"{name}: {amount(itself, 'pair[|s]')} of a document with itself left out")
+            remark(f"{name}: {plural(itself, 'pair[|s]')} of a document with itself left out")
     return pairs
 
 

@@ -13,7 +13,7 @@ from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
-from rerank.wording import amount
+from rerank.text import plural
 
 PLUGIN = "rerank"
 """The plugin's name on a node."""
@@ -190,7 +190,7 @@ class PluginHook(Hook):
         lacking = [name for name, plugin in nodes.items() if plugin is None]
         return (
             f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of"
-            f" {amount(len(nodes), 'node[|s]')}): run"
+            f" {plural(len(nodes), 'node[|s]')}): run"
             " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip`"
             " there and restart;"
             " docs/hook_plugin.md says how to build it"

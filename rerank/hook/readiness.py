@@ -15,7 +15,7 @@ from rerank.files import parse_json
 from rerank.search.fields import check_fields
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import FieldSignal, is_field, learned
-from rerank.wording import amount
+from rerank.text import plural
 from rerank.workspace import Workspace
 
 PATIENCE = 5.0
@@ -68,7 +68,7 @@ def service_problems(
     most = about.get("max_candidates")
     if isinstance(most, int) and depth > most:
         problems.append(
-            f"takes {amount(most, 'candidate[|s]')}, fewer than the depth of {depth}: no search would be"
+            f"takes {plural(most, 'candidate[|s]')}, fewer than the depth of {depth}: no search would be"
             f" reranked; give it max_candidates {depth}, or install with depth {most}"
         )
     return problems
@@ -128,7 +128,7 @@ def index_problems(
         for name, version in workspace.versions().items():
             missing = engine.missing_features(name, version)
             if missing:
-                problems.append(f"{amount(missing, lacking)} {name}{since}; encode them")
+                problems.append(f"{plural(missing, lacking)} {name}{since}; encode them")
     except (EngineError, UsageError, WorkspaceError) as error:
         problems.append(str(error))
     return problems

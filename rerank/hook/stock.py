@@ -21,7 +21,7 @@ from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.files import parse_json
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
-from rerank.wording import amount
+from rerank.text import plural
 
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 """Every node needs both: ML Commons, and the plugin with the processor."""
@@ -294,7 +294,7 @@ class StockHook(Hook):
         lacking = [name for name, version in nodes.items() if version is None]
         return (
             f"{' and '.join(PLUGINS)} are not both on {', '.join(lacking)} ({len(lacking)} of"
-            f" {amount(len(nodes), 'node[|s]')}); OpenSearch's full distribution has them"
+            f" {plural(len(nodes), 'node[|s]')}); OpenSearch's full distribution has them"
         )
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:

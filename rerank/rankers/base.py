@@ -32,7 +32,7 @@ class Ranker(ABC):
     retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
         and nothing else: then the best documents of a collection can be found by it. Of a ranker with
         several vectors a document, with their cosines: found are the documents with the nearest vectors.
-    passages: how many vectors a feature holds at most (see ``rerank.vectors.passages``); 0: it is one.
+    passages: how many vectors a feature holds at most (see ``rerank.arrays``); 0: it is one.
 
     One of your own is a subclass of a dozen lines:
 

@@ -17,7 +17,7 @@ from rerank.evaluation.overlap import Bucket
 from rerank.report_page.depths import AtDepth
 from rerank.report_page.svg import Scale, drawing, line, text, ticks
 from rerank.report_page.tables import EvaluationReport
-from rerank.wording import amount
+from rerank.text import plural
 
 WIDTH, HEIGHT = 360, 240
 LEVELS = 10
@@ -48,7 +48,7 @@ def gains_chart(gains: NDArray[np.float64], title: str) -> Markup:
                 f' class="{kind}"/>'
             )
     parts.append(line(left, y(0), width - 8, y(0), "axis"))
-    about = f"{amount(int((gains > 0).sum()), 'quer[y gains|ies gain]')}, {int((gains < 0).sum())} lose"
+    about = f"{plural(int((gains > 0).sum()), 'quer[y gains|ies gain]')}, {int((gains < 0).sum())} lose"
     return drawing(width, height, title, parts, about)
 
 

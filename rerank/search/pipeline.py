@@ -26,7 +26,7 @@ from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve
 from rerank.stack.stack import Stack
-from rerank.wording import amount
+from rerank.text import plural
 
 STAGES = ("engine", "transfer", "encode", "score")
 
@@ -169,7 +169,7 @@ class Pipeline:
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
-        size = amount(len(self.engine), "document[|s]")
+        size = plural(len(self.engine), "document[|s]")
         return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import to_float32
 from rerank.engines.opensearch.features import Column
 from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
@@ -28,7 +29,6 @@ from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, Rows, SearchOptions
 from rerank.service.snapshot import Snapshot
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
-from rerank.vectors.fp16 import single
 
 _NO_OPTIONS = SearchOptions()
 _NO_CLAUSES = {"features": [], "category_votes": 0, "clauses": True}
@@ -294,7 +294,7 @@ def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArra
     values = np.ascontiguousarray(found).view(column.dtype)
     missing = np.zeros(count, np.bool_)
     if values.dtype == np.float16:
-        values = single(values)  # which rankers would do, and np.isfinite is faster on
+        values = to_float32(values)  # which rankers would do, and np.isfinite is faster on
     if rows.missing:
         missing[rows.missing] = True
         if missing.sum() != len(rows.missing):

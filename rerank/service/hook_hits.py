@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import to_float32
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
@@ -16,7 +17,6 @@ from rerank.records import Document
 from rerank.search.scorer import INFERENCE_DEPTH
 from rerank.service.endpoints import RequestContext
 from rerank.service.schemas import NOWHERE, HookCall, integers
-from rerank.vectors.fp16 import single
 
 _SHARE = 0.5  # of the time that is left may go into documents whose features are missing
 _GUESS = 0.005  # seconds to encode a document, before one was
@@ -73,7 +73,7 @@ class HookHits:
         assert self._sidecar is not None
         values, missing = self._sidecar.gather(name, version, self.rows)
         if values.dtype == np.float16:
-            values = single(values)  # which rankers would do
+            values = to_float32(values)  # which rankers would do
         return values, missing
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:

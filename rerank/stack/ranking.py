@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.records import Document
 from rerank.results import MOST_ROWS, html_table
-from rerank.wording import amount
+from rerank.text import plural
 
 Array = NDArray[np.float64]
 
@@ -98,7 +98,7 @@ class Ranking:
 
     def __repr__(self) -> str:
         best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
-        return f"Ranking({amount(len(self), 'document[|s]')} by {' + '.join(self.signals)}: {best})"
+        return f"Ranking({plural(len(self), 'document[|s]')} by {' + '.join(self.signals)}: {best})"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each of the first hits: rank, id, score, and what each signal gave it."""

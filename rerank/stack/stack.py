@@ -26,7 +26,7 @@ from rerank.stack.normalize import NORMALIZATIONS, combine, normalize
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
-from rerank.wording import amount
+from rerank.text import plural
 
 Array = NDArray[np.float64]
 
@@ -291,7 +291,7 @@ class Stack:
             name = self.signals[int(wrong.any(axis=0).argmax())]
             raise TrainingError(
                 f"signal {name} gave {int(wrong.any(axis=1).sum())} of"
-                f" {amount(len(scores), 'candidate[|s]')} a score that "
+                f" {plural(len(scores), 'candidate[|s]')} a score that "
                 f"is not finite; train {name} again or leave it out of the stack"
             )
         ranges = [self.bounds[name] for name in self.signals] if self.normalization == "bounds" else None
@@ -311,7 +311,7 @@ class Stack:
         """
         scores = np.asarray(raw, dtype=np.float64)
         if len(scores) != len(ids):
-            raise ValueError(f"{len(ids)} ids, but scores of {amount(len(scores), 'document[|s]')}")
+            raise ValueError(f"{len(ids)} ids, but scores of {plural(len(scores), 'document[|s]')}")
         final, normalized, weighted = self.score(scores)
         order = rank(ids, final)
         return Ranking(

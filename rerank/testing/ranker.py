@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import feature_width, passage_cosines
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.testing.rules import Rule, run, same, true
-from rerank.vectors.passages import cosines, width
 
 DOCUMENTS = (
     Document("title", title="A sorted list"),
@@ -180,14 +180,14 @@ def it_retrieves_by_products(on: Checked) -> None:
         return
     for query in on.queries:
         vector = ranker.encode_query(query)
-        same(features.shape[1], width(ranker.passages, len(vector)), "the features' width")
+        same(features.shape[1], feature_width(ranker.passages, len(vector)), "the features' width")
         scores, some = ranker.score(vector, features), np.arange(len(features))
         if ranker.passages:
             length = float(np.linalg.norm(vector))
             true(length == 0 or abs(length - 1) < 1e-3, f"the vector of {query.id!r} has length {length}")
             counts = features[:, -1]
             true(((counts >= 0) & (counts <= ranker.passages)).all(), f"{counts.tolist()} passages")
-            products = cosines(vector.astype(np.float64), features, ranker.passages).max(axis=1)
+            products = passage_cosines(vector.astype(np.float64), features, ranker.passages).max(axis=1)
             some = np.flatnonzero((counts == 1) & (products > 0))
         else:
             products = features.astype(np.float64) @ vector.astype(np.float64)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import feature_width
 from rerank.engines.base import Encoder, Engine, Retriever, SearchRequest, VectorQuery
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
 from rerank.testing.rules import Rule, raises, same, true
-from rerank.vectors.passages import width
 
 WIDTH, PASSAGES = 8, 4
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
@@ -295,7 +295,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
 
     def turned(some: Sequence[Document]) -> NDArray[Any]:
         features = case.encode(some)
-        features[:, : width(case.passages, WIDTH) - bool(case.passages)] *= -1
+        features[:, : feature_width(case.passages, WIDTH) - bool(case.passages)] *= -1
         return features
 
     for version, encode, sign in (("v2", turned, -1), ("v3.1", case.encode, 1)):
@@ -362,7 +362,7 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     same(engine.prepared(case.name, "v2"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
         engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row, "v2")]))
-    have, given = (width(case.passages, numbers) for numbers in (WIDTH, 9))
+    have, given = (feature_width(case.passages, numbers) for numbers in (WIDTH, 9))
     with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
         engine.find(
             SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(np.zeros((1, 9)))])

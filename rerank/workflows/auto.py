@@ -28,8 +28,7 @@ from rerank.references import CitationCounts
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report, html_table
 from rerank.stack.stack import Stack
-from rerank.text import language_or_none
-from rerank.wording import amount
+from rerank.text import language_or_none, plural
 from rerank.workflows.auto_record import Record
 from rerank.workflows.collection_folder import Folder, read_folder
 from rerank.workflows.evaluate import evaluate
@@ -253,7 +252,7 @@ class _Auto:
             others = sorted({*there.engine.ids()} - mine)
             if others:
                 raise WorkspaceError(
-                    f"{folder}: has {amount(len(others), 'document[|s]')} not in {files.path} ({others[0]!r}"
+                    f"{folder}: has {plural(len(others), 'document[|s]')} not in {files.path} ({others[0]!r}"
                     f" first); choose another folder with {setting_hint('workspace')}"
                 )
         done = ingest(
@@ -274,7 +273,7 @@ class _Auto:
         same = f", {done.unchanged:,} as they were" if done.unchanged else ""
         self.say(
             "ingest",
-            f"{amount(done.documents, 'document[|s]')} ({done.lang or 'no one language'}): {news}{same}",
+            f"{plural(done.documents, 'document[|s]')} ({done.lang or 'no one language'}): {news}{same}",
         )
         if not workspace.lang and not {*done.languages} - {""}:
             self.say(
@@ -353,7 +352,7 @@ class _Auto:
         best = max(names, key=lambda name: reached[name])
         each = ", ".join(f"{name} {reached[name]:.4f}" for name in names)
         self.say(
-            "first stage", f"{best}; nDCG on {amount(found.queries, 'quer[y|ies]')} of train and dev: {each}"
+            "first stage", f"{best}; nDCG on {plural(found.queries, 'quer[y|ies]')} of train and dev: {each}"
         )
         return best, [name for name in names if name != best]
 
@@ -415,7 +414,7 @@ class _Auto:
         self.say(
             "tune",
             f"{stack} ({stack.normalization}): {of.measure} {of.value:.4f} on"
-            f" {amount(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
+            f" {plural(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
         )
         if tuned.dropped:
             self.say("tune", f"{', '.join(tuned.dropped)} got no weight: left out")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerank.errors import InputError
-from rerank.wording import listed
+from rerank.text import join_names
 from rerank.workflows.ingest import Format
 
 SPLITS = {
@@ -85,7 +85,7 @@ def read_folder(path: Path) -> Folder:
     ]
     if lacking:
         missing = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if len(lacking) > 1 else lacking)
-        there = f"; this one has {listed([one.name for one in files])}" if files else ""
+        there = f"; this one has {join_names([one.name for one in files])}" if files else ""
         raise InputError(f"{path}: there is {missing}; {_WANTED}{there}")
     assert queries is not None
     return Folder(path, corpus, format, queries, qrels, _named(files, _GRAPHS), aside)

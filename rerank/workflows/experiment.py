@@ -15,7 +15,7 @@ from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
 from rerank.search.score_table import ScoreTable
-from rerank.wording import amount
+from rerank.text import plural
 from rerank.workflows.ingest import encode
 from rerank.workspace import Workspace
 
@@ -136,13 +136,13 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
         if not hits:
             raise InputError(
-                f"{search}: has none of {amount(len(queries), 'quer[y|ies]')}; make the run with the ids of"
+                f"{search}: has none of {plural(len(queries), 'quer[y|ies]')}; make the run with the ids of"
                 f" {setting_hint('queries')}"
             )
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:
             raise InputError(
-                f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[ is|s are]')} not in the"
+                f"{search}: {len(unknown):,} of its {plural(len(hits), 'document[ is|s are]')} not in the"
                 f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
     found = workspace.engine.check_template(search, queries[0])

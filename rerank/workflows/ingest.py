@@ -23,8 +23,7 @@ from rerank.references import CitationCounts
 from rerank.results import Report
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import check_retrieves, learned
-from rerank.text import language, language_or_none
-from rerank.wording import amount
+from rerank.text import language, language_or_none, plural
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ def _create(
     sample = list(progress.over(islice(documents, SAMPLE), "read", unit="doc"))
     if not sample:
         errors = files.errors
-        skipped = f" ({amount(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
+        skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
         raise InputError(f"{files.names}: no documents{skipped}; {_LAYOUTS[files.format]}")
     where: dict[str, Any] = {}
     if opensearch is not None:

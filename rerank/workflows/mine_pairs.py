@@ -17,8 +17,7 @@ from rerank.progress import Progress
 from rerank.rankers.concept.mining import PairMining, Related, Source, draw_pairs, split_units
 from rerank.records import Document, LabeledPair, Qrels
 from rerank.results import Report
-from rerank.text import words
-from rerank.wording import amount
+from rerank.text import plural, words
 from rerank.workspace import Workspace
 
 SPLIT = (0.7, 0.15, 0.15)
@@ -117,8 +116,8 @@ def mine_pairs(
     for name, one in drawn.items():
         if not {True, False} <= {pair.related for pair in one.pairs}:
             raise TrainingError(
-                f"{workspace.folder}: {source} of {amount(len(related), 'document[ gives|s give]')}"
-                f" {amount(one.groups, 'group[|s]')} and {amount(len(one.pairs), 'pair[|s]')} for {name}:"
+                f"{workspace.folder}: {source} of {plural(len(related), 'document[ gives|s give]')}"
+                f" {plural(one.groups, 'group[|s]')} and {plural(len(one.pairs), 'pair[|s]')} for {name}:"
                 f" too few; take a larger share of"
                 f" {setting_hint('split')}, a smaller {setting_hint('smallest')} or another source"
             )

@@ -28,7 +28,7 @@ from rerank.records import LabeledPair
 from rerank.results import Report
 from rerank.search.pairs import Relates, relate
 from rerank.stack.signals import learned, resolve
-from rerank.wording import amount
+from rerank.text import plural
 from rerank.workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -263,7 +263,7 @@ def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPai
     if both:
         a, b = min(both)
         raise UsageError(
-            f"{amount(len(both), 'pair[ is|s are]')} also in {setting_hint('dev_pairs')} ({a!r} and {b!r}"
+            f"{plural(len(both), 'pair[ is|s are]')} also in {setting_hint('dev_pairs')} ({a!r} and {b!r}"
             f" first); take {'it' if len(both) == 1 else 'them'} out"
         )
 

@@ -14,7 +14,7 @@ from rerank.progress import Progress
 from rerank.results import Report, plain
 from rerank.stack.releases import Release, Releases
 from rerank.stack.stack import Stack
-from rerank.wording import listed
+from rerank.text import join_names
 from rerank.workflows.experiment import Experiment
 from rerank.workflows.ingest import encode
 from rerank.workflows.rankings import ranked_ids
@@ -164,7 +164,7 @@ def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tupl
     candidate = replace(tuned, versions=workspace.versions(tuned))
     if candidate.ranks_like(active.stack):
         newer = workspace.outdated(tuned)
-        why = f"{listed(newer)} {'was' if len(newer) == 1 else 'were'} trained again: " if newer else ""
+        why = f"{join_names(newer)} {'was' if len(newer) == 1 else 'were'} trained again: " if newer else ""
         raise UsageError(
             f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
             f" is nothing to promote; {why}tune it again, or name another stack:"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rerank.errors import InputError
 from rerank.records import Qrels, Query
-from rerank.wording import amount
+from rerank.text import plural
 from rerank.workflows.collection_folder import WHOLE
 
 LEAST_TRAIN = 50
@@ -67,12 +67,12 @@ def split(
     if "test" not in pools:
         name = max(("train", "dev"), key=lambda one: len(pools[one]))
         pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
-        kept = amount(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
+        kept = plural(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
         notes.append(f"no test judgments: {kept}")
     _complete(pools, draw, notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
-            f"{amount(len(pools['dev']), 'quer[y|ies]')} to tune on and {len(pools['test'])} to measure on"
+            f"{plural(len(pools['dev']), 'quer[y|ies]')} to tune on and {len(pools['test'])} to measure on"
             f" are too few ({LEAST} at least); judge more queries"
         )
     source = {query: qrels for qrels in given.values() for query in qrels}
@@ -98,7 +98,7 @@ def _usable(
     total = sum(map(len, given.values()))
     lost = total - sum(map(len, pools.values()))
     if lost:
-        of = amount(total, "judged quer[y|ies]")
+        of = plural(total, "judged quer[y|ies]")
         notes.append(
             f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text, or no relevant document here"
         )
@@ -127,14 +127,14 @@ def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
         if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
             pools["dev"], pools["train"] = draw.from_(queries, DRAWN)
             notes.append(
-                f"no {missing} judgments: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
+                f"no {missing} judgments: of the others, {plural(len(pools['train']), 'quer[y is|ies are]')}"
                 f" learned from and {len(pools['dev']):,} tuned on"
             )
         else:
             notes.append(f"no {missing} judgments, and too few to learn from: all but test are tuned on")
             pools["dev"], pools["train"] = queries, []
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        few = amount(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
+        few = plural(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
         notes.append(f"{few} tuned on, too")
         pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
 
@@ -150,7 +150,7 @@ def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[s
             continue
         kept = [query for query in pools[name] if texts[query] not in later]
         if len(kept) < len(pools[name]):
-            gone = amount(len(pools[name]) - len(kept), f"{name} quer[y is one|ies are queries] of")
+            gone = plural(len(pools[name]) - len(kept), f"{name} quer[y is one|ies are queries] of")
             others = "test or dev" if name == "train" else "test"
             notes.append(f"{gone} {others}, too: not used for {name}")
         later |= asked | {texts[query] for query in kept}

@@ -17,8 +17,7 @@ from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.records import Candidates, Document, Qrels, Query
 from rerank.results import Report
 from rerank.search.scorer import vote
-from rerank.text import language_or_none
-from rerank.wording import amount
+from rerank.text import language_or_none, plural
 from rerank.workflows.experiment import check_search
 from rerank.workspace import Workspace
 
@@ -133,7 +132,7 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(
-            f"{amount(len(pairs), 'pair[ is|s are]')} too few to train on; give {setting_hint('pairs')} or"
+            f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give {setting_hint('pairs')} or"
             f" {setting_hint('queries')} and {setting_hint('qrels')}"
         )
     collection = Collection(workspace, progress)
@@ -268,7 +267,7 @@ def _split(
         overlap = set(train) & set(dev)
         if overlap:
             raise TrainingError(
-                f"{amount(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgments"
+                f"{plural(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgments"
                 f" ({min(overlap)!r} first); early stopping needs others"
             )
         return train, dev

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
+from rerank.arrays import map_arrays
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
-from rerank.vectors.mapped import map_arrays
 from tests.unit.test_cnn_ranker import DOCUMENTS, QUERIES
 from tests.unit.test_cnn_ranker import make as make_cnn
 

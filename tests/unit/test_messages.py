@@ -235,7 +235,7 @@ def test_a_folder_without_a_workspace_names_those_next_to_it(run, made, tmp_path
 
 
 def test_what_is_counted_is_one_or_many():
-    """No message has a count before a noun for many: that is rerank.wording.amount's to write."""
+    """No message has a count before a noun for many: that is rerank.text.plural's to write."""
     nouns = "queries documents pairs links judgments hits features steps texts terms candidates nodes folds"
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []

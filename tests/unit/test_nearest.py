@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rerank.arrays import passage_cosines, to_float32
 from rerank.engines.local import nearest
 from rerank.engines.local.nearest import Codes, PassageVectors, Vectors
-from rerank.vectors.fp16 import single
-from rerank.vectors.passages import cosines
 
 NONE = np.empty(0, np.int64)
 
@@ -81,16 +80,16 @@ def test_codes_are_off_by_no_more_than_they_say():
 @settings(deadline=None)
 def test_fp16_is_converted_exactly(numbers):
     halves = np.array(numbers, np.float16)
-    np.testing.assert_array_equal(single(halves), halves.astype(np.float32))
-    np.testing.assert_array_equal(np.signbit(single(halves)), np.signbit(halves))
+    np.testing.assert_array_equal(to_float32(halves), halves.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(to_float32(halves)), np.signbit(halves))
 
 
 def test_every_fp16_number():
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 16)
     finite = halves[np.isfinite(halves).all(axis=1)]
-    np.testing.assert_array_equal(single(finite), finite.astype(np.float32))
-    assert single(finite[::2]).tolist() == finite[::2].astype(np.float32).tolist()
-    assert single(np.ones(3, np.float32)).dtype == np.float32
+    np.testing.assert_array_equal(to_float32(finite), finite.astype(np.float32))
+    assert to_float32(finite[::2]).tolist() == finite[::2].astype(np.float32).tolist()
+    assert to_float32(np.ones(3, np.float32)).dtype == np.float32
 
 
 def several(count, most, width, dtype):
@@ -160,5 +159,5 @@ def test_cosines_of_bytes_are_off_by_no_more_than_they_say():
     query = np.random.default_rng(7).normal(size=64).astype(np.float32)
     query /= np.linalg.norm(query)
     scores, margin = PassageVectors(4)._one(matrix, query)
-    error = np.abs(scores - cosines(query.astype(np.float64), matrix, 4).max(axis=1, initial=0))
+    error = np.abs(scores - passage_cosines(query.astype(np.float64), matrix, 4).max(axis=1, initial=0))
     assert error.max() < margin.most < 20 * error.std()

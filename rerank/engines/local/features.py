@@ -21,13 +21,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import feature_width
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import PassageVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import file_crc, parse_json, trouble, write_text
 from rerank.records import Document
-from rerank.vectors.passages import width
 
 MATRIX = "matrix"
 _MANIFEST = "manifest.json"
@@ -92,7 +92,7 @@ class Features:
         name, version = one.name, one.version
         if not self.stored(name, version):
             raise cannot_retrieve(name)
-        matrix, expected = self._matrix(name, version)[:rows], width(one.passages, queries.shape[1])
+        matrix, expected = self._matrix(name, version)[:rows], feature_width(one.passages, queries.shape[1])
         if len(matrix) and matrix.shape[1] != expected:
             raise WorkspaceError(
                 f"the stored {name} features have {matrix.shape[1]} numbers, not {expected};"

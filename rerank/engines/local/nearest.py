@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.vectors.fp16 import single
-from rerank.vectors.passages import blocks, cosines
+from rerank.arrays import passage_cosines, split_passages, to_float32
 
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd as _simsimd
@@ -70,7 +69,7 @@ class Codes:
         scales, lengths = np.empty(len(fresh), np.float32), np.empty(len(fresh), np.float32)
         for begin in range(0, len(fresh), _BLOCK):
             end = min(begin + _BLOCK, len(fresh))
-            block = single(matrix[known + begin : known + end])
+            block = to_float32(matrix[known + begin : known + end])
             largest = np.maximum(block.max(axis=1), -block.min(axis=1))
             scales[begin:end] = largest / 127
             lengths[begin:end] = np.sqrt(np.einsum("ij,ij->i", block, block))
@@ -141,12 +140,12 @@ class Vectors:
         scores = np.empty((len(queries), len(matrix)), np.float32)
         for begin in range(0, len(matrix), _BLOCK):
             end = begin + _BLOCK
-            scores[:, begin:end] = queries @ single(matrix[begin:end]).T
+            scores[:, begin:end] = queries @ to_float32(matrix[begin:end]).T
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
         """(n,) products in the vector's precision."""
-        numbers = single(features) if vector.dtype == np.float32 else features.astype(vector.dtype)
+        numbers = to_float32(features) if vector.dtype == np.float32 else features.astype(vector.dtype)
         products: NDArray[Any] = numbers @ vector
         return products
 
@@ -181,7 +180,7 @@ class Vectors:
 
 
 class PassageVectors(Vectors):
-    """Features of several vectors (see ``rerank.vectors.passages``); the largest cosine counts.
+    """Features of several vectors (see ``rerank.arrays``); the largest cosine counts.
 
     Stored in int8, they are codes already, and are read where they are mapped; what is held in memory are
     the lengths of the vectors, 4 n F bytes. Others are searched in float32.
@@ -199,7 +198,7 @@ class PassageVectors(Vectors):
             if known < len(matrix):
                 fresh = np.zeros((len(matrix) - known, self._passages), np.float32)
                 for begin, end in self._steps(known, len(matrix)):
-                    vectors = blocks(matrix[begin:end], self._passages).astype(np.float32)
+                    vectors = split_passages(matrix[begin:end], self._passages).astype(np.float32)
                     squares = np.einsum("nfe,nfe->nf", vectors, vectors)
                     squares[np.arange(self._passages) >= matrix[begin:end, -1:]] = 0
                     np.divide(1, np.sqrt(squares), out=fresh[begin - known : end - known], where=squares > 0)
@@ -240,7 +239,7 @@ class PassageVectors(Vectors):
         for begin, end in self._steps(0, len(matrix)):
             most = int(matrix[begin:end, -1].max())
             if most:
-                vectors = blocks(matrix[begin:end], self._passages)[:, :most].astype(np.float32)
+                vectors = split_passages(matrix[begin:end], self._passages)[:, :most].astype(np.float32)
                 vectors *= inverse[begin:end, :most, None]
                 products = queries @ vectors.reshape(-1, queries.shape[1]).T
                 np.max(products.reshape(len(queries), -1, most), axis=2, initial=0, out=scores[:, begin:end])
@@ -248,7 +247,7 @@ class PassageVectors(Vectors):
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
         """(n,) largest cosines in the vector's precision, or 0."""
-        largest: NDArray[Any] = cosines(vector, features, self._passages).max(axis=1, initial=0)
+        largest: NDArray[Any] = passage_cosines(vector, features, self._passages).max(axis=1, initial=0)
         return largest
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import split_passages
 from rerank.engines.opensearch.layout import FEATURES, passages_key, vector_key
 from rerank.errors import EngineError
-from rerank.vectors.passages import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Column:
                     source[vector_key(key)] = row
             return
         name, version = _parts(key)
-        vectors = blocks(values, self.passages).astype(np.float64)
+        vectors = split_passages(values, self.passages).astype(np.float64)
         vectors /= np.maximum(np.sqrt(np.einsum("nfe,nfe->nf", vectors, vectors)), 1e-9)[..., None]
         counts = np.maximum(values[:, -1].astype(int), 1)
         for source, row, count, lacks in zip(sources, vectors, counts.tolist(), missing.tolist()):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import Engine, SearchRequest, VectorQuery, cannot_retrieve
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.encoding import Features
@@ -21,7 +22,6 @@ from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
-from rerank.vectors.passages import cosines, width
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _UNKNOWN = ("", -1, -1)  # version of a document
@@ -109,7 +109,7 @@ class Retrieval:
             column = self._features.stored().get(key)
         if column is None or not column.vectors:
             raise cannot_retrieve(one.name)
-        expected = width(one.passages, len(one.vector))
+        expected = feature_width(one.passages, len(one.vector))
         if column.width != expected:
             raise WorkspaceError(
                 f"the stored {one.name} features have {column.width} numbers, not {expected};"
@@ -146,7 +146,7 @@ class Retrieval:
         values, _ = self._features.columns[key].decode(found.features[key])
         vector = one.vector.astype(np.float64)
         if one.passages:
-            exact = cosines(vector, values, one.passages).max(axis=1)
+            exact = passage_cosines(vector, values, one.passages).max(axis=1)
         else:
             exact = values.astype(np.float64) @ vector
         products = exact.astype(np.float32)

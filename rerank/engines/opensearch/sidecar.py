@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import folder_lock, parse_json, write_text
 from rerank.records import Document
-from rerank.wording import amount
+from rerank.text import plural
 
 _FORMAT = "2"
 _CELL = np.dtype([("row", "<u4"), ("term", "<u4"), ("id", "<u4"), ("sum", "<u4")])
@@ -331,7 +331,7 @@ class Sidecar:
         """
         if values.ndim != 2 or len(values) != len(rows) or not values.shape[1]:
             raise EngineError(
-                f"ranker {name!r} encoded {amount(len(rows), 'document[|s]')} into an array of shape"
+                f"ranker {name!r} encoded {plural(len(rows), 'document[|s]')} into an array of shape"
                 f" {values.shape}, not ({len(rows)}, width)"
             )
         folder = self._path(name, version)

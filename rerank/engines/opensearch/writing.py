@@ -23,7 +23,7 @@ from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, OwnedLayo
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.records import Document
-from rerank.wording import amount
+from rerank.text import plural
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 """The setting that names the search pipeline of searches that name none."""
@@ -205,7 +205,7 @@ class Writer:
             written = plan.send(self._client, self._settings, target, progress)
         except EngineError as error:
             raise EngineError(
-                f"{error}; {plan.sent:,} of {amount(plan.actions, 'document[|s]')} are in: run the"
+                f"{error}; {plan.sent:,} of {plural(plan.actions, 'document[|s]')} are in: run the"
                 " same command again to go on"
             ) from error
         if written.refused and not skip_refused:
@@ -216,7 +216,7 @@ class Writer:
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
             rest = "nothing was changed" if old else "the others are in"
             raise EngineError(
-                f"OpenSearch refuses {len(written.refused):,} of {amount(plan.actions, 'document[|s]')},"
+                f"OpenSearch refuses {len(written.refused):,} of {plural(plan.actions, 'document[|s]')},"
                 f" {rest}: {first}; mend them, or leave such documents out with"
                 f" {setting_hint('skip_invalid')}"
             )

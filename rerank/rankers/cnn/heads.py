@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.vectors.fp16 import single
+from rerank.arrays import to_float32
 
 Float32 = NDArray[np.float32]
 
@@ -40,7 +40,7 @@ class CosineHead:
 
     def score(self, query: Float32, documents: NDArray[np.floating]) -> NDArray[np.float64]:
         """(z,), (n, z) -> (n,) cosines."""
-        cosines: Float32 = single(documents) @ query
+        cosines: Float32 = to_float32(documents) @ query
         return cosines.astype(np.float64)
 
     def arrays(self) -> dict[str, Float32]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import map_arrays
 from rerank.categories import CategoryNames
 from rerank.files import parse_json, write_bytes, write_text
 from rerank.rankers.base import Ranker
@@ -18,7 +19,6 @@ from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
 from rerank.rankers.damage import unreadable
 from rerank.records import Document, Query
-from rerank.vectors.mapped import map_arrays
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
 """Role -> what a ranker's towers read: words, categories, or both (concatenated before the head)."""

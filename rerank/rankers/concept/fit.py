@@ -21,7 +21,7 @@ from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.registry import Fitted, Job
 from rerank.records import LabeledPair
-from rerank.wording import amount
+from rerank.text import plural
 
 BLOCK = 256
 """Documents that are read and tokenized at once."""
@@ -95,12 +95,12 @@ class ConceptFitter:
             "untrained",
             "step",
             (
-                f"{len(graph.related):,} related and {amount(len(graph.unrelated), 'unrelated pair[|s]')} of"
-                f" {amount(len(graph.ids), 'document[|s]')} to learn from"
+                f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
+                f" {plural(len(graph.ids), 'document[|s]')} to learn from"
                 + (f", {drawn:,} more drawn" if drawn else "")
-                + f"; {amount(graph.groups, 'component[|s]')}, the largest of"
+                + f"; {plural(graph.groups, 'component[|s]')}, the largest of"
                 f" {counted['largest_component']:,};"
-                f" {amount(len(kept), 'pair[|s]')} to measure by; {amount(fit.steps, 'step[|s]')} at"
+                f" {plural(len(kept), 'pair[|s]')} to measure by; {plural(fit.steps, 'step[|s]')} at"
                 f" {fit.rate:.1f} sequences/s",
             ),
             {**counted, "threshold": threshold, "history": history, "share": fit.share},
@@ -128,7 +128,7 @@ def read_concepts(
     ):
         if not count:
             reasons = [
-                amount(number, what)
+                plural(number, what)
                 for number, what in (
                     (graph.counts.withheld, "[is|are] among those to measure by"),
                     (graph.counts.disagreeing, "[is|are] labeled both ways"),

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
+from rerank.arrays import to_float32
 from rerank.files import write_bytes
 from rerank.rankers.concept.head import Head
 from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
 from rerank.records import Document
-from rerank.vectors.fp16 import single
 
 HEAD = "head.safetensors"
 
@@ -74,7 +74,7 @@ class ConceptRanker(EncoderRanker):
 
         One side may be a single vector, (E,): the same for all. The order of the sides says nothing.
         """
-        a, b = single(a), single(b)
+        a, b = to_float32(a), to_float32(b)
         if self.head is None:
             found: NDArray[np.float64] = (a @ b if b.ndim == 1 else (a * b).sum(axis=-1)).astype(np.float64)
             return found

@@ -21,7 +21,7 @@ from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Measurement
 from rerank.records import LabeledPair
-from rerank.wording import amount
+from rerank.text import plural
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ConceptTask(EncoderTask):
         """Say what there is to learn from."""
         graph, counts = self.concepts.graph, self.concepts.graph.counts
         self.progress.say(
-            f"{amount(len(graph.ids), 'text[|s]')} in {amount(graph.groups, 'component[|s]')} of related"
+            f"{plural(len(graph.ids), 'text[|s]')} in {plural(graph.groups, 'component[|s]')} of related"
             f" ones, the largest of {int(graph.sizes.max())}; {int((graph.sizes == 1).sum())} related to none"
         )
         for number, what in (
@@ -131,7 +131,7 @@ class ConceptTask(EncoderTask):
             (counts.implied, "pair[|s] to measure by [follows|follow] from the others by transitivity"),
         ):
             if number:
-                self.progress.say(amount(number, what))
+                self.progress.say(plural(number, what))
         if 2 * int(graph.sizes.max()) > len(graph.ids):
             self.progress.say(
                 "one component holds more than half of the texts: contrasting components teaches little"
@@ -150,12 +150,12 @@ class ConceptTask(EncoderTask):
         graph, (with_components, with_momentum) = self.concepts.graph, config.contrasts
         if with_momentum and config.queue > len(graph.ids):
             raise TrainingError(
-                f"a queue of {config.queue} keys is longer than {amount(len(graph.ids), 'text[|s]')}"
+                f"a queue of {config.queue} keys is longer than {plural(len(graph.ids), 'text[|s]')}"
                 f" to learn from; take {setting_hint('queue', len(graph.ids))} or less"
             )
         if with_components and graph.groups < 2:
             raise TrainingError(
-                f"the related pairs make {amount(graph.groups, 'component[|s]')}, and there is nothing to"
+                f"the related pairs make {plural(graph.groups, 'component[|s]')}, and there is nothing to"
                 f" contrast; give pairs of more groups, or {setting_hint('gc_nce', 'false')}, or"
                 f" {setting_hint('objective', 'classifier')}"
             )

@@ -15,7 +15,7 @@ from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.training.registry import Fitted, Job
-from rerank.wording import amount
+from rerank.text import plural
 
 if TYPE_CHECKING:
     from rerank.rankers.dense.texts import Texts
@@ -108,8 +108,8 @@ class DenseFitter:
             "untrained",
             "step",
             (
-                f"{_what(texts)}, {amount(fit.train_links, 'pair[|s]')} {RELATED[config.structure_from]} to"
-                f" learn from, {fit.held_out:,} held out; {amount(fit.steps, 'step[|s]')} at {fit.rate:.1f}"
+                f"{_what(texts)}, {plural(fit.train_links, 'pair[|s]')} {RELATED[config.structure_from]} to"
+                f" learn from, {fit.held_out:,} held out; {plural(fit.steps, 'step[|s]')} at {fit.rate:.1f}"
                 f" sequences/s",
                 "; ".join(
                     f"{value:.0%} {_SHARES[part]}" for part, value in shares.items() if value is not None
@@ -150,8 +150,8 @@ def in_memory(batch: int) -> Iterator[None]:
 
 def _what(texts: Texts) -> str:
     """Count the texts."""
-    count = amount(len(texts.titles) - texts.outside, "document[|s]")
-    outside = amount(texts.outside, "reference[|s] outside the collection")
+    count = plural(len(texts.titles) - texts.outside, "document[|s]")
+    outside = plural(texts.outside, "reference[|s] outside the collection")
     return f"{count} and {outside}" if texts.outside else count
 
 
@@ -181,7 +181,7 @@ def left_out(texts: Texts) -> dict[str, int]:
 def remarks(counts: Mapping[str, int]) -> Iterator[str]:
     """Word what :func:`left_out` counted."""
     return (
-        amount(counts[name], f"{what} [is|are] left out") for name, what in _LEFT_OUT.items() if counts[name]
+        plural(counts[name], f"{what} [is|are] left out") for name, what in _LEFT_OUT.items() if counts[name]
     )
 
 

@@ -15,7 +15,7 @@ from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS, Ids
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.graphs.pagerank import top_intimacy
-from rerank.wording import amount
+from rerank.text import plural
 
 TRIES = 50
 """Draws of a document that is not related, before the anchor goes without."""
@@ -223,7 +223,7 @@ def by_pagerank(
     """
     if not related and len(usable) > ALL:
         raise UsageError(
-            f"of {amount(len(usable), 'document[|s]')} not all related ones can be kept; give"
+            f"of {plural(len(usable), 'document[|s]')} not all related ones can be kept; give"
             f" {setting_hint('related')}, for example 64"
         )
     count = related or max(1, len(usable) - 1)

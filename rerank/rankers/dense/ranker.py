@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank import arrays
 from rerank.rankers.encoder.passages import BEST, decayed_sum, passage_weights, windows
 from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
-from rerank.vectors import passages as passage_vectors
 
 SCALE = 127
 """A passage's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not
@@ -100,7 +100,7 @@ class DenseRanker(EncoderRanker):
                 owner.append((row, place))
         if pieces:
             rows, places = np.array(owner).T
-            passage_vectors.blocks(features, self.passages)[rows, places] = quantised(encoder.encode(pieces))
+            arrays.split_passages(features, self.passages)[rows, places] = quantised(encoder.encode(pieces))
         return features
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
@@ -108,14 +108,14 @@ class DenseRanker(EncoderRanker):
 
         Raises WorkspaceError for features of another width.
         """
-        self.check(features, passage_vectors.width(self.passages, self.width))
+        self.check(features, arrays.feature_width(self.passages, self.width))
         counts = features[:, -1].astype(np.int64)
         cosines = self.cosines(query, features)
         return decayed_sum(cosines, counts, best=self.best, normalize=self.normalize)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
         """(n, F) cosines of the passages with the query; 0 beyond a document's last."""
-        return passage_vectors.cosines(query, features, self.passages)
+        return arrays.passage_cosines(query, features, self.passages)
 
     def own_record(self) -> dict[str, Any]:
         """How documents are cut and scores are made."""

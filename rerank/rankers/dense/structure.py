@@ -15,7 +15,7 @@ from rerank.rankers.dense.texts import Texts
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.rankers.graphs.links import LinkGraph, hold_out
-from rerank.wording import amount
+from rerank.text import plural
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def _nothing(texts: Texts, config: DenseConfig) -> str:
         )
     if config.structure_from == "cocitation":
         return (
-            f"no two documents are linked by the same third one ({amount(counts.links, 'link[|s]')}); use"
+            f"no two documents are linked by the same third one ({plural(counts.links, 'link[|s]')}); use"
             f" {source} links or categories, {judged}"
         )
     others = (
         f"or learn from shared categories with {source} categories"
-        f" ({amount(texts.categorised, 'document[ has|s have]')} some)"
+        f" ({plural(texts.categorised, 'document[ has|s have]')} some)"
         if texts.categorised
         else f"or `categories` and {source} categories"
     )

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import map_arrays
 from rerank.files import parse_json
 from rerank.rankers.encoder.tokens import Tokens
-from rerank.vectors.mapped import map_arrays
 
 Array = NDArray[np.float32]
 

@@ -21,7 +21,7 @@ from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.registry import Fitted, Job
-from rerank.wording import amount
+from rerank.text import plural
 
 CHECK, LEAST, PATIENCE = 5, 20, 4
 """Iterations between measures of dev, least iterations, and measures without improvement that end the fit."""
@@ -85,7 +85,7 @@ class ProjectionTrainer:
         matrix = self._spectral(f"fit {name}", role, self.vectors.pairs, self.config.dim)
         if matrix.shape[1] < self.config.dim:
             self.progress.say(
-                f"{name}: the data have {amount(matrix.shape[1], 'dimension[|s]')} of the"
+                f"{name}: the data have {plural(matrix.shape[1], 'dimension[|s]')} of the"
                 f" {self.config.dim} asked for; it keeps those"
             )
         best = Best(matrix, *self.vectors.measure(matrix))
@@ -166,7 +166,7 @@ class ProjectionTrainer:
         for wrong, what in (
             (given.document is not side, "has a matrix for each side, and one is fitted"),
             (width != dim, f"has dimension {width}, not {dim}"),
-            (not len(known), f"has none of {amount(len(names), 'term[|s]')}"),
+            (not len(known), f"has none of {plural(len(names), 'term[|s]')}"),
             (not np.isfinite(known).all(), "has numbers that are not finite"),
         ):
             if wrong:

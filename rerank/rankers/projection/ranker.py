@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import map_arrays, to_float32
 from rerank.errors import WorkspaceError
 from rerank.files import parse_json, write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.damage import unreadable
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
-from rerank.vectors.fp16 import single
-from rerank.vectors.mapped import map_arrays
-from rerank.wording import amount
+from rerank.text import plural
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Projection(Ranker):
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not {len(query)};"
                 f" train {self.name} again"
             )
-        cosines: NDArray[np.float64] = (single(features) @ query).astype(np.float64)
+        cosines: NDArray[np.float64] = (to_float32(features) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def save(self, folder: Path) -> None:
@@ -151,7 +150,7 @@ class Projection(Ranker):
                 matrix = arrays[f"{name}.matrix"]
                 if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
                     raise ValueError(
-                        f"a matrix of {matrix.shape} is not of {amount(len(terms.names), 'term[|s]')}"
+                        f"a matrix of {matrix.shape} is not of {plural(len(terms.names), 'term[|s]')}"
                     )
                 sides[name] = Side(terms, matrix)
             query = sides["query"]

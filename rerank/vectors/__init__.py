@@ -1,1 +1,0 @@
-"""How vectors are stored and read: fp16, passages, mapped files."""
