@@ -1,6 +1,6 @@
-"""Write docs/papers.md: the verdict on each claim of the papers, from the result files.
+"""Write docs/explanation/papers.md: the verdict on each claim of the papers, from the result files.
 
-python benchmarks/papers/page.py            # writes docs/papers.md and its figures
+python benchmarks/papers/page.py            # writes docs/explanation/papers.md and its figures
 python benchmarks/papers/page.py --check    # exit code 1 where they are not what it would write
 """
 
@@ -21,8 +21,8 @@ from telling import Claim, Paper, Table
 from rerank.files import write_text
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "papers.md"
-FIGURES = ROOT / "docs" / "papers"
+PAGE = ROOT / "docs" / "explanation" / "papers.md"
+FIGURES = ROOT / "docs" / "explanation" / "papers"
 TOLD = {"003": told_003.told, "002": told_002.told, "000": told_000.told}
 
 _HEAD = """# The papers, claim by claim
@@ -65,7 +65,7 @@ def pages() -> dict[Path, str]:
         parts.append(_steps(name, paper))
     parts.append(
         "See also: [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
-        " [all figures](../benchmarks/README.md).\n"
+        " [all figures](../../benchmarks/README.md).\n"
     )
     return {PAGE: "\n".join(parts), **figures}
 

@@ -1,7 +1,7 @@
 """Steps of the papers' experiments: each is done once, and its figures are a small file of JSON.
 
 A step's file is ``results/PAPER/STEP.json``. What has a file is not done again, so an interrupted run goes on
-with the first step that lacks one. ``page.py`` makes docs/papers.md of these files.
+with the first step that lacks one. ``page.py`` makes docs/explanation/papers.md of these files.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ def told() -> Paper:
         " a query is a sentence around a citation (here: `contexts`). In the rows on links a query is a"
         " document that looks for its linked documents, which is another task. If all layers of MiniLM learn,"
         " in large batches, the contrastive loss finds many more links, and the paper's loss almost none."
-        " With the lower two layers both find more. All experiments: [benchmarks](../benchmarks/README.md).",
+        " With the lower two layers both find more. All results: [benchmarks](../../benchmarks/README.md).",
         [
             *_links(links),
             *(

@@ -1,7 +1,7 @@
 """The hook: a search pipeline that sends a ``_search``'s hits to the service.
 
-``plugin`` is the route of rerank's processor (docs/hook_plugin.md), ``stock`` the route of ML Commons, for
-clusters that cannot take a plugin (docs/hook_stock.md).
+``plugin`` is the route of rerank's processor (docs/guides/plugin.md), ``stock`` the route of ML Commons, for
+clusters that cannot take a plugin (docs/guides/stock-processors.md).
 """
 
 from __future__ import annotations

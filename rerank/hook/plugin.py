@@ -1,4 +1,4 @@
-"""The route of rerank's own processor, which reranks plain searches (docs/hook_plugin.md)."""
+"""The route of rerank's own processor, which reranks plain searches (docs/guides/plugin.md)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class PluginHook(Hook):
             f" {plural(len(nodes), 'node[|s]')}): run"
             " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip`"
             " there and restart;"
-            " docs/hook_plugin.md says how to build it"
+            " docs/guides/plugin.md says how to build it"
         )
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The route of ML Commons, for clusters that cannot take a plugin (docs/hook_stock.md).
+"""The route of ML Commons, for clusters that cannot take a plugin (docs/guides/stock-processors.md).
 
 A connector knows how to call the service, a remote model stands for it, and a pipeline has the processor
 ``rerank`` of the neural-search plugin ask that model. A search names the pipeline and brings the words to
@@ -36,7 +36,7 @@ _CALL = "rerank_call"
 """The parameter of a connector that repeats, as JSON, the call that it makes."""
 _PATIENCE = 60.0  # seconds to deploy a model on all nodes, or to delete one; it takes one or two
 _PAUSE = 0.2
-_SETTINGS = "docs/hook_stock.md has the settings that ML Commons needs"
+_SETTINGS = "docs/guides/stock-processors.md has the settings that ML Commons needs"
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
 
@@ -146,7 +146,7 @@ class StockHook(Hook):
         if default:
             raise UsageError(
                 f"{setting_hint('default')} is for the route plugin: by the route stock only those searches"
-                " are reranked that bring the words to rerank for (docs/hook_stock.md)"
+                " are reranked that bring the words to rerank for (docs/guides/stock-processors.md)"
             )
         wanted = self._complete(wanted)
         self._token = wanted.token or self._token  # the service shows what it serves to those who know it

@@ -45,7 +45,7 @@ class Tuned(msgspec.Struct, frozen=True):
 
 
 class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A stack's JSON; see docs/formats.md."""
+    """A stack's JSON; see docs/reference/formats.md."""
 
     rerank_stack: int
     stack: str

@@ -83,7 +83,7 @@ def test_same_candidates_same_scores(cluster, trained, small):
         same += int(np.isclose(distant[:, 0] * 2.2, local[:, 0], rtol=1e-4).sum())
         compared += len(local)
     assert compared > 200
-    # The English stemmer of the cluster is an older version (docs/index_templates.md): organism, universal.
+    # The English stemmer of the cluster is an older version (guides/index-templates.md): organism, universal.
     assert same > 0.6 * compared
 
 

@@ -1,6 +1,6 @@
 """``rerank hook --route stock`` on a real node with ML Commons: what it promises, and each of its limits.
 
-docs/hook_stock.md says in words what is tested here.
+docs/guides/stock-processors.md says in words what is tested here.
 """
 
 from __future__ import annotations
@@ -208,12 +208,14 @@ def test_settings_that_forbid_the_call_are_reported(cluster, service, token, run
     trusted = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"]}
     try:
         ml_node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys((TRUSTED, PRIVATE))})
-        run("hook", "install", *args).fails(1, "trusted connector endpoint", "docs/hook_stock.md")
+        run("hook", "install", *args).fails(
+            1, "trusted connector endpoint", "docs/guides/stock-processors.md"
+        )
         nothing_is_left(ml_node)
         ml_node.request("PUT", "/_cluster/settings", {"persistent": trusted})
         done = run("hook", "install", *args)
         assert "private" in done.err
-        assert "docs/hook_stock.md" in done.err
+        assert "docs/guides/stock-processors.md" in done.err
         assert "private" in hook_status(run, cluster, "--route", "stock")["problems"][0]
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
         nothing_is_left(ml_node)

@@ -1,4 +1,4 @@
-"""Rules of docs/architecture.md that code can check: what may be imported where, and what gets installed.
+"""Rules of the page on architecture that code can check: what may be imported where, and what gets installed.
 
 That imports point down its list of layers is checked in test_docs.py.
 """

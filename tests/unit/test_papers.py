@@ -1,4 +1,4 @@
-"""docs/papers.md is what benchmarks/papers/page.py makes, and its verdicts follow from figures."""
+"""The page of the papers is what benchmarks/papers/page.py makes; its verdicts follow from figures."""
 
 from __future__ import annotations
 

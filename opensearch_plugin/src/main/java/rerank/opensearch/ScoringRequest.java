@@ -18,7 +18,7 @@ import org.opensearch.search.sort.SortBuilder;
 import org.opensearch.search.sort.SortOrder;
 
 /**
- * The candidates of one search, and the body of the call that asks for their scores (docs/hook_plugin.md). rest: hits
+ * The candidates of one search, and the body of the call that asks for their scores (docs/guides/plugin.md). rest: hits
  * behind them, which keep the first stage's order.
  */
 record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
