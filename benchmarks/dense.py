@@ -34,7 +34,7 @@ from rerank.progress import Progress
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.links import LinkGraph, hold_out
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
 OBJECTIVES = "quintuplet,contrastive,structure,semantics,fixed-margin,triplet"
@@ -143,7 +143,7 @@ def main() -> None:
 
 def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
     """Hold the test's links out; asserts and prints that none of them is left in the graph."""
-    graph, held = hold_out(texts.graph, share, split)
+    graph, held = texts.graph.hold_out(share, split)
     size = len(texts.titles)
     test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
     overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})

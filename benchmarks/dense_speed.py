@@ -28,7 +28,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from dense import documents
-from intimacy import peak
+from pagerank import peak
 
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.dense.config import dense_config

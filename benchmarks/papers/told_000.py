@@ -157,7 +157,7 @@ _PAIRS = (
     ("Margins that shrink with the level are above one margin", "4.4, figure 7", "fixed-margin"),
     ("Five inputs are above a triplet", "1, 3.3", "triplet"),
     ("Levels are above drawing any neighbor", "3.2", "quintuplet+positives=row"),
-    ("Intimacy is above the order by hops (not in the paper)", "3.2", "quintuplet+neighbors=hops"),
+    ("PageRank is above the order by hops (not in the paper)", "3.2", "quintuplet+neighbors=hops"),
 )
 
 

@@ -14,11 +14,11 @@ from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.texts import Texts, Words
 from rerank.rankers.graphs import relations
-from rerank.rankers.graphs.links import hold_out
-from rerank.rankers.graphs.pagerank import dense_intimacy, top_intimacy
+from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
 from tests.dense import collection, trainer
+from tests.graphs import pagerank_matrix
 
 
 def test_shared_categories_by_hand():
@@ -32,10 +32,10 @@ def test_shared_categories_by_hand():
     assert graph.adjacency.toarray().tolist() == wanted.tolist()
     assert graph.left_out == 1
     assert graph.pairs().tolist() == [[0, 1], [0, 2], [1, 2]]
-    found = top_intimacy(graph.matrix(), 2)
-    assert found.ids[0].tolist() == [1, 2]
-    dense = dense_intimacy(graph.matrix())
-    np.testing.assert_allclose(found.scores[0], [dense[0, 1], dense[0, 2]], atol=1e-6)
+    ids, scores = top_pagerank(graph.matrix(), 2)
+    assert ids[0].tolist() == [1, 2]
+    dense = pagerank_matrix(graph.matrix())
+    np.testing.assert_allclose(scores[0], [dense[0, 1], dense[0, 2]], atol=1e-6)
     assert dense[0, 1] > dense[0, 2]
 
 
@@ -82,7 +82,7 @@ def test_relations_against_plain_loops(sets):
 def test_held_out_pairs_of_a_relation_go_whole():
     documents = [Document(str(i), categories=(f"a{i % 3}", f"b{i % 4}")) for i in range(30)]
     graph = relation_graph(documents, "categories")
-    rest, held = hold_out(graph, 0.3, seed=0)
+    rest, held = graph.hold_out(0.3, seed=0)
     assert len(held) == round(0.3 * len(graph.pairs()))
     assert not {tuple(p) for p in held.tolist()} & {tuple(p) for p in rest.pairs().tolist()}
     kept = rest.matrix().toarray()

@@ -22,7 +22,7 @@ from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder, model_folder
-from rerank.rankers.graphs.links import LinkGraph, hold_out
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.trainer import SHARES, between
 from rerank.records import Document
 
@@ -321,7 +321,7 @@ def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, length
 def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
     encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)
-    graph, _ = hold_out(texts.graph, 0.2, 0)
+    graph, _ = texts.graph.hold_out(0.2, 0)
     of = by_pagerank(graph, texts.usable, 8)
 
     def sampler(seed=0):

@@ -14,7 +14,7 @@ from rerank.rankers.dense.triplets import Strategy, TripletSampler
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS, Ids
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.rankers.graphs.pagerank import top_intimacy
+from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.text import plural
 
 TRIES = 50
@@ -227,10 +227,9 @@ def by_pagerank(
             f" {setting_hint('related')}, for example 64"
         )
     count = related or max(1, len(usable) - 1)
-    found = top_intimacy(graph.matrix(), count, seed=seed, progress=progress)
-    there = (found.ids >= 0) & usable[:, None] & usable[found.ids]
-    rows, columns = np.nonzero(there)
-    return Neighbors.of(rows, found.ids[rows, columns], found.scores[rows, columns], usable)
+    ids, scores = top_pagerank(graph.matrix(), count, seed=seed, progress=progress)
+    rows, columns = np.nonzero((ids >= 0) & usable[:, None] & usable[ids])
+    return Neighbors.of(rows, ids[rows, columns], scores[rows, columns], usable)
 
 
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:

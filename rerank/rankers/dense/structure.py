@@ -14,7 +14,7 @@ from rerank.rankers.dense.neighbors import Neighbors, by_citations, by_links, by
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS
-from rerank.rankers.graphs.links import LinkGraph, hold_out
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.text import plural
 
 
@@ -33,7 +33,7 @@ class Structure:
             raise TrainingError("no document has any text; dense has nothing to learn from")
         if not texts.graph.adjacency.nnz:
             raise TrainingError(_nothing(texts, config))
-        graph, held = hold_out(texts.graph, config.held_out, config.seed)
+        graph, held = texts.graph.hold_out(config.held_out, config.seed)
         found = _neighbors(graph, texts.usable, config, progress or Progress())
         if not found.paired.any():
             if config.positives == "cited":

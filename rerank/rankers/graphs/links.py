@@ -119,7 +119,14 @@ class LinkGraph:
         return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
 
     def hold_out(self, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
-        """As :func:`hold_out`."""
+        """Return the graph without a share of its pairs, and the (H, 2) pairs.
+
+        >>> documents = [Document("a", links=("b", "c")), Document("b", links=("a",)), Document("c")]
+        >>> graph = LinkGraph.of(documents)
+        >>> rest, held = graph.hold_out(0.5, seed=0)
+        >>> len(held), rest.matrix().nnz
+        (1, 2)
+        """
         pairs = self.pairs()
         count = round(share * len(pairs))
         held = pairs[np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])]
@@ -152,16 +159,3 @@ def judged_together(graph: LinkGraph, judgments: Iterable[Qrels]) -> NDArray[np.
     pairs = graph.pairs()
     both = relevant_to[pairs[:, 0]].multiply(relevant_to[pairs[:, 1]])
     return pairs[np.asarray(both.sum(axis=1)).ravel() > 0]
-
-
-def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
-    """Take a share of the linked pairs away, before any structure is computed.
-
-    Returns the graph without them, and the (H, 2) pairs. A pair goes whole: no direction of it stays.
-
-    >>> graph = LinkGraph.of([Document("a", links=("b",)), Document("b", links=("a", "c")), Document("c")])
-    >>> rest, held = hold_out(graph, 0.5, seed=0)
-    >>> len(held), rest.matrix().nnz
-    (1, 2)
-    """
-    return graph.hold_out(share, seed)

@@ -1,0 +1,165 @@
+"""Personalized PageRank and levels against graphs worked by hand, the dense inverse, and scikit-network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from scipy.sparse import random as random_sparse
+
+from rerank.errors import UsageError
+from rerank.rankers.dense.neighbors import level_size, levels
+from rerank.rankers.graphs.links import LinkGraph, judged_together
+from rerank.rankers.graphs.pagerank import top_pagerank
+from rerank.records import Document
+from tests.graphs import pagerank_matrix
+
+EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
+G1 = np.array(
+    [
+        [0.3222, 0.2169, 0.1882, 0.1253, 0.1065],
+        [0.2169, 0.3222, 0.1882, 0.1253, 0.1065],
+        [0.2824, 0.2824, 0.3820, 0.2542, 0.2161],
+        [0.1253, 0.1253, 0.1695, 0.3476, 0.2954],
+        [0.0532, 0.0532, 0.0720, 0.1477, 0.2756],
+    ]
+)
+
+
+def undirected(edges, size):
+    rows, columns = zip(*edges)
+    one = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(size, size))
+    return one + one.T
+
+
+@pytest.mark.parametrize(("exact", "tolerance"), [(100, 1e-3), (1, 1e-7)], ids=["inverted", "pushed"])
+def test_a_small_graph_by_hand(exact, tolerance):
+    ids, scores = top_pagerank(undirected(EDGES, 7), 6, exact=exact, tolerance=tolerance)
+    expected = np.zeros((7, 7))
+    for document, row in enumerate(ids[:5]):
+        assert row.tolist()[4:] == [-1, -1]
+        expected[document, row[:4]] = scores[document, :4]
+    np.testing.assert_allclose(expected[:5, :5], G1 * (1 - np.eye(5)), atol=5e-5)
+    assert ids[0].tolist()[:4] == [1, 2, 3, 4]
+    assert set(ids[2].tolist()[:2]) == {0, 1}
+    assert ids[3].tolist()[:2] == [4, 2]
+    assert (ids[5:] == -1).all()
+
+
+def test_the_restart_probability_has_a_range():
+    assert (top_pagerank(undirected(EDGES, 5), 3, alpha=1.0)[0] == -1).all()
+    with pytest.raises(UsageError, match="restart probability 0"):
+        top_pagerank(undirected(EDGES, 5), 3, alpha=0)
+
+
+def sparse_graph(size, density, seed):
+    one = random_sparse(size, size, density, random_state=seed, format="csr")
+    one.setdiag(0)
+    one.eliminate_zeros()
+    return (one + one.T).tocsr()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 60), st.floats(0.01, 0.3), st.integers(0, 1000), st.sampled_from([1, 100]))
+def test_against_the_dense_inverse(size, density, seed, exact):
+    """Weighted graphs, with documents without links."""
+    adjacency = sparse_graph(size, density, seed)
+    dense = pagerank_matrix(adjacency)
+    np.fill_diagonal(dense, 0)
+    ids, scores = top_pagerank(adjacency, 10, exact=exact, tolerance=1e-4)
+    true, slack = -np.sort(-dense, axis=1)[:, :10], 1e-5 if exact > 1 else 1.1e-4
+    np.testing.assert_allclose(scores[:, : true.shape[1]], true, atol=slack, rtol=2e-5)
+    for i in range(size):
+        listed = ids[i][ids[i] >= 0]
+        assert i not in listed
+        assert len(set(listed.tolist())) == len(listed)
+        np.testing.assert_allclose(scores[i, : len(listed)], dense[i, listed], atol=slack)
+
+
+def test_against_scikit_network():
+    """A row is ordinary personalized PageRank times the degree of the document over that of the target."""
+    ranking = pytest.importorskip("sknetwork.ranking", reason="scikit-network is not installed")
+    adjacency = sparse_graph(80, 0.1, 5)
+    adjacency.data[:] = 1
+    ids, scores = top_pagerank(adjacency, 79)
+    degree = np.asarray(adjacency.sum(axis=0)).ravel()
+    for i in np.flatnonzero(degree)[:10].tolist():
+        theirs = ranking.PageRank(damping_factor=0.85, solver="bicgstab", tol=1e-12).fit_predict(
+            adjacency, weights={i: 1}
+        )
+        at = ids[i][ids[i] >= 0]
+        np.testing.assert_allclose(scores[i, : len(at)], theirs[at] * degree[i] / degree[at], atol=1e-6)
+
+
+def test_ties_follow_the_seed_and_not_the_order_of_the_files():
+    star = undirected([(0, j) for j in range(1, 30)], 30)
+    orders = {tuple(top_pagerank(star, 29, seed=seed)[0][0].tolist()) for seed in range(4)}
+    assert len(orders) == 4
+    assert tuple(range(1, 30)) not in orders
+
+
+@pytest.mark.parametrize(
+    ("related", "sizes"),
+    [(0, []), (1, [1]), (2, [2, 1]), (3, [3, 2, 1]), (5, [5, 3, 2, 1]), (6, [6, 3, 2, 1]), (7, [7, 4, 2, 1])],
+)
+def test_halving_by_hand(related, sizes):
+    assert [level_size(related, level) for level in range(1, levels(related) + 1)] == sizes
+
+
+def test_halving_of_long_lists():
+    assert [levels(n) for n in (10, 64, 1325, 4588)] == [5, 7, 12, 14]
+    for related in range(2, 300):
+        assert level_size(related, levels(related)) == 1
+        assert level_size(related, levels(related) - 1) == 2
+
+
+# ------------------------------------------------------------------------------------------------- links
+
+
+def documents():
+    return [
+        Document("a", links=("b", "c", "b", "a", "gone")),
+        Document("b", links=("a", "later")),
+        Document("c"),
+        Document("later", links=("c",)),
+        Document("alone"),
+    ]
+
+
+def test_links_become_a_graph_and_the_rest_is_counted():
+    found = LinkGraph.of(documents())
+    assert found.ids == ["a", "b", "c", "later", "alone"]
+    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
+    assert found.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
+    assert found.matrix().toarray()[0].tolist() == [0, 1, 1, 0, 0]
+
+
+def test_what_is_held_out_is_gone_in_both_directions():
+    whole = LinkGraph.of(documents())
+    rest, held = whole.hold_out(0.5, seed=1)
+    assert len(held) == 2
+    kept = {tuple(pair) for pair in rest.pairs().tolist()}
+    gone = {tuple(pair) for pair in held.tolist()}
+    assert not kept & gone
+    assert kept | gone == {tuple(pair) for pair in whole.pairs().tolist()}
+    assert whole.hold_out(0.5, seed=1)[1].tolist() == held.tolist()
+    assert LinkGraph.of([]).pairs().shape == (0, 2)
+
+
+def test_pairs_judged_together_are_those_that_share_a_relevant_query():
+    documents = [
+        Document("a", links=("b", "c", "d")),
+        Document("b", links=("a", "c")),
+        Document("c"),
+        Document("d", links=("c",)),
+    ]
+    graph = LinkGraph.of(documents)
+    test = {"q1": {"a": 2, "b": 1, "d": 0}, "q2": {"c": 1}, "q3": {"nowhere": 1, "a": 1}}
+    other = {"q1": {"c": 1, "d": 1}}  # another file's q1 is another query
+    assert judged_together(graph, [test, other]).tolist() == [[0, 1], [2, 3]]
+    left = graph.without(judged_together(graph, [test, other]))
+    assert left.pairs().tolist() == [[0, 2], [0, 3], [1, 2]]
+    assert not len(judged_together(left, [test, other]))
+    assert not len(judged_together(graph, []))
