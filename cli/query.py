@@ -130,10 +130,10 @@ def _remarks(
     workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: Answer, versions: dict[str, str]
 ) -> Iterator[str]:
     """Yield what a user should know about the stack and the features, one line each."""
-    from rerank.errors import action_hint
+
     from rerank.stack.parse import retriever_depths
 
-    tune = action_hint("tune", stack=",".join(stack.tuned_for), queries="QUERIES", qrels="QRELS")
+    tune = f"`rerank tune --stack {','.join(stack.tuned_for)} --queries QUERIES --qrels QRELS`"
     here = workspace.versions_here(stack)
     for name in workspace.outdated(stack):
         used = f"; it uses {name} {versions[name]}" if name in here else ""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.errors import action_hint
 from rerank.rankers.registry import Family, families
 from rerank.rankers.training.registry import Source, Training, training_of
 from rerank.text import join_names, plural
@@ -110,7 +109,7 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
     else:
         _show(report)
     if any(fitted.interrupted for fitted in report.rankers):
-        output.note(f"{action_hint('encode')} stores the document sides")
+        output.note("`rerank encode` stores the document sides")
         left = [name for name in rankers if name not in {fitted.role for fitted in report.rankers}]
         if left:
             were = "was" if len(left) == 1 else "were"

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, fields
 
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError, option_name
 
 Config = TypeVar("Config", bound="Options")
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -127,7 +127,7 @@ class Option(Struct, frozen=True):
         return found
 
     def _wrong(self, value: Any) -> UsageError:
-        return UsageError(f"{setting_hint(self.name)} takes {self.values}, not {value!r}")
+        return UsageError(f"{option_name(self.name)} takes {self.values}, not {value!r}")
 
 
 def option(
@@ -198,9 +198,9 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
     made = config(**{name: known[name].read(value) for name, value in wanted.items()})
     for name, why in made.unread().items():
         if name in given:
-            asked = any(why.startswith(f"{setting_hint(one)} ") for one in preset if one not in given)
+            asked = any(why.startswith(f"{option_name(one)} ") for one in preset if one not in given)
             do = ", as the preset has it; give that, too, or leave this out" if asked else "; leave it out"
-            raise UsageError(f"{setting_hint(name)} has no effect with {why}{do}")
+            raise UsageError(f"{option_name(name)} has no effect with {why}{do}")
     return made
 
 

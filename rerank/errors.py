@@ -1,7 +1,7 @@
 """Every error rerank raises on purpose, as one tree.
 
 Each message says what is wrong, where (file:line, field, id) and what to do, in one line. Options and
-commands are spelled as on the command line.
+commands are spelled as on the command line; ``--held-out`` is the argument ``held_out`` in Python.
 
     RerankError
     ├── InputError          a file or record the user gave is not usable        (exit 1)
@@ -17,29 +17,14 @@ commands are spelled as on the command line.
 
 from __future__ import annotations
 
-import shlex
-from typing import Any
 
+def option_name(name: str) -> str:
+    """Return the command-line option of a setting; in Python, the setting is an argument.
 
-def setting_hint(name: str, value: object = None) -> str:
-    """Return a setting as an option, with its value if there is one.
-
-    >>> setting_hint("held_out"), setting_hint("conflicts", "max")
-    ('--held-out', '--conflicts max')
+    >>> option_name("held_out")
+    '--held-out'
     """
-    option = "-w" if name == "workspace" else f"--{name.replace('_', '-')}"
-    return option if value is None else f"{option} {shlex.quote(str(value))}"
-
-
-def action_hint(name: str, *arguments: str, **settings: Any) -> str:
-    """Return a command to run; a setting of True is a switch.
-
-    >>> action_hint("train", "text", qrels="QRELS")
-    '`rerank train text --qrels QRELS`'
-    """
-    words = [name, *(shlex.quote(str(one)) for one in arguments)]
-    words += [setting_hint(setting, None if value is True else value) for setting, value in settings.items()]
-    return f"`rerank {' '.join(words)}`"
+    return f"--{name.replace('_', '-')}"
 
 
 EXTRAS = {

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +35,6 @@ from rerank.errors import (
     RerankError,
     UsageError,
     WorkspaceError,
-    action_hint,
-    setting_hint,
 )
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.files import LOCK, folder_lock, parse_json, trouble, write_text
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from rerank.progress import Progress
     from rerank.rankers.graphs.citations import Citations
 
-_ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
+_ELSEWHERE = "choose another folder with -w"
 
 
 class Workspace:
@@ -155,7 +154,7 @@ class Workspace:
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
                 f"{path}: no workspace here; make one with"
-                f" {action_hint('ingest', 'CORPUS', workspace=str(path))}{cls._neighbors(path)}"
+                f" `rerank ingest CORPUS -w {shlex.quote(str(path))}`{cls._neighbors(path)}"
             ) from None
         except (OSError, ValueError) as error:
             raise (
@@ -178,7 +177,7 @@ class Workspace:
             folders = sorted(one for one in path.parent.iterdir() if cls.exists(one))[:3]
         except OSError:
             return ""
-        names = " or ".join(setting_hint("workspace", str(one)) for one in folders)
+        names = " or ".join(f"-w {shlex.quote(str(one))}" for one in folders)
         return f", or use an existing one: {names}" if names else ""
 
     def discard(self) -> None:
@@ -260,9 +259,9 @@ class Workspace:
         if engine_class(engine, where).place_of(settings, where) != here:
             raise UsageError(
                 f"{self.folder}: keeps its documents in {here or 'this folder'}; leave"
-                f" {setting_hint('engine')}, {setting_hint('url')} and {setting_hint('index')} out, edit"
+                f" --engine, --url and --index out, edit"
                 f" {self.folder / 'rerank.toml'}, or choose another workspace with"
-                f" {setting_hint('workspace')}"
+                f" -w"
             )
         kind.named(settings, where)
 
@@ -425,10 +424,10 @@ class Workspace:
         from rerank.rankers.training.registry import training_of
 
         judged = "judgments" in training_of(family).learns_from
-        files = {"queries": "QUERIES", "qrels": "QRELS"} if judged else {}
+        files = " --queries QUERIES --qrels QRELS" if judged else ""
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder} (there are {there});"
-            f" train it with {action_hint('train', name, **files)}"
+            f" train it with `rerank train {name}{files}`"
         )
 
     def kind(self, name: str) -> tuple[str, str]:
@@ -644,7 +643,7 @@ class Workspace:
             if version is not None and not self._has(ranker, version):
                 raise UsageError(
                     f"the stack {name} needs {ranker} {version}, which is not in {self.folder}; tune it"
-                    f" again, or use another one with {action_hint('stack use', 'STACK')}"
+                    f" again, or use another one with `rerank stack use STACK`"
                 )
 
     def outdated(self, stack: Stack) -> list[str]:

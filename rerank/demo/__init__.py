@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import WorkspaceError, setting_hint
+from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
@@ -80,7 +80,7 @@ def fresh_folder(folder: str | Path) -> Path:
         if not (path / _MARK).exists():
             raise WorkspaceError(
                 f"{path}: the folder is not empty and is not from an earlier demo;"
-                f" choose another folder with {setting_hint('workspace')}"
+                f" choose another folder with -w"
             )
         shutil.rmtree(path)
     return path

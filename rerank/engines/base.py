@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError, action_hint, setting_hint
+from rerank.errors import UsageError
 from rerank.filters import Filter, period
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
@@ -201,7 +201,7 @@ def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
 def cannot_retrieve(name: str) -> UsageError:
     """Return the error for a ranker whose features cannot be searched in this index."""
     return UsageError(
-        f"ranker {name} cannot retrieve on this index yet; run {action_hint('encode', retrieve=name)}"
+        f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
     )
 
 
@@ -374,8 +374,8 @@ class Engine(ABC):
         """
         if search.kind != "run":
             raise UsageError(
-                f"{setting_hint('first_stage')} {search}: only OpenSearch can make that search; give what"
-                f" it found: {setting_hint('first_stage', 'run:FILE')}"
+                f"--first-stage {search}: only OpenSearch can make that search; give what"
+                f" it found: --first-stage run:FILE"
             )
         return search
 

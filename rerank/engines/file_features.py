@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
+from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import parse_json, write_text
 from rerank.text import plural
 
@@ -193,7 +193,7 @@ class FeatureFiles:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            again = action_hint("encode", force=True)
+            again = "`rerank encode --force`"
             raise WorkspaceError(f"{path} is corrupt ({error}); encode again with {again}") from error
         return dtype, width
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from rerank.errors import InputError, action_hint
+from rerank.errors import InputError
 from rerank.files import parse_json, write_text
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import LabeledPair
@@ -104,7 +104,7 @@ def read_labeled_pairs(
         one, other = ("related", "unrelated")[:: 1 if pairs[0].related else -1]
         raise InputError(
             f"{name}: {plural(len(pairs), 'pair[|s]')}, and all {one}; give {other} ones, too, or mine"
-            f" pairs with {action_hint('mine', 'pairs')}"
+            f" pairs with `rerank mine pairs`"
         )
     if remark is not None:
         if again:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rerank.errors import InputError, UsageError, setting_hint
+from rerank.errors import InputError, UsageError
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Qrels
 
@@ -47,7 +47,7 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     {'d7': 2}
     """
     if conflicts not in CONFLICTS:
-        raise UsageError(f"{setting_hint('conflicts')} {conflicts!r} is none of {', '.join(CONFLICTS)}")
+        raise UsageError(f"--conflicts {conflicts!r} is none of {', '.join(CONFLICTS)}")
     name = name_of(source)
     judgments: dict[tuple[str, str], int] = {}
     twice: list[str] = []
@@ -66,7 +66,7 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
         more = f" and {len(twice) - _MOST} more" if len(twice) > _MOST else ""
         raise InputError(
             f"{', '.join(twice[:_MOST])}{more}; keep one of the two, or say which one counts:"
-            f" {setting_hint('conflicts', 'max')} or {setting_hint('conflicts', 'first')}"
+            f" --conflicts max or --conflicts first"
         )
     if not judgments:
         raise InputError(f"{name}: no judgments; {_LAYOUTS}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rerank.errors import InputError, UsageError, setting_hint
+from rerank.errors import InputError, UsageError
 from rerank.files import parse_json
 from rerank.formats.lines import decode, name_of, read_lines
 from rerank.formats.trec import read_run
@@ -45,7 +45,7 @@ def read_template(text: str, folder: Path | None = None) -> SearchTemplate | Non
     if not colon or kind not in KINDS:
         return None
     if not name.strip():
-        raise UsageError(f"{setting_hint('first_stage')} {text!r}: name the file, or the stored template")
+        raise UsageError(f"--first-stage {text!r}: name the file, or the stored template")
     if kind == "stored":
         return SearchTemplate("stored", name)
     path = name

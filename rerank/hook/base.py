@@ -17,7 +17,7 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import asking
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, RerankError, UsageError, action_hint, setting_hint
+from rerank.errors import EngineError, RerankError, UsageError
 from rerank.hook.readiness import (
     PATIENCE,
     ask_service,
@@ -66,7 +66,7 @@ class HookOptions:
         given = (self.service,) if isinstance(self.service, str) else tuple(self.service)
         urls = tuple(map(_url, given))
         if not urls:
-            raise UsageError(f"no {setting_hint('service')} is given; name at least one URL")
+            raise UsageError("no --service is given; name at least one URL")
         object.__setattr__(self, "service", urls[0] if len(urls) == 1 else urls)
 
     @property
@@ -84,7 +84,7 @@ def _url(text: str) -> str:
     if not right or set("?#@ ") & set(text):
         raise UsageError(
             f"{text!r} is no URL of a service; for example http://127.0.0.1:8765 (a token"
-            f" belongs in the nodes' keystore, or in {setting_hint('token_file')})"
+            f" belongs in the nodes' keystore, or in --token-file)"
         )
     return text.rstrip("/")
 
@@ -164,7 +164,7 @@ class Hook(ABC):
         if not isinstance(engine, OpenSearchEngine):
             raise UsageError(
                 f"{workspace.folder}: keeps its documents in this folder; the hook is for a workspace on"
-                f" OpenSearch ({action_hint('ingest', url='URL')}, {action_hint('attach')})"
+                f" OpenSearch (`rerank ingest --url URL`, `rerank attach`)"
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
         self._token = token
@@ -332,7 +332,7 @@ class Hook(ABC):
         if there is not None and self._config(there) is None:
             raise EngineError(
                 f"{self.settings.where} has a pipeline {self.name!r} that rerank has not made for the"
-                f" route {self.route}; choose another {setting_hint('name')}, or the other route"
+                f" route {self.route}; choose another --name, or the other route"
             )
         return there
 
@@ -405,8 +405,7 @@ class Hook(ABC):
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):
             raise UsageError(
-                "a pipeline names its stack by signals or weights; a file is for"
-                f" {action_hint('serve', stack='FILE')}"
+                "a pipeline names its stack by signals or weights; a file is for `rerank serve --stack FILE`"
             )
         return self.workspace.stack(text)
 

@@ -11,7 +11,7 @@ from typing import Any
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError, setting_hint
+from rerank.errors import EngineError, InputError, UsageError
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
 from rerank.text import plural
 
@@ -100,7 +100,7 @@ class PluginHook(Hook):
             return None
         found = self._ask("GET", f"/_search/pipeline/{name}", doing="reading the pipeline")
         if found is None:
-            raise UsageError(f"there is no search pipeline {name!r}; correct {setting_hint('add_to')}")
+            raise UsageError(f"there is no search pipeline {name!r}; correct --add-to")
         pipeline: dict[str, Any] = found[name]
         return pipeline
 
@@ -156,7 +156,7 @@ class PluginHook(Hook):
             if other not in (None, NO_PIPELINE, self.name):
                 raise EngineError(
                     f"index {index!r} has the default pipeline {other!r} already; take it away, or leave"
-                    f" {setting_hint('default')} out and name the pipeline in searches (?search_pipeline=)"
+                    f" --default out and name the pipeline in searches (?search_pipeline=)"
                 )
             if other != self.name:
                 requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))

@@ -18,7 +18,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
-from rerank.errors import EngineError, InputError, UsageError, setting_hint
+from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
 from rerank.text import plural
@@ -63,10 +63,9 @@ class StockOptions(HookOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.urls) > 1:
-            raise UsageError(f"the route stock calls one {setting_hint('service')}; name one URL")
+            raise UsageError("the route stock calls one --service; name one URL")
         if self.shadow or self.share != 100 or self.token_name is not None:
-            names = ", ".join(map(setting_hint, ("shadow", "share", "token_name")))
-            raise UsageError(f"{names} are for the route plugin")
+            raise UsageError("--shadow, --share and --token-name are for the route plugin")
 
     @property
     def call(self) -> dict[str, Any]:
@@ -145,7 +144,7 @@ class StockHook(Hook):
         """
         if default:
             raise UsageError(
-                f"{setting_hint('default')} is for the route plugin: by the route stock only those searches"
+                "--default is for the route plugin: by the route stock only those searches"
                 " are reranked that bring the words to rerank for (docs/guides/stock-processors.md)"
             )
         wanted = self._complete(wanted)
@@ -198,7 +197,7 @@ class StockHook(Hook):
             most = int(about["settings"]["index"].get("max_result_window", 10_000))
             if wanted.depth > most:
                 raise UsageError(
-                    f"{setting_hint('depth')} {wanted.depth}: index {index!r} gives {most} hits at most"
+                    f"--depth {wanted.depth}: index {index!r} gives {most} hits at most"
                     " (index.max_result_window), so every search would fail; choose a smaller depth"
                 )
         return StockOptions(**given)
@@ -356,7 +355,7 @@ class StockHook(Hook):
         except client_errors.NotFoundError:
             return "the model is missing"
         except client_errors.TransportError as error:
-            again = f"install again with its token in {setting_hint('token_file')}"
+            again = "install again with its token in --token-file"
             reason = f"{_innermost(error.info) or error.error} ({error.status_code})"
             return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
         return None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.errors import EngineError, InputError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats.templates import check_brought
@@ -143,16 +143,12 @@ def gate(
     """
     if not isinstance(hook, PluginHook) or template.kind == "run":
         raise UsageError(
-            f"only a search through the plugin is made as any client's; give {setting_hint('template')} and"
-            f" {setting_hint('route', 'plugin')}"
+            "only a search through the plugin is made as any client's; give --template and --route plugin"
         )
     _installed(hook)
     judged = [query for query in queries if qrels.relevant(query.id)]
     if not judged:
-        raise InputError(
-            f"no query has a relevant document; check that {setting_hint('queries')} and"
-            f" {setting_hint('qrels')} belong together"
-        )
+        raise InputError("no query has a relevant document; check that --queries and --qrels belong together")
     template = hook.engine.templates.check(template, judged[0])
     check_brought(template, judged)
     runs, outcomes, weights = _searches(hook, template, judged, count)
@@ -201,7 +197,7 @@ def _installed(hook: Hook) -> dict[str, Any]:
     """The configuration of the pipeline. Raises EngineError if there is no pipeline."""
     config = hook.config()
     if config is None:
-        made = action_hint("hook", "install", route=hook.route)
+        made = f"`rerank hook install --route {hook.route}`"
         raise EngineError(f"there is no pipeline {hook.name!r}; {made} makes it")
     return config
 

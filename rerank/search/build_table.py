@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
-from rerank.errors import UsageError, WorkspaceError, setting_hint
+from rerank.errors import UsageError, WorkspaceError
 from rerank.evaluation.protocols import JUDGED, Protocol
 from rerank.files import parse_json
 from rerank.filters import Filter
@@ -91,12 +91,12 @@ class TableRequest:
         if self.filters:
             raise UsageError(
                 f"{self.protocol}: a pool holds the relevant documents, whatever they are; leave"
-                f" {setting_hint('filter')} out, or use {setting_hint('protocol', 'retrieved:N')}"
+                f" --filter out, or use --protocol retrieved:N"
             )
         if self.search is not None:
             raise UsageError(
                 f"{self.protocol}: a pool holds what no search has found, so {self.search} cannot score it;"
-                f" use {setting_hint('protocol', 'retrieved:N')}"
+                f" use --protocol retrieved:N"
             )
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Engine, SearchRequest
-from rerank.errors import InputError, action_hint
+from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
@@ -57,7 +57,7 @@ def relate(
         block = ids[start : start + _BLOCK]
         for name, document in zip(block, engine.get(block)):
             if document is None:
-                raise InputError(f"there is no document {name!r}; run {action_hint('ingest')} with it")
+                raise InputError(f"there is no document {name!r}; run `rerank ingest` with it")
             documents[name] = document
     features: NDArray[Any] | None = None
     if isinstance(signal, RankerSignal):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.filters import Filter
 from rerank.formats.templates import check_brought
 from rerank.rankers.base import Ranker
@@ -120,8 +120,7 @@ def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter])
     """Raise UsageError for filters together with a search template, which has filters of its own."""
     if filters and searches:
         raise UsageError(
-            f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave"
-            f" {setting_hint('filter')} out"
+            f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"
         )
 
 
@@ -138,7 +137,7 @@ def template_of(stack: Stack) -> SearchTemplate:
         tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
         raise UsageError(
             f"the stack {stack}{tuned} needs the search that finds its candidates; give"
-            f" {setting_hint('first_stage', 'template:FILE')}"
+            f" --first-stage template:FILE"
         )
     return stack.search
 

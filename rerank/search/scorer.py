@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rerank.categories import CategoryNames, infer_categories
 from rerank.engines.base import Engine, SearchRequest
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
@@ -349,8 +349,7 @@ def _given(name: str, given: Given) -> Array:
         return np.zeros(len(given.ids))  # no hit matches the clause
     if name not in given.scores:
         raise UsageError(
-            f"the signal {name} is the score of a search of your own; give"
-            f" {setting_hint('first_stage', 'template:FILE')}"
+            f"the signal {name} is the score of a search of your own; give --first-stage template:FILE"
         )
     return given.scores[name]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from rerank.errors import RerankError, UsageError, setting_hint
+from rerank.errors import RerankError, UsageError
 from rerank.service import logs
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot
@@ -61,7 +61,7 @@ def _bind(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", error)
-        raise UsageError(f"{setting_hint('host')} {host}: no such address ({reason})") from error
+        raise UsageError(f"--host {host}: no such address ({reason})") from error
     # Named, for asyncio turns Nagle's delay off only where it is: else answers would wait 40 ms for an ACK.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -71,7 +71,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise RerankError(
-            f"{host}:{port} cannot be listened on ({error.strerror}); choose another {setting_hint('port')},"
+            f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port,"
             " or stop what listens there"
         ) from error
     return bound

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.errors import InputError, UsageError, setting_hint
+from rerank.errors import InputError, UsageError
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
 
@@ -157,8 +157,8 @@ def check_exposure(host: str, token: bool, insecure: bool) -> None:
     if token or insecure or is_loopback(host):
         return
     raise UsageError(
-        f"{setting_hint('host')} {host} can be reached from elsewhere: give a token with"
-        f" {setting_hint('token_file')} or {TOKEN_VARIABLE}, or say {setting_hint('insecure')}"
+        f"--host {host} can be reached from elsewhere: give a token with"
+        f" --token-file or {TOKEN_VARIABLE}, or say --insecure"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rerank.errors import InputError, action_hint, setting_hint
+from rerank.errors import InputError
 from rerank.records import SearchTemplate
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import SEARCH, first_stages, learned
@@ -34,10 +34,10 @@ def find_stack(
     found = tuned(names)
     if found is None:
         wanted = text if first_stages(names) else f"{first},{text}"
-        tune = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
+        tune = f"`rerank tune --stack {wanted} --queries QUERIES --qrels QRELS`"
         raise InputError(
             f"stack {text!r} is not tuned; tune it with {tune}, or give weights: "
-            + setting_hint("stack", " + ".join(f"{name}*{1 / len(names):.2f}" for name in names))
+            + f"--stack '{' + '.join(f'{name}*{1 / len(names):.2f}' for name in names)}'"
         )
     return found
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.stack.signals import lexical
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
@@ -63,7 +63,7 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
     try:
         retriever_depths(retrievers)
     except UsageError as error:
-        raise UsageError(f"{setting_hint('retrieve')} {text!r}: {error}; {RETRIEVE}") from None
+        raise UsageError(f"--retrieve {text!r}: {error}; {RETRIEVE}") from None
     return retrievers
 
 
@@ -84,8 +84,6 @@ def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
         if name in depths:
             raise UsageError(f"{name} is named twice")
         if depth is not None and lexical([name]):
-            raise UsageError(
-                f"the depth of {name} is {setting_hint('depth')}; only a ranker can have a separate depth"
-            )
+            raise UsageError(f"the depth of {name} is --depth; only a ranker can have a separate depth")
         depths[name] = None if depth is None else int(depth)
     return depths

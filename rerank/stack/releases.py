@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import InputError, RerankError, UsageError, WorkspaceError, action_hint
+from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
 from rerank.files import parse_json, trouble, write_text
 from rerank.stack.stack import Stack
 
@@ -25,7 +25,7 @@ KEPT = 3
 """Earlier releases whose features stay stored, so that a rollback needs no encoding."""
 
 _HISTORY = 100  # activations that are remembered
-_CHOOSE = action_hint("stack use", "STACK")
+_CHOOSE = "`rerank stack use STACK`"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Releases:
         """Return a version. Raises UsageError for a number that no version has."""
         if number not in self.numbers:
             raise UsageError(
-                f"{self.folder}: no stack has the version {number}; {action_hint('stack list')} shows them"
+                f"{self.folder}: no stack has the version {number}; `rerank stack list` shows them"
             )
         return self._release(number)
 

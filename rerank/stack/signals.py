@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES, Engine, Retriever, VectorQuery, cannot_retrieve, check_signal
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.filters import number, period
 from rerank.rankers.base import Ranker
 from rerank.records import Query
@@ -99,11 +99,11 @@ class _NoRetriever:
 
     def check_retrieves(self, engine: Engine) -> None:
         """Raise UsageError: it cannot."""
-        raise UsageError(f"{self.name} is not a retriever; leave it out of {setting_hint('retrieve')}")
+        raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
 
     def retriever(self, query: Query, depth: int | None = None) -> Retriever:
         """Raise UsageError: see :meth:`check_retrieves`."""
-        raise UsageError(f"{self.name} is not a retriever; leave it out of {setting_hint('retrieve')}")
+        raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,5 +239,5 @@ def check_retrieves(ranker: Ranker) -> None:
     if not ranker.retrieves:
         raise UsageError(
             f"ranker {ranker.name} cannot retrieve: its score is not an inner product of two vectors; leave"
-            f" it out of {setting_hint('retrieve')}"
+            f" it out of --retrieve"
         )

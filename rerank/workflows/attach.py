@@ -11,7 +11,7 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.attach import look
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.layout import fields_of
-from rerank.errors import WorkspaceError, setting_hint
+from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.formats import read_categories
 from rerank.results import Report
@@ -92,7 +92,7 @@ def _change_nodes(
     if not same or (fields and fields_of(fields, "the command") != known):
         raise WorkspaceError(
             f"{workspace.folder}: a workspace already, of another index or with other fields; choose another"
-            f" folder with {setting_hint('workspace')}"
+            f" folder with -w"
         )
     values = opensearch.table()
     merged = {name: value for name, value in table.items() if name != "fields"} | values

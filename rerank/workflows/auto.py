@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import TrainingError, UsageError, WorkspaceError, setting_hint
+from rerank.errors import TrainingError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.progress import Progress
@@ -148,7 +148,7 @@ def auto(
         if util.find_spec(package) is None:
             import_module(package)
     if not minutes > 0:
-        raise UsageError(f"{setting_hint('minutes')} {minutes:g} is no time; give some")
+        raise UsageError(f"--minutes {minutes:g} is no time; give some")
     if model is not None:
         from rerank.rankers.encoder.transformer import model_folder
 
@@ -245,7 +245,7 @@ class _Auto:
         if there is not None and not record.known and there.trained():
             raise WorkspaceError(
                 f"{folder}: has rankers of another training ({', '.join(there.trained())}); choose another"
-                f" folder with {setting_hint('workspace')}"
+                f" folder with -w"
             )
         if there is not None and not record.rankers:
             mine = {document.id for document in self._documents()}
@@ -253,7 +253,7 @@ class _Auto:
             if others:
                 raise WorkspaceError(
                     f"{folder}: has {plural(len(others), 'document[|s]')} not in {files.path} ({others[0]!r}"
-                    f" first); choose another folder with {setting_hint('workspace')}"
+                    f" first); choose another folder with -w"
                 )
         done = ingest(
             there or folder,
@@ -279,7 +279,7 @@ class _Auto:
             self.say(
                 "ingest",
                 "no document says its language, so words are not stemmed; if it is English, a new workspace"
-                f" with {setting_hint('lang', 'en')} finds more",
+                " with --lang en finds more",
             )
         return workspace
 
@@ -367,7 +367,7 @@ class _Auto:
             return choice
         clock = _Clock(self.progress, self.begun + TRAINING * 60 * self.minutes)
         if clock.late():
-            return self._left_out(name, f"{TRAINING:.0%} of the time is up; raise {setting_hint('minutes')}")
+            return self._left_out(name, f"{TRAINING:.0%} of the time is up; raise --minutes")
         self.say("rankers", choice.told)
         judged: dict[str, Any] = {"queries": self.queries, "qrels": splits.train, "dev_qrels": splits.dev}
         learned_from = {} if name == "dense" else {**judged, "first_stage": first}
@@ -379,7 +379,7 @@ class _Auto:
         except KeyboardInterrupt:
             if not clock.ended:
                 raise
-            return self._left_out(name, f"time was up before it had learned; raise {setting_hint('minutes')}")
+            return self._left_out(name, "time was up before it had learned; raise --minutes")
         ((fitted),) = done.rankers
         if fitted.interrupted and not clock.ended:
             raise KeyboardInterrupt(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rerank.errors import InputError, UsageError, action_hint
+from rerank.errors import InputError, UsageError
 from rerank.files import atomic_write, check_output
 from rerank.progress import Progress
 from rerank.rankers.graphs.citations import Citations, mentions
@@ -122,7 +122,7 @@ def mine_cocitation(
     if not citations.mentions:
         raise InputError(
             f"{workspace.folder}: no document says what it cites; ingest articles"
-            f" ({action_hint('ingest', 'ARCHIVE', format='jats')}), or documents with links or citations"
+            f" (`rerank ingest ARCHIVE --format jats`), or documents with links or citations"
         )
     refs = set(citations.references)
     shown = _around(citations, _named(citations, show)) if show is not None else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
+from rerank.errors import EngineError, InputError, WorkspaceError
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
 from rerank.formats.templates import check_brought
@@ -69,9 +69,7 @@ class Experiment:
         kept = Qrels((q.id, d, grade) for q in known for d, grade in qrels[q.id].items())
         if not kept:
             what = "no judged query is in the query file" if queries else "there are no queries"
-            raise InputError(
-                f"{what}; check that {setting_hint('queries')} and {setting_hint('qrels')} belong together"
-            )
+            raise InputError(f"{what}; check that --queries and --qrels belong together")
         check_filters(searches, filters)
         for search in searches:
             tried = check_search(workspace, search, known)
@@ -137,7 +135,7 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
         if not hits:
             raise InputError(
                 f"{search}: has none of {plural(len(queries), 'quer[y|ies]')}; make the run with the ids of"
-                f" {setting_hint('queries')}"
+                f" --queries"
             )
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:

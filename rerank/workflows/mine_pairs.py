@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rerank.engines.base import SearchRequest
-from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
+from rerank.errors import RerankError, TrainingError, UsageError
 from rerank.files import check_output
 from rerank.formats.pairs import in_tsv, write_labeled_pairs
 from rerank.progress import Progress
@@ -96,10 +96,10 @@ def mine_pairs(
     mining, progress = mining or PairMining(), progress or Progress()
     if (source == "qrels") != (qrels is not None):
         what = "needs" if qrels is None else "reads no"
-        raise UsageError(f"mining pairs from {source} {what} judgments, {setting_hint('qrels')}")
+        raise UsageError(f"mining pairs from {source} {what} judgments, --qrels")
     shares = (1.0,) if split is None else tuple(split)
     if len(shares) > len(NAMES):
-        raise UsageError(f"{setting_hint('split')} takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
+        raise UsageError(f"--split takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
     names = ("pairs",) if split is None else NAMES[: len(shares)]
     if out is not None:
         _check_files(Path(out), names)
@@ -119,7 +119,7 @@ def mine_pairs(
                 f"{workspace.folder}: {source} of {plural(len(related), 'document[ gives|s give]')}"
                 f" {plural(one.groups, 'group[|s]')} and {plural(len(one.pairs), 'pair[|s]')} for {name}:"
                 f" too few; take a larger share of"
-                f" {setting_hint('split')}, a smaller {setting_hint('smallest')} or another source"
+                f" --split, a smaller --smallest or another source"
             )
     paths: dict[str, str] = {}
     if out is not None:
@@ -191,7 +191,7 @@ def _short(workspace: Workspace, progress: Progress) -> list[Document]:
     """Read the documents with short texts, by their ids. Raises TrainingError if there are none."""
     engine = workspace.engine
     if not len(engine):
-        raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")
+        raise TrainingError(f"{workspace.folder}: there are no documents; run `rerank ingest` first")
     short = [
         Document(one.id, one.title, _first(one), one.categories, one.links)
         for one in progress.over(engine.documents(), "read documents", len(engine), "doc")

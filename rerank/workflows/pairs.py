@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.evaluation.pairs import (
     MEASURES,
     Bin,
@@ -155,9 +155,9 @@ def predict_pairs(
     [1, 0]
     """
     if dev_pairs and threshold is not None:
-        raise UsageError(f"give {setting_hint('threshold')} or {setting_hint('dev_pairs')}, not both")
+        raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
-        raise UsageError(f"{setting_hint('threshold')} takes a number, not {threshold}")
+        raise UsageError(f"--threshold takes a number, not {threshold}")
     scores = _scores(workspace, ranker, [(a, b) for a, b, _ in pairs], progress)
     if dev_pairs:
         on_dev = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
@@ -263,7 +263,7 @@ def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPai
     if both:
         a, b = min(both)
         raise UsageError(
-            f"{plural(len(both), 'pair[ is|s are]')} also in {setting_hint('dev_pairs')} ({a!r} and {b!r}"
+            f"{plural(len(both), 'pair[ is|s are]')} also in --dev-pairs ({a!r} and {b!r}"
             f" first); take {'it' if len(both) == 1 else 'them'} out"
         )
 
@@ -289,9 +289,7 @@ def _score(
     """Score the pairs by a ranker, with its own threshold or that of the best accuracy on the dev pairs."""
     threshold = own_threshold(workspace, name)
     if not dev_pairs and threshold is None:
-        raise UsageError(
-            f"{name} has no threshold of its own: give {setting_hint('dev_pairs')}, on which it is chosen"
-        )
+        raise UsageError(f"{name} has no threshold of its own: give --dev-pairs, on which it is chosen")
     scores = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
     dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
     if not dev_pairs:
@@ -327,7 +325,7 @@ def _seeds(group: str) -> list[str]:
     again = [one for one, count in Counter(names).items() if count > 1 or not one]
     if again:
         what = f"names {again[0]!r} more than once" if again[0] else "has an empty name"
-        raise UsageError(f"{setting_hint('ranker')} {group!r} {what}; name the ranker of each seed once")
+        raise UsageError(f"--ranker {group!r} {what}; name the ranker of each seed once")
     return names
 
 

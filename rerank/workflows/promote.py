@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rerank.errors import BusyError, InputError, UsageError, action_hint
+from rerank.errors import BusyError, InputError, UsageError
 from rerank.evaluation.leakage import Leak, leakage
 from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
@@ -147,8 +147,8 @@ def _active(workspace: Workspace, releases: Releases) -> Release:
     if releases.active is None:
         raise UsageError(
             f"{workspace.folder}: no stack is in use, so there is nothing to compare with. The first stack"
-            f" that is tuned is in use at once ({action_hint('tune')}), and"
-            f" {action_hint('stack use', 'STACK')} chooses one"
+            f" that is tuned is in use at once (`rerank tune`), and"
+            f" `rerank stack use STACK` chooses one"
         )
     return releases.active
 
@@ -168,7 +168,7 @@ def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tupl
         raise UsageError(
             f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
             f" is nothing to promote; {why}tune it again, or name another stack:"
-            f" {action_hint('tune', stack=','.join(candidate.tuned_for), queries='QUERIES', qrels='QRELS')}"
+            f" `rerank tune --stack {','.join(candidate.tuned_for)} --queries QUERIES --qrels QRELS`"
         )
     return named, tuned, candidate
 
@@ -229,5 +229,5 @@ def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress 
     try:
         report.encoded = {name: n for name, n in encode(workspace, progress=progress).encoded.items() if n}
     except (BusyError, InputError) as error:
-        progress.say(f"{error}: {action_hint('encode')} stores the features of what has come since")
+        progress.say(f"{error}: `rerank encode` stores the features of what has come since")
     return report

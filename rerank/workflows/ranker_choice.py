@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rerank.errors import setting_hint
 from rerank.workflows.splits import LEAST_TRAIN
 
 LEAST_CATEGORIES = 0.1
@@ -83,12 +82,12 @@ _LINKS: Need = (
 )
 _MODEL: Need = (
     lambda facts: facts.model,
-    lambda facts: f"its encoder is not on this machine; {setting_hint('model')} names another one",
+    lambda facts: "its encoder is not on this machine; --model names another one",
 )
 _READS: Need = (
     lambda facts: facts.reads is None or {facts.reads, None} >= {*facts.languages},
     lambda facts: (
-        f"its encoder reads {facts.reads!r}, and {_texts(facts)}; {setting_hint('model')} names one that"
+        f"its encoder reads {facts.reads!r}, and {_texts(facts)}; --model names one that"
         f" reads {'both' if facts.two_languages else repr(facts.languages[0] or facts.languages[1])}"
     ),
 )
@@ -96,7 +95,7 @@ _TIME: Need = (
     lambda facts: dense_minutes(facts) <= facts.minutes / 2,
     lambda facts: (
         f"documents have links, but it takes about {dense_minutes(facts):.0f} minutes;"
-        f" {setting_hint('minutes', math.ceil(2 * dense_minutes(facts)))} has it trained"
+        f" --minutes {math.ceil(2 * dense_minutes(facts))} has it trained"
     ),
 )
 

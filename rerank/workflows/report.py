@@ -6,7 +6,7 @@ import os
 from inspect import signature
 from typing import Any
 
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.files import check_output, write_text
 from rerank.formats import read_qrels
 from rerank.inputs import Judgments, Queries, as_queries
@@ -60,10 +60,7 @@ def report(
         workspace.stack(name)  # refuses what is none, before the long work
     last = remembered(workspace)
     if "queries" not in last and (queries is None or qrels is None):
-        raise UsageError(
-            f"nothing was evaluated in {workspace.folder} yet; give {setting_hint('queries')} and"
-            f" {setting_hint('qrels')}"
-        )
+        raise UsageError(f"nothing was evaluated in {workspace.folder} yet; give --queries and --qrels")
     queries = as_queries(last["queries"] if queries is None else queries)
     conflicts = last.get("conflicts", "refuse")
     split = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.config import values_of
-from rerank.errors import BusyError, UsageError, action_hint, setting_hint
+from rerank.errors import BusyError, UsageError, option_name
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.rankers.registry import Family
@@ -163,9 +163,7 @@ def train(
         try:
             report.encoded = encode(workspace, progress=progress).encoded
         except BusyError as error:
-            progress.say(
-                f"{error}: the rankers are in use; {action_hint('encode')} stores the document sides"
-            )
+            progress.say(f"{error}: the rankers are in use; `rerank encode` stores the document sides")
     return report
 
 
@@ -174,15 +172,13 @@ def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bo
     for role, (_, training) in makers.items():
         if "labeled pairs" in training.learns_from and not given["labeled pairs"]:
             raise UsageError(
-                f"{role} is trained on labeled pairs; give {setting_hint('pairs')}, and"
-                f" {setting_hint('dev_pairs')} to measure by"
+                f"{role} is trained on labeled pairs; give --pairs, and --dev-pairs to measure by"
             )
         if not any(given[source] for source in training.learns_from):
             pairs_too = "pairs" in training.learns_from
             raise UsageError(
                 f"{role} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
-                f" {setting_hint('queries')} and {setting_hint('qrels')}"
-                + (f", or {setting_hint('pairs')}" if pairs_too else "")
+                f" --queries and --qrels" + (", or --pairs" if pairs_too else "")
             )
     read = {source for _, training in makers.values() for source in training.learns_from}
     settings: dict[Source, str] = {"judgments": "qrels", "pairs": "pairs", "labeled pairs": "labeled"}
@@ -190,7 +186,7 @@ def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bo
     if dev_labeled and "labeled pairs" not in read:
         unread.append("dev_pairs")
     if unread:
-        raise UsageError(f"{setting_hint(unread[0])} has no effect with {', '.join(makers)}; leave it out")
+        raise UsageError(f"{option_name(unread[0])} has no effect with {', '.join(makers)}; leave it out")
 
 
 def _check_resumed(
@@ -199,7 +195,7 @@ def _check_resumed(
     """Raise UsageError if an interrupted training has other settings, or there is none to discard."""
     resumed = [role for role, (_, training) in makers.items() if role in training.resumes]
     if restart and not resumed:
-        raise UsageError(f"{setting_hint('restart')} has no effect with {', '.join(makers)}; leave it out")
+        raise UsageError(f"--restart has no effect with {', '.join(makers)}; leave it out")
     for role in [] if restart else resumed:
         check_settings(left, called[role], role, values_of(configs[makers[role][0].name]))
 
@@ -245,7 +241,7 @@ def _interruption(message: str, report: TrainReport, rest: Sequence[str]) -> str
     parts = [message]
     if report.rankers:
         done = " and ".join(one.name for one in report.rankers)
-        parts.append(f"{done} kept: {action_hint('encode')} stores the document sides")
+        parts.append(f"{done} kept: `rerank encode` stores the document sides")
     if rest:
         parts.append(f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not reached")
     return "; ".join(parts)

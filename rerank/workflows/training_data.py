@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rerank.engines.base import FilledTemplate, SearchRequest
-from rerank.errors import TrainingError, action_hint, setting_hint
+from rerank.errors import TrainingError, option_name
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.files import write_text
 from rerank.progress import Progress
@@ -76,9 +76,7 @@ class Collection:
         self.langs: Counter[str] = Counter()
         engine = workspace.engine
         if not len(engine):
-            raise TrainingError(
-                f"{workspace.folder}: there are no documents yet; run {action_hint('ingest')} first"
-            )
+            raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
         documents = progress.over(engine.documents(), "read documents", len(engine), "doc")
         self.documents = Corpus.read(self._noted(documents))
         self.position = {id: i for i, id in enumerate(self.ids)}
@@ -132,8 +130,8 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(
-            f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give {setting_hint('pairs')} or"
-            f" {setting_hint('queries')} and {setting_hint('qrels')}"
+            f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --pairs or"
+            f" --queries and --qrels"
         )
     collection = Collection(workspace, progress)
     order = np.random.default_rng(inputs.seed).permutation(len(pairs)).tolist()
@@ -181,7 +179,7 @@ def _of_judgments(
         if not part:
             raise TrainingError(
                 f"no judged {name}query has a relevant document in the workspace; check"
-                f" {setting_hint(setting)}"
+                f" {option_name(setting)}"
             )
     # Dev queries stay out of the word vectors, as test queries do.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text

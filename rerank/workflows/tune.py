@@ -11,7 +11,7 @@ from typing import Any
 from rerank.combiners.folds import CrossValidated, cross_validate
 from rerank.combiners.tune import TuningResult
 from rerank.combiners.tune import tune as tune_table
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
@@ -248,8 +248,7 @@ def _signals(stack: str) -> tuple[str, ...]:
         other = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
         two = ",".join((*first_stages([other, *signals]), *learned([other, *signals])))
         raise UsageError(
-            f"{stack!r} is one signal, so there is nothing to tune; name two or more:"
-            f" {setting_hint('stack', two)}"
+            f"{stack!r} is one signal, so there is nothing to tune; name two or more: --stack {two}"
         )
     return signals
 
@@ -274,11 +273,10 @@ def _search(
     clauses = [name for name in signals if is_clause(name)]
     if clauses and (search is None or search.kind == "run"):
         raise UsageError(
-            f"{clauses[0]} is the score of a clause of a search; give"
-            f" {setting_hint('first_stage', 'template:FILE')}"
+            f"{clauses[0]} is the score of a clause of a search; give --first-stage template:FILE"
         )
     if first == SEARCH and retrieve:
-        raise UsageError(f"your search finds all candidates; leave {setting_hint('retrieve')} out")
+        raise UsageError("your search finds all candidates; leave --retrieve out")
     return _Search(first, search, () if tuple(retrieve) == (first,) else tuple(retrieve), protocol)
 
 

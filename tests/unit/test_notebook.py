@@ -10,7 +10,6 @@ from rerank.cli.program import COMMANDS
 
 import rerank
 import rerank.testing
-from rerank.errors import setting_hint
 from rerank.notebook import NotebookProgress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +27,7 @@ def test_the_notebook():
 
 
 def test_remarks_are_in_words(capsys):
-    NotebookProgress().say(f"lower {setting_hint('rate')}")
+    NotebookProgress().say("lower --rate")
     assert capsys.readouterr().out == "lower --rate\n"
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rerank.errors import BusyError, EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.records import Document
 from rerank.service.app import _refused
 from rerank.service.endpoints import RequestContext
@@ -21,9 +21,9 @@ from tests.endpoints import call
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (UsageError(f"{setting_hint('retrieve')} 'x': no retriever"), 422, "no retriever"),
+        (UsageError("--retrieve 'x': no retriever"), 422, "no retriever"),
         (
-            InputError(f"'a,b' is not tuned; tune it with {action_hint('tune', stack='a,b', qrels='QRELS')}"),
+            InputError("'a,b' is not tuned; tune it with `rerank tune --stack a,b --qrels QRELS`"),
             422,
             "'a,b' is not tuned",
         ),

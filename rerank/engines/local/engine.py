@@ -45,7 +45,6 @@ from rerank.errors import (
     NoCollectionError,
     UsageError,
     WorkspaceError,
-    setting_hint,
 )
 from rerank.files import parse_json, trouble, write_text
 from rerank.order import rank
@@ -378,7 +377,7 @@ class LocalEngine(Engine):
         One process writes to the folder at a time, so there is only the one part.
         """
         if part != (0, 1):
-            raise UsageError(f"the local engine encodes in one process; leave {setting_hint('slice')} out")
+            raise UsageError("the local engine encodes in one process; leave --slice out")
         encoded: dict[str, int] = {}
         with write_lock(self.folder):
             data = self._now()

@@ -25,7 +25,7 @@ from rerank.arrays import feature_width
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import PassageVectors, Vectors
-from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
+from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import file_crc, parse_json, trouble, write_text
 from rerank.records import Document
 
@@ -288,7 +288,7 @@ class _Manifest:
 
 
 def _damaged(folder: Path, error: Exception) -> WorkspaceError:
-    return WorkspaceError(f"{folder} is damaged ({error}); remove it and run {action_hint('encode')}")
+    return WorkspaceError(f"{folder} is damaged ({error}); remove it and run `rerank encode`")
 
 
 def _put(file: BinaryIO, rows: NDArray[np.int64], values: NDArray[Any]) -> None:

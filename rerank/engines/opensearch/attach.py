@@ -11,7 +11,7 @@ from rerank.engines.opensearch.connection import check as check_cluster
 from rerank.engines.opensearch.engine import OpenSearchEngine
 from rerank.engines.opensearch.errors import asking
 from rerank.engines.opensearch.layout import check_fields, field_types, fields_of
-from rerank.errors import EngineError, UsageError, setting_hint
+from rerank.errors import EngineError, UsageError
 
 
 @dataclass
@@ -41,7 +41,7 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> AttachedInd
             first = next(iter(found.values()))["mappings"]
             there = ", ".join(f"{path} ({kind})" for path, kind in field_types(first.get("properties", {})))
             raise UsageError(
-                f"index {settings.index!r} was not made by rerank: say with {setting_hint('field')} which"
+                f"index {settings.index!r} was not made by rerank: say with --field which"
                 f" fields hold title, text, categories, links and lang; it has {there or 'no fields'}"
             )
         engine.index.check()

@@ -28,7 +28,6 @@ from rerank.errors import (
     InputError,
     NotInstalledError,
     UsageError,
-    setting_hint,
 )
 from rerank.files import parse_json
 
@@ -102,7 +101,7 @@ class Settings:
         for url in self.url:
             if "@" in url:
                 raise UsageError(
-                    f"{where}: a URL must not hold a password; give the user with {setting_hint('user')} and"
+                    f"{where}: a URL must not hold a password; give the user with --user and"
                     " set RERANK_OPENSEARCH_PASSWORD"
                 )
             if "?" in url or "#" in url:

@@ -23,7 +23,7 @@ from rerank.engines.opensearch.features import (
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, feature_field, feature_key, vector_key
 from rerank.engines.opensearch.reading import Reader
-from rerank.errors import EngineError, setting_hint
+from rerank.errors import EngineError
 
 _BATCH = 256  # documents a call of an encoder
 _PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
@@ -133,7 +133,7 @@ class Features:
                     raise EngineError(
                         f"{self._settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]}"
                         " needs to retrieve; install opensearch-knn on every node, or leave"
-                        f" {setting_hint('retrieve')} out"
+                        f" --retrieve out"
                     ) from error
                 raise
 

@@ -32,7 +32,7 @@ from rerank.engines.opensearch.retrieval import Retrieval
 from rerank.engines.opensearch.sidecar import Place
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
-from rerank.errors import EngineError, action_hint
+from rerank.errors import EngineError
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _LOOK = 2.0  # seconds until it is asked again whether an index of somebody else's is behind the name
@@ -80,7 +80,7 @@ class OpenSearchEngine(Engine):
         if index.indices():
             raise EngineError(
                 f"{settings.where} has an index {settings.index!r} already; choose another name,"
-                f" {action_hint('attach')} it as it is, or open the workspace that made it"
+                f" `rerank attach` it as it is, or open the workspace that made it"
             )
         with index.asking("making the index"):
             index.make(f"{settings.index}-000001", alias=True)

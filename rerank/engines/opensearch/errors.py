@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.errors import EngineError, action_hint, setting_hint
+from rerank.errors import EngineError
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.connection import Settings
 
 MAKE_IT_ANEW = (
-    f"check the name, or make it anew with {action_hint('ingest', 'CORPUS', replace=True)}; one that was"
+    "check the name, or make it anew with `rerank ingest CORPUS --replace`; one that was"
     " attached, where it comes from"
 )
 """The hint for a missing index."""
@@ -166,13 +166,8 @@ def _reason(text: str) -> str:
     return one_line(text, 150)
 
 
-_UNKNOWN_SIGNER = (
-    f"its certificate is signed by nobody known; name the signer's with {setting_hint('ca_file')}"
-)
-_NO_CLIENT = (
-    "it ends the handshake; does it want a client certificate"
-    f" ({setting_hint('client_cert')}), or another one?"
-)
+_UNKNOWN_SIGNER = "its certificate is signed by nobody known; name the signer's with --ca-file"
+_NO_CLIENT = "it ends the handshake; does it want a client certificate (--client-cert), or another one?"
 
 
 def _tls(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import AttachedLayout
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
 
 NUMERIC = frozenset(
@@ -67,7 +67,7 @@ class Fields:
         if FIELD not in known["fields"]:
             raise UsageError(
                 f"index {index!r} was made before fields were kept to be filtered by; ingest the whole"
-                f" collection again with {setting_hint('replace')}"
+                f" collection again with --replace"
             )
 
     def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import MAKE_IT_ANEW, asking
 from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields
-from rerank.errors import EngineError, UsageError, action_hint, setting_hint
+from rerank.errors import EngineError, UsageError
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
 
@@ -79,12 +79,12 @@ class Index:
                 if made is None:
                     raise EngineError(
                         f"index {name!r} at {self.settings.where} was not made by rerank; use it as it is"
-                        f" with {action_hint('attach')}, or choose another name"
+                        f" with `rerank attach`, or choose another name"
                     )
                 if made != FORMAT:
                     raise EngineError(
                         f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
-                        f" again with {setting_hint('replace')}"
+                        f" again with --replace"
                     )
         self.check_fields(there)
 

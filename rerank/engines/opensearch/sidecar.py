@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
+from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import folder_lock, parse_json, write_text
 from rerank.records import Document
 from rerank.text import plural
@@ -234,7 +234,7 @@ class Sidecar:
                 if 0 <= begin < end < begin + _LONGEST:
                     whole = os.pread(file.fileno(), end - begin, begin)
                 if _signed(whole[:-4]) != whole:
-                    again = action_hint("encode", force=True)
+                    again = "`rerank encode --force`"
                     raise WorkspaceError(f"{file.name} is damaged; encode again with {again}")
                 yield row, tuple(parse_json(whole[:-4]))
 
@@ -253,7 +253,7 @@ class Sidecar:
             return None
         except (ValueError, TypeError) as error:
             raise WorkspaceError(
-                f"{path} is damaged ({error}); encode again with {action_hint('encode', force=True)}"
+                f"{path} is damaged ({error}); encode again with `rerank encode --force`"
             ) from error
         return cached[1]
 

@@ -21,7 +21,7 @@ from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, OwnedLayout, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
-from rerank.errors import EngineError, InputError, UsageError, setting_hint
+from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Document
 from rerank.text import plural
 
@@ -218,7 +218,7 @@ class Writer:
             raise EngineError(
                 f"OpenSearch refuses {len(written.refused):,} of {plural(plan.actions, 'document[|s]')},"
                 f" {rest}: {first}; mend them, or leave such documents out with"
-                f" {setting_hint('skip_invalid')}"
+                f" --skip-invalid"
             )
         with self._index.asking("completing the ingest"):
             if old:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from rerank.config import Count, Natural, Options, Positive, option
-from rerank.errors import setting_hint
 from rerank.rankers.cnn.sampling import Negatives
 from rerank.rankers.training.registry import Training
 
@@ -67,7 +66,7 @@ class CnnConfig(Options, frozen=True):
     def unread(self) -> Mapping[str, str]:
         """Options without effect -> the option that is the reason."""
         name = "hidden" if self.head == "cosine" else "vector_size"
-        return {name: setting_hint("head", self.head)}
+        return {name: f"--head {self.head}"}
 
 
 MLP: dict[str, Any] = {

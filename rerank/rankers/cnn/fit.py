@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rerank.config import values_of
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.inputs import LONGEST, Inputs
@@ -131,7 +131,7 @@ class CnnTask(Task):
         # Few queries make few steps an epoch, and the loss starts at 1.
         stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
         if stuck or self.spread < 1e-6:
-            seed, head = setting_hint("seed"), setting_hint("head")
+            seed, head = "--seed", "--head"
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
                 f" differ by {self.spread:.1g}; try another {seed}, another {head}, or look at the judgments"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from rerank.config import Count, NonNegative, Positive, option
-from rerank.errors import setting_hint
+from rerank.errors import option_name
 from rerank.rankers.concept.graph import Concentration
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.training.registry import Training
@@ -88,15 +88,15 @@ class ConceptConfig(EncoderConfig, frozen=True):
         """Settings that have no effect with others, with the reason."""
         found = super().unread()
         if self.hops == 1:
-            found["ratio"] = setting_hint("hops", 1)
+            found["ratio"] = "--hops 1"
         for switch, names in (("gc_nce", _CENTROIDS), ("moco", _MOMENTUM)):
             if not getattr(self, switch):
-                found |= dict.fromkeys(names, setting_hint(switch, "false"))
+                found |= dict.fromkeys(names, f"{option_name(switch)} false")
         idle = (*_CENTROIDS, *_MOMENTUM, "gc_nce", "moco")
         if self.objective == "classifier":
-            found |= dict.fromkeys(("beta", *idle), setting_hint("objective", "classifier"))
+            found |= dict.fromkeys(("beta", *idle), "--objective classifier")
         elif not self.beta:
-            found |= dict.fromkeys(idle, setting_hint("beta", 0))
+            found |= dict.fromkeys(idle, "--beta 0")
         return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rerank.config import values_of
 from rerank.engines.base import Engine
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
@@ -138,7 +138,7 @@ def read_concepts(
             left = f" ({', '.join(reasons)})" if reasons else ""
             raise TrainingError(
                 f"no pair to learn from is {label}{left}; a classifier learns from {label} and {other} ones:"
-                f" give {setting_hint('pairs')} with both"
+                f" give --pairs with both"
             )
     ids = Concepts.ids_of(graph, kept)
     tokens: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.concept.batches import DRAWINGS, Labeled, PairSampler
 from rerank.rankers.concept.config import ConceptConfig
@@ -142,7 +142,7 @@ class ConceptTask(EncoderTask):
         if "related" in self.counts and not self.counts["related"]:
             raise TrainingError(
                 f"no batch of {self.config.batch} texts had a related pair; raise"
-                f" {setting_hint('batch')}, or draw {setting_hint('batches', 'pairs')}"
+                f" --batch, or draw --batches pairs"
             )
 
     def _check(self, config: ConceptConfig) -> None:
@@ -151,11 +151,11 @@ class ConceptTask(EncoderTask):
         if with_momentum and config.queue > len(graph.ids):
             raise TrainingError(
                 f"a queue of {config.queue} keys is longer than {plural(len(graph.ids), 'text[|s]')}"
-                f" to learn from; take {setting_hint('queue', len(graph.ids))} or less"
+                f" to learn from; take --queue {len(graph.ids)} or less"
             )
         if with_components and graph.groups < 2:
             raise TrainingError(
                 f"the related pairs make {plural(graph.groups, 'component[|s]')}, and there is nothing to"
-                f" contrast; give pairs of more groups, or {setting_hint('gc_nce', 'false')}, or"
-                f" {setting_hint('objective', 'classifier')}"
+                f" contrast; give pairs of more groups, or --gc-nce false, or"
+                f" --objective classifier"
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from rerank.config import Count, Natural, NonNegative, Positive, Share, option, options_of, over, values_of
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError, option_name
 from rerank.rankers.dense.triplets import Strategy
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.passages import BEST
@@ -134,8 +134,7 @@ class DenseConfig(EncoderConfig, frozen=True):
         super().__post_init__()
         if self.positives == "cited" and self.structure_from != "cocitation":
             raise UsageError(
-                f"{setting_hint('positives', 'cited')} reads citations; give"
-                f" {setting_hint('structure_from', 'cocitation')}, or leave it out"
+                "--positives cited reads citations; give --structure-from cocitation, or leave it out"
             )
 
     @property
@@ -171,14 +170,14 @@ class DenseConfig(EncoderConfig, frozen=True):
         for choice, reads in (("objective", _READ), ("positives", _DRAWN)):
             chosen = getattr(self, choice)
             others = frozenset[str]().union(*reads.values()) - reads[chosen]
-            found |= dict.fromkeys(others, setting_hint(choice, chosen))
+            found |= dict.fromkeys(others, f"{option_name(choice)} {chosen}")
         if self.objective == "quintuplet" and self.gamma in (0, 1):
             idle = ("semantic_margin",) if not self.gamma else ("structural_margin", "positives", "related")
-            found |= dict.fromkeys(idle, setting_hint("gamma", f"{self.gamma:g}"))
+            found |= dict.fromkeys(idle, f"--gamma {self.gamma:g}")
         if self.positives == "cited" and self.strategy not in ("sentence", "paragraph"):
-            found["hard"] = setting_hint("strategy", self.strategy)
+            found["hard"] = f"--strategy {self.strategy}"
         if not self.held_out:
-            found |= dict.fromkeys(("patience", "average"), setting_hint("held_out", 0))
+            found |= dict.fromkeys(("patience", "average"), "--held-out 0")
         return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rerank.config import values_of
 from rerank.engines.base import Engine
-from rerank.errors import TrainingError, action_hint, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.ranker import DenseRanker
@@ -143,8 +143,8 @@ def in_memory(batch: int) -> Iterator[None]:
         if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_MEMORY):
             raise
         raise TrainingError(
-            f"a batch of {batch} does not fit into memory; lower {setting_hint('batch')} or"
-            f" {setting_hint('passage_tokens')}, or raise {setting_hint('accumulate')}"
+            f"a batch of {batch} does not fit into memory; lower --batch or"
+            f" --passage-tokens, or raise --accumulate"
         ) from error
 
 
@@ -197,5 +197,5 @@ def read_collection(
 
     size = len(engine)
     if not size:
-        raise TrainingError(f"there are no documents yet; run {action_hint('ingest')} first")
+        raise TrainingError("there are no documents yet; run `rerank ingest` first")
     return read_texts(engine.documents(), tokenize, config, progress, size, separator)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.rankers.dense.triplets import Strategy, TripletSampler
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS, Ids
@@ -224,7 +224,7 @@ def by_pagerank(
     if not related and len(usable) > ALL:
         raise UsageError(
             f"of {plural(len(usable), 'document[|s]')} not all related ones can be kept; give"
-            f" {setting_hint('related')}, for example 64"
+            f" --related, for example 64"
         )
     count = related or max(1, len(usable) - 1)
     ids, scores = top_pagerank(graph.matrix(), count, seed=seed, progress=progress)

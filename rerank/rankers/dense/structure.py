@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.neighbors import Neighbors, by_citations, by_links, by_pagerank
@@ -59,9 +59,9 @@ def _nowhere(graph: LinkGraph, config: DenseConfig) -> str:
     """Message if no two texts are cited together as the strategy has it."""
     assert isinstance(graph, CitationGraph)
     there = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
-    also = f"{setting_hint('strategy', there[0])} has pairs" if there else "documents need `citations`"
+    also = f"--strategy {there[0]} has pairs" if there else "documents need `citations`"
     return (
-        f"{setting_hint('strategy', config.strategy)} finds no two texts to learn from; {also} (documents"
+        f"--strategy {config.strategy} finds no two texts to learn from; {also} (documents"
         " of which only the links are known cite all of them in one document)"
     )
 
@@ -76,7 +76,7 @@ RELATED = {
 
 def _nothing(texts: Texts, config: DenseConfig) -> str:
     """Message if no two documents are related."""
-    counts, source = texts.graph.counts, setting_hint("structure_from")
+    counts, source = texts.graph.counts, "--structure-from"
     judged = "or train s2net or text on judged queries"
     if config.structure_from == "categories":
         return (

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
@@ -121,8 +121,8 @@ class DenseTask(EncoderTask):
             return
         raise TrainingError(
             f"in {int(self.counts['anchors'])} draws no document had another one to be told from: all of a"
-            f" batch are related, or alone; add documents, raise {setting_hint('batch')}, lower"
-            f" {setting_hint('related')}, or give {setting_hint('mask_related', 'false')}"
+            f" batch are related, or alone; add documents, raise --batch, lower"
+            f" --related, or give --mask-related false"
         )
 
     def look(self) -> None:
@@ -139,5 +139,5 @@ class DenseTask(EncoderTask):
             why = " of vectors of length 1" if unit else ""
             self.progress.say(
                 f"a structural margin of {margin:g} can hardly be kept at a median distance of"
-                f" {apart:.3f}{why}; lower {setting_hint('structural_margin')}"
+                f" {apart:.3f}{why}; lower --structural-margin"
             )

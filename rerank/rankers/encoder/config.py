@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from rerank.config import Count, Natural, Options, Positive, Share, option
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import Pooling, TextEncoder
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -57,13 +57,13 @@ class EncoderConfig(Options, frozen=True):
     def __post_init__(self) -> None:
         if self.batch % self.accumulate:
             raise UsageError(
-                f"{setting_hint('batch', self.batch)} cannot be cut into {self.accumulate} equal parts; give"
-                f" a multiple, or another {setting_hint('accumulate')}"
+                f"--batch {self.batch} cannot be cut into {self.accumulate} equal parts; give"
+                f" a multiple, or another --accumulate"
             )
 
     def unread(self) -> dict[str, str]:
         """Settings that have no effect with others, with the reason."""
-        return {"epochs": setting_hint("steps", self.steps)} if self.steps else {}
+        return {"epochs": f"--steps {self.steps}"} if self.steps else {}
 
     def learning_layers(self, layers: int) -> int:
         """Count the layers that learn of a model that has so many; 0: all, and the embeddings."""

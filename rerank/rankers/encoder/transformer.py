@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import NotInstalledError, UsageError, setting_hint
+from rerank.errors import NotInstalledError, UsageError
 from rerank.rankers.encoder.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class TextEncoder:
             elif not any(folder.glob("*.safetensors")):
                 raise UsageError(
                     f"{name}: its weights are no safetensors, and what is pickled is not read, for it can run"
-                    f" any code; convert them, or take its shape alone with {setting_hint('random_weights')}"
+                    f" any code; convert them, or take its shape alone with --random-weights"
                 )
             else:
                 model, found = transformers.AutoModel.from_pretrained(
@@ -144,7 +144,7 @@ class TextEncoder:
                 if lacking:
                     raise UsageError(
                         f"{name}: its weights lack {len(lacking)} of the model's tensors ({lacking[0]}, ...);"
-                        f" are they of another model? {setting_hint('random_weights')} takes its shape alone"
+                        f" are they of another model? --random-weights takes its shape alone"
                     )
         except UsageError:
             raise
@@ -153,9 +153,7 @@ class TextEncoder:
             raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
         most = int(getattr(config, "max_position_embeddings", longest) or longest)
         if longest > most:
-            raise UsageError(
-                f"{name} reads at most {most} tokens, not {longest}; lower {setting_hint('passage_tokens')}"
-            )
+            raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
         model = model.float().eval()
         return cls(model, tokenizer, pooling, longest)
 

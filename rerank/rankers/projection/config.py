@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from rerank.config import Count, Natural, NonNegative, Options, Share, option
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError
 from rerank.rankers.projection.s2net import MOST_GAMMA
 from rerank.rankers.training.registry import Training
 
@@ -77,13 +77,12 @@ class ProjectionConfig(Options, frozen=True):
     def __post_init__(self) -> None:
         if self.init not in INITS and not (Path(self.init) / "ranker.json").exists():
             raise UsageError(
-                f"{setting_hint('init')} {self.init!r} is none of {', '.join(INITS)}, nor the folder of a"
-                " fitted projection"
+                f"--init {self.init!r} is none of {', '.join(INITS)}, nor the folder of a fitted projection"
             )
 
     def unread(self) -> Mapping[str, str]:
         """Options without effect -> the option that is the reason."""
-        return {} if self.judged else {"hard": setting_hint("judged", 0)}
+        return {} if self.judged else {"hard": "--judged 0"}
 
 
 TRAINING = Training(

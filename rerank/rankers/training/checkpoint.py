@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.files import parse_json, write_bytes, write_text
 from rerank.rankers.training.unfinished import ABOUT, STATE, about
 
@@ -120,7 +120,7 @@ class Checkpoint:
 
         Raises TrainingError for a checkpoint of another training, or a damaged one.
         """
-        path, restart = self.folder / STATE, setting_hint("restart")
+        path, restart = self.folder / STATE, "--restart"
         if not path.exists():
             return None
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.evaluation.ranks import NDCG
 from rerank.rankers.training.data import Judged, TrainingData
 
@@ -34,7 +34,7 @@ class DevSet:
         """Take at most DEV_QUERIES of the dev queries; TrainingError when none retrieves anything."""
         judged = _some([one for one in data.dev if len(one.candidates)])
         if not judged:
-            raise TrainingError(f"no dev query retrieves anything; give other {setting_hint('dev_qrels')}")
+            raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
         return cls._of(judged)
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from rerank.config import Option, build, options_of, over, values_of
 from rerank.engines.base import Engine
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError, option_name
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import Family, families, imported
@@ -101,7 +101,7 @@ class Training:
     def configure(self, given: Mapping[str, Any], preset: str = "default") -> Any:
         """Make the configuration of a preset with changes. Raises UsageError as ``settings.build`` does."""
         if preset not in self.presets:
-            raise UsageError(f"{setting_hint('preset')} {preset!r} is unknown; use {', '.join(self.presets)}")
+            raise UsageError(f"--preset {preset!r} is unknown; use {', '.join(self.presets)}")
         values = self.presets[preset]
         implied: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None
         implied = getattr(self.config, "implied", None)
@@ -166,7 +166,7 @@ def configurations(names: Iterable[str], config: Any = None, preset: str | None 
     found = {family.name: training for family, training in makers.values()}
     if preset is not None and not any(preset in one.presets for one in found.values()):
         raise UsageError(
-            f"{setting_hint('preset')} {preset!r} is none of {', '.join(makers)}; there are"
+            f"--preset {preset!r} is none of {', '.join(makers)}; there are"
             f" {', '.join(dict.fromkeys(name for one in found.values() for name in one.presets))}"
         )
     if config is not None and not isinstance(config, Mapping):
@@ -226,7 +226,7 @@ def _readers(setting: str, makers: Mapping[str, tuple[Family, Training]]) -> lis
         others = [role for role, (_, training) in everybody.items() if read_by(role, training)]
         if others:
             raise UsageError(
-                f"{setting_hint(setting)} has no effect with {', '.join(makers)}; it is a setting of"
+                f"{option_name(setting)} has no effect with {', '.join(makers)}; it is a setting of"
                 f" {', '.join(others)}"
             )
         known = {one.name for _, training in makers.values() for one in training.settings()}
@@ -235,7 +235,7 @@ def _readers(setting: str, makers: Mapping[str, tuple[Family, Training]]) -> lis
         raise UsageError(f"there is no setting {setting!r}{also}")
     if len(readers) > 1 and setting not in SHARED:
         raise UsageError(
-            f"{setting_hint(setting)} means one thing for {readers[0]} and another for {readers[1]}; give it"
+            f"{option_name(setting)} means one thing for {readers[0]} and another for {readers[1]}; give it"
             f" to one of them as {readers[0]}.{setting}, or train them one after the other"
         )
     return readers

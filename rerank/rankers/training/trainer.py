@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement, State, Weights
 
@@ -230,9 +230,7 @@ class Trainer:
             self.wall += time.monotonic() - wall
             self.cpu += time.process_time() - cpu
             if not np.isfinite(loss):
-                raise TrainingError(
-                    f"the loss is not finite at step {state.step}; lower {setting_hint('rate')}"
-                )
+                raise TrainingError(f"the loss is not finite at step {state.step}; lower --rate")
             state.step += 1
             self.done += 1
             self.task.on_step_end(state.step)

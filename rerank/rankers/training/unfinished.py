@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import TrainingError, setting_hint
+from rerank.errors import TrainingError
 from rerank.files import parse_json
 
 STATE = "state.json"
@@ -61,5 +61,5 @@ def check_settings(folder: Path, name: str, role: str, settings: Mapping[str, An
     what = what or f"it was of {before.role}, and not of {role}"
     raise TrainingError(
         f"{folder / name}: a training with other settings was interrupted here ({what}); repeat its command"
-        f" to go on with it, or add {setting_hint('restart')} to drop it"
+        f" to go on with it, or add --restart to drop it"
     )
