@@ -231,8 +231,8 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     np.savez(kept(options, name, how, seed), **after)
     base = kept(options, name, "quintuplet", seed)
     base_values = dict(np.load(base)) if how != "quintuplet" and base.exists() else {}
-    told: dict[str, Any] = {"collection": name, "start": options.start, "how": how, "seed": seed}
-    told["measures"] = {
+    paper: dict[str, Any] = {"collection": name, "start": options.start, "how": how, "seed": seed}
+    paper["measures"] = {
         measure: {
             "n": len(values),
             "untrained": round(float(before[measure].mean()), 4),
@@ -243,7 +243,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
         for measure, values in after.items()
     }
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return told | {"steps": fit.steps, "kept": fit.best, "share": fit.share, "device": device}
+    return paper | {"steps": fit.steps, "kept": fit.best, "share": fit.share, "device": device}
 
 
 def _p(differences: np.ndarray) -> float:

@@ -8,7 +8,7 @@ Prints its figure 2 and what its text says beside ours. A text looks for its par
 pairs, in both directions, as ``benchmarks/projections.py`` does. Steps that are done are not done again.
 
 ``--filter`` mirrors the paper's second task, which filters advertisements by their labels: a query's
-documents of grade 2 are what is wanted, those of grade 1 are what is to be told from them, and no others are
+documents of grade 2 are what is wanted, those of grade 1 are what is to be paper from them, and no others are
 ranked. AUC(rel=2) and NDCG of those, over queries that have both. S2Net starts from LSI and learns from
 preferences within a query alone (``graded``, ``judged`` 1), from them for half (0.5), or from the pairs of
 grade 2 against all other documents. ``--hard`` compares numbers of hard negatives. Both learn from
@@ -142,7 +142,7 @@ def ordered(
 
 
 def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
-    """The second task, mirrored: are a query's documents of grade 2 told from those of grade 1?"""
+    """The second task, mirrored: are a query's documents of grade 2 paper from those of grade 1?"""
     data, _ = loaded(options.data, options.work, name)
     at = labeled(options.data, options.work, name)
     part = TrainingData(**{**vars(data), "train": some(data.train, options.train)})

@@ -1,35 +1,39 @@
 """Write docs/explanation/papers.md: the verdict on each claim of the papers, from the result files.
 
 python benchmarks/papers/page.py            # writes docs/explanation/papers.md and its figures
-python benchmarks/papers/page.py --check    # exit code 1 where they are not what it would write
+python benchmarks/papers/page.py --check    # exit code 1 if they are outdated
+python benchmarks/papers/page.py --show 003  # prints all cases and tables of a paper
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import told_000
-import told_002
-import told_003
-from telling import Claim, Paper, Table
+import paper_000
+import paper_002
+import paper_003
+from tables import Claim, Table
 
 from rerank.files import write_text
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "papers.md"
 FIGURES = ROOT / "docs" / "explanation" / "papers"
-TOLD = {"003": told_003.told, "002": told_002.told, "000": told_000.told}
+PAPERS = {"003": paper_003.paper, "002": paper_002.paper, "000": paper_000.paper}
 
 _HEAD = """# The papers, claim by claim
 
-This page compares the claims of three papers with results on the collections of this project.
-`python benchmarks/papers/page.py` makes it from the files in `benchmarks/papers/results/`. Every file has the
-command that measured it. The scripts skip steps that have a file.
+This page compares the claims of three papers with results on the collections of this project. `python
+benchmarks/papers/page.py` generates it from the files in `benchmarks/papers/results/`. Each file has the
+command that measured it. A claim can have several cases (collection, setting, measure). Its row shows
+the number of cases with each verdict, and the first case of each. All cases and tables of a paper:
+`python benchmarks/papers/page.py --show 003`.
 
 | verdict | meaning |
 | --- | --- |
@@ -41,28 +45,26 @@ command that measured it. The scripts skip steps that have a file.
 | **no data** | the collection or the method of the paper is not available |
 | **not run yet** | the script has the steps; the result is missing |
 
-- **Seeds.** A test is on the mean over seeds. The standard error of one seed follows from its difference and
-  its p-value (paired randomization test over queries). The seeds share their queries. Therefore the standard
-  error of the mean is at most the mean of the standard errors. This bound is used, so p is rather too large.
-- **"Keeps" and "no difference".** The claim holds if the loss is not significant, and below 0.01 with 95 %
-  confidence.
+- **Seeds.** A test is on the mean over seeds. Its standard error is bounded by the mean of the standard
+  errors of the seeds, which follow from their p-values (paired randomization test over queries). So p is
+  rather too large.
+- **"Keeps" and "no difference".** The claim holds if the loss is not significant, and below 0.01 with 95
+  % confidence.
 - **Several parts.** A claim about all sizes or measures holds if each part holds.
 - Counts of a whole collection have no p-value. Verdicts are not corrected for the number of claims.
-- A result of one seed is one draw. The row shows the number of seeds.
 """
 
 
 def pages() -> dict[Path, str]:
-    """Path -> content of everything that is made."""
+    """Return path -> content of all generated files."""
     parts, figures = [_HEAD], {}
-    for name, told in TOLD.items():
-        paper = told()
-        parts += [f"## {paper.title}\n", f"{paper.source}\n", _claims(paper.claims)]
-        parts += [_table(table) for table in paper.tables]
+    for name, paper_of in PAPERS.items():
+        paper = paper_of()
+        parts += [f"## {paper.title}\n", f"{paper.source}\n", _summary(paper.claims), _table(paper.tables[0])]
         for file, (caption, drawing) in paper.figures.items():
             figures[FIGURES / file] = drawing
-            parts.append(f"### {caption}\n\n![{caption}](papers/{file})\n")
-        parts.append(_steps(name, paper))
+            parts.append(f"![{caption}](papers/{file})\n")
+        parts.append(f"Steps without a result: `python benchmarks/papers/{name}.py DATA --list`.\n")
     parts.append(
         "See also: [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
         " [all figures](../../benchmarks/README.md).\n"
@@ -70,7 +72,31 @@ def pages() -> dict[Path, str]:
     return {PAGE: "\n".join(parts), **figures}
 
 
+def groups(claims: Sequence[Claim]) -> list[list[Claim]]:
+    """Return the cases of each claim."""
+    grouped: list[list[Claim]] = []
+    for one in claims:
+        if one.says == "the same" and grouped:
+            grouped[-1].append(one)
+        else:
+            grouped.append([one])
+    return grouped
+
+
+def _summary(claims: Sequence[Claim]) -> str:
+    """Return a table with one row per claim: the count of each verdict, and its first case."""
+    lines = ["| claim of the paper | section | verdict | first case |", "| --- | --- | --- | --- |"]
+    for cases in groups(claims):
+        first = {one.verdict: one.figures for one in reversed(cases)}
+        counts = Counter(one.verdict for one in cases).most_common()
+        verdicts = ", ".join(f"**{verdict}**" + f" {n}" * (len(cases) > 1) for verdict, n in counts)
+        figures = "<br>".join(first[verdict] for verdict, _ in counts)
+        lines.append(f"| {cases[0].says} | {cases[0].where} | {verdicts} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
 def _claims(claims: Sequence[Claim]) -> str:
+    """Return a table with one row per case."""
     lines = [
         "| claim of the paper | section | verdict | figures | command |",
         "| --- | --- | --- | --- | --- |",
@@ -90,28 +116,9 @@ def _table(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _steps(name: str, paper: Paper) -> str:
-    spent: dict[str, float] = {}
-    for step in paper.results:
-        if "cpu_hours" in step and step.get("device", "cpu") == "cpu":
-            spent[step["table"]] = spent.get(step["table"], 0.0) + step["cpu_hours"]
-    if not spent:
-        return f"Steps without a result: `python benchmarks/papers/{name}.py DATA --list`.\n"
-    taken = ", ".join(f"{_table_of(table)} {60 * value:.1f}" for table, value in sorted(spent.items()))
-    return (
-        f"Processor time of these steps on one core of a busy machine, in minutes: {taken}."
-        f" Steps without a result: `python benchmarks/papers/{name}.py DATA --list`.\n"
-    )
-
-
-def _table_of(step: str) -> str:
-    """What a step's table is called: some are numbers."""
-    return f"table{'s' * (' and ' in step)} {step}" if step[0].isdigit() else step
-
-
 def show(name: str) -> None:
     """Print the tables and claims of one paper."""
-    paper = TOLD[name]()
+    paper = PAPERS[name]()
     print(f"\n{paper.title}\n")
     for table in paper.tables:
         print(_table(table))
@@ -124,12 +131,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--show", choices=PAPERS)
     options = parser.parse_args()
+    if options.show:
+        show(options.show)
+        return 0
     made = pages()
     if options.check:
         other = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
         for path in other:
-            print(f"{path.relative_to(ROOT)} is not what benchmarks/papers/page.py makes; run it")
+            print(f"{path.relative_to(ROOT)} is outdated; run benchmarks/papers/page.py")
         return int(bool(other))
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)

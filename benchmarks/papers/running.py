@@ -79,14 +79,14 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
         found = step.run()
         hours = (time.process_time() - begin) / 3600
         path.parent.mkdir(parents=True, exist_ok=True)
-        told = {"table": step.table, "command": command, "cpu_hours": round(hours, 4), **found}
-        write_text(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        paper = {"table": step.table, "command": command, "cpu_hours": round(hours, 4), **found}
+        write_text(path, json.dumps(paper, indent=1, ensure_ascii=False) + "\n")
 
 
 def _shown(words: Sequence[str]) -> list[str]:
     """A command's words without this machine's folders: the data are DATA, and the work is nobody's.
 
-    Nor is it told that steps were done one by one.
+    Nor is it paper that steps were done one by one.
     """
     kept: list[str] = []
     skip = False

@@ -97,18 +97,18 @@ def test_a_claim_of_several_parts(scripts: Any) -> None:
 
 
 def test_an_encoder_that_learned_nothing_gets_no_verdict(scripts: Any) -> None:
-    told = scripts("told_000")
+    paper = scripts("paper_000")
     same = {"n": 9, "untrained": 0.5, "trained": 0.5, "p": 1.0, "p_quintuplet": 1.0}
     run = {"collection": "c", "start": "minilm:6", "seed": 0, "kept": 0, "command": "m"}
     of = {("c", "minilm:6"): {"triplet": [{**run, "measures": {"R@10": same}}]}}
     for keeps in (False, True):
-        (claim,) = told._gained("says", "", of, ["triplet"], ["R@10"], "", keeps=keeps)
+        (claim,) = paper._gained("says", "", of, ["triplet"], ["R@10"], "", keeps=keeps)
         assert claim.verdict == "nothing was learned"
 
 
 def test_claims_follow_from_the_runs(scripts: Any) -> None:
     """By hand: weighted is above tf-idf at both, plain falls below it, the gain of joint is not tested."""
-    told = scripts("told_003")
+    paper = scripts("paper_003")
 
     def row(full: float, plain: float, joint: float) -> dict[str, Any]:
         values = {"tfidf": 0.5, "text": 0.4, "tfidf,text,meta": full, "text,meta": plain, "joint": joint}
@@ -121,11 +121,11 @@ def test_claims_follow_from_the_runs(scripts: Any) -> None:
 
     counts = {"40": row(0.6, 0.55, 0.41), "1000": row(0.7, 0.3, 0.42)}
     step = {"kind": "pool-first", "counts": counts, "command": "c", "seed": 0}
-    run = told.Runs([step, {**step, "seed": 1}])
+    run = paper.Runs([step, {**step, "seed": 1}])
     parts = [{**step, "counts": {count: found}} for count, found in counts.items()]
-    assert (run.seeds, told.Runs(parts).seeds, told.Runs([{**step, "seeds": 3}]).seeds) == (2, 1, 3)
+    assert (run.seeds, paper.Runs(parts).seeds, paper.Runs([{**step, "seeds": 3}]).seeds) == (2, 1, 3)
     key = ("pool-first", "debian.it", "mlp")
-    found = {one.says: one for one in told.claims({key: run, ("pool-random", *key[1:]): run}, [])}
+    found = {one.says: one for one in paper.claims({key: run, ("pool-random", *key[1:]): run}, [])}
     verdicts = {
         says.split(" ")[0]: one.verdict for says, one in found.items() if "debian.it, MLP" in one.figures
     }
@@ -161,36 +161,36 @@ def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
 
 
 def test_runs_of_another_dimension_are_not_averaged(scripts: Any) -> None:
-    told = scripts("told_002")
+    paper = scripts("paper_002")
 
     def run(dim: int, seed: int, mrr: float, **more: Any) -> dict[str, Any]:
         found = {"collection": "c", "dim": dim, "pairs": 500, "seed": seed, "mrr": mrr, "command": "m"}
         return {**found, "dev": mrr, "top1": mrr, **more}
 
     runs = [run(50, 0, 0.4), run(100, 0, 0.8), run(50, 1, 0.6)]
-    figures = [one.figures for one in told._sizes(runs)]
+    figures = [one.figures for one in paper._sizes(runs)]
     assert [one.split(": ", 1)[0].split(",")[1].strip() for one in figures] == ["k = 50", "k = 100"]
     assert ["500: 0.5000" in figures[0], "500: 0.8000" in figures[1]] == [True, True]
     hard = [{**one, "hard": 5, "table": "hard negatives"} for one in runs]
-    assert [table.rows[0][2] for table in told._extra(hard)] == ["0.5000 ± 0.1414", "0.8000"]
+    assert [table.rows[0][2] for table in paper._extra(hard)] == ["0.5000 ± 0.1414", "0.8000"]
 
 
 def test_a_start_is_judged_by_those_that_ran(scripts: Any) -> None:
-    told = scripts("told_002")
+    paper = scripts("paper_002")
 
     def run(init: str, dev: float) -> dict[str, Any]:
         found = {"table": "starts", "collection": "c", "dim": 1000, "pairs": 9, "seed": 0, "command": "m"}
         return {**found, "init": init, "dev": dev, "mrr": dev}
 
     steps = [run("opca", 0.5), run("random", 0.4), run("cllsi", 0.6)]
-    verdicts = [told._starts(steps[:n])[0].verdict for n in range(4)]
+    verdicts = [paper._starts(steps[:n])[0].verdict for n in range(4)]
     assert verdicts == [
         "not run yet",
         "not run yet",
         "not tested (same direction)",
         "not tested (other direction)",
     ]
-    assert "CL-LSI not run yet" in told._starts(steps[:2])[0].figures
+    assert "CL-LSI not run yet" in paper._starts(steps[:2])[0].figures
 
 
 def test_a_training_says_what_it_took(scripts: Any) -> None:
@@ -199,7 +199,7 @@ def test_a_training_says_what_it_took(scripts: Any) -> None:
         {**run, "epoch": 7, "dev": 0.5, "cpu_hours": 0.1},
         {**run, "epoch": 9, "dev": 0.5, "cpu_hours": 0.2},
     ]
-    (table,) = scripts("told_003")._trainings(seeds)
+    (table,) = scripts("paper_003")._trainings(seeds)
     assert table.rows == [["c, `--preset paper`", "text", "7 of 20, 9 of 20", "0.5000 ± 0.0000", "9.0 ± 4.2"]]
 
 

@@ -1,4 +1,4 @@
-"""What is told of Yih, Toutanova, Platt, Meek (2011)."""
+"""The claims of Yih, Toutanova, Platt, Meek (2011)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from running import results
-from telling import Claim, Paper, Table, mean, p_text, shown
+from tables import Claim, Paper, Table, mean, p_text, shown
 from verdicts import NO_DATA, NOT_RUN, Difference, all_of, difference, untested
 
 ORDER = ("cllsi", "lsi", "cca", "opca", "s2net")
@@ -313,8 +313,8 @@ def _extra(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
     return tables
 
 
-def told() -> Paper:
-    """Everything, from the results that there are."""
+def paper() -> Paper:
+    """Return claims, tables and figures, from the existing results."""
     steps = results("002")
     by = {step["step"]: step for step in steps}
     dimensions, options = by["debian.de-dimensions"], by["debian.de-options"]

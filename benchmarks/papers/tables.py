@@ -1,4 +1,4 @@
-"""What is told of a paper: claims with verdicts that follow from results, tables, figures."""
+"""The claims of a paper: claims with verdicts that follow from results, tables, figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Paper:
-    """Everything that is told of a paper. figures: file -> its caption and drawing. results: of the steps."""
+    """One paper. figures: file -> caption and drawing. results: of all steps."""
 
     title: str
     source: str

@@ -1,4 +1,4 @@
-"""What is told of Kuwa, Schamoni, Riezler (2020)."""
+"""The claims of Kuwa, Schamoni, Riezler (2020)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from running import results
-from telling import Claim, Paper, Table, chart, mean, p_text, shown
+from tables import Claim, Paper, Table, chart, mean, p_text, shown
 from verdicts import FAILS, HOLDS, NO_DATA, NOT_RUN, UNDECIDED, Difference, all_of, difference, untested
 
 COUNTS = (40, 200, 400, 1000)
@@ -405,8 +405,8 @@ def _figures(runs: Mapping[tuple[str, str, str], Runs]) -> dict[str, tuple[str, 
     return made
 
 
-def told() -> Paper:
-    """Everything, from the results that there are."""
+def paper() -> Paper:
+    """Return claims, tables and figures, from the existing results."""
     steps, runs = results("003"), _runs()
     return Paper(
         "003: text and meta-categories",

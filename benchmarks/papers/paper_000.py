@@ -1,4 +1,4 @@
-"""What is told of Raman, Shah, Veloso (2021)."""
+"""The claims of Raman, Shah, Veloso (2021)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from running import results
-from telling import Claim, Paper, Table, mean, p_text, shown
+from tables import Claim, Paper, Table, mean, p_text, shown
 from verdicts import NO_DATA, NOT_RUN, NOTHING_LEARNED, SIGNIFICANT, Difference, all_of, difference
 
 _THEIRS = (
@@ -257,8 +257,8 @@ def _mark(runs: Sequence[Step], measure: str) -> str:
     return " *" if p is not None and p < SIGNIFICANT else ""
 
 
-def told() -> Paper:
-    """Everything, from the results that there are."""
+def paper() -> Paper:
+    """Return claims, tables and figures, from the existing results."""
     steps = results("000")
     links = next(step for step in steps if step["step"] == "links")
     rows = [list(row) for row in _THEIRS]

@@ -1,0 +1,38 @@
+"""Limits of the project's texts: words, and idioms that make them hard to read. They may only fall."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LIMITS = {"docs": 6.5, "docstrings": 14.2, "help and messages": 13.4}
+"""Kind of text -> idioms per 1,000 words, at most, as `tools/prose` counts them. The goal is 1.5 for all."""
+WORDS = {"docstrings": 56_500}
+DOCS_WORDS = 52_000
+"""Words of docs/ and README.md, without the generated reference. The goal is 35,000."""
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, list[int]]:
+    command = [sys.executable, "tools/prose", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_texts_are_plain(counts, kind):
+    words, idioms = counts[kind]
+    assert 1000 * idioms / words <= LIMITS[kind], "run tools/prose --show 40"
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_docstrings_are_short(counts, kind):
+    assert counts[kind][0] <= WORDS[kind]
+
+
+def test_the_docs_are_short():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= DOCS_WORDS
