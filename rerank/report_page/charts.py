@@ -1,146 +1,174 @@
-"""The charts of an evaluation's page."""
+"""SVG charts of the evaluation page. Colors are classes of the style sheet."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from rerank.combiners.surface import WeightSurface
 from rerank.evaluation.overlap import Bucket
-from rerank.report_page.depths import AtDepth
-from rerank.report_page.svg import Scale, drawing, line, text, ticks
-from rerank.report_page.tables import EvaluationReport
-from rerank.text import plural
+from rerank.evaluation.significance import Comparison
+from rerank.report_page.depths import DepthRow
+from rerank.report_page.tables import KeptHit
 
 WIDTH, HEIGHT = 360, 240
-LEVELS = 10
+SHADES = 10
 """Shades of a weight surface."""
+COLORS = 7
+"""Colors of signals; all later signals are gray."""
 
 
-def gains_chart(gains: NDArray[np.float64], title: str) -> Markup:
-    """A bar for each query, the largest gain first."""
-    width, height, left = 760, 220, 44
-    reach = max(float(np.abs(gains).max(initial=0.0)), 1e-9)
-    y = Scale(-reach, reach, height - 12, 12)
-    x = Scale(0, max(len(gains), 1), left, width - 8)
-    parts = [
-        part
-        for value in ticks(-reach, reach, 5)
-        for part in (
-            line(left, y(value), width - 8, y(value), "grid"),
-            text(left - 6, y(value) + 4, f"{value:+.2g}", "soft", "end"),
-        )
-    ]
-    each = max((width - 8 - left) / max(len(gains), 1), 0.3)
-    for place, gain in enumerate(gains.tolist()):
-        if gain:
-            top = min(y(gain), y(0))
-            kind = "gain" if gain > 0 else "loss"
-            parts.append(
-                f'<rect x="{x(place):g}" y="{top:g}" width="{each:.2f}" height="{abs(y(gain) - y(0)):.2f}"'
-                f' class="{kind}"/>'
-            )
-    parts.append(line(left, y(0), width - 8, y(0), "axis"))
-    about = f"{plural(int((gains > 0).sum()), 'quer[y gains|ies gain]')}, {int((gains < 0).sum())} lose"
-    return drawing(width, height, title, parts, about)
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Return round numbers from ``low`` to ``high``, about ``most`` or fewer.
+
+    >>> ticks(0.0, 1.0), ticks(4.1, 6.2, 5)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [4.5, 5.0, 5.5, 6.0])
+    """
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    raw = span / most
+    unit = 10 ** math.floor(math.log10(raw))
+    step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
 
 
-def differences_chart(
-    report: EvaluationReport, intervals: Mapping[tuple[str, str, str], tuple[float, float]], measure: str
+@dataclass(frozen=True)
+class Scale:
+    """Maps ``low`` to ``high`` linearly to ``start`` to ``end``; values outside go to the nearer end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the coordinate of a value."""
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 2)
+
+
+def interval_chart(
+    comparisons: Sequence[Comparison],
+    intervals: Mapping[tuple[str, str, str], tuple[float, float]],
+    title: str,
 ) -> Markup:
-    """Each stack's difference to the baseline with its interval, one below the other."""
-    found = [c for c in report.comparisons if c.measure == measure]
-    width, left, row = 760, 260, 26
-    height = row * max(len(found), 1) + 30
-    ends: list[Any] = [end for c in found for end in intervals[c.protocol, c.stack, c.measure]]
+    """Draw a row per comparison: its difference and interval. It fits any width: x is in percent."""
+    several = len({c.protocol for c in comparisons}) > 1
+    row, height = 38, 38 * len(comparisons) + 26
+    ends = [end for c in comparisons for end in intervals[c.protocol, c.stack, c.measure]]
     low, high = min([0.0, *ends]), max([0.0, *ends])
-    pad = 0.05 * (high - low) or 0.01
-    x = Scale(low - pad, high + pad, left, width - 12)
+    x = Scale(low, high, 4, 96)
     parts = [
         part
-        for value in ticks(low, high, 6)
+        for value in ticks(low, high, 4)
         for part in (
-            line(x(value), 6, x(value), height - 22, "grid"),
-            text(x(value), height - 6, f"{value:+.3g}", "soft", "middle"),
+            _line(f"{x(value)}%", 4, f"{x(value)}%", height - 22, "axis" if value == 0 else "grid"),
+            _text(f"{x(value)}%", height - 6, f"{value:+.3g}", "soft", "middle"),
         )
     ]
-    parts.append(line(x(0), 6, x(0), height - 22, "axis"))
-    for place, c in enumerate(found):
-        y = row * place + row / 2 + 4
+    for place, c in enumerate(comparisons):
+        y = row * place + 28
         begin, end = intervals[c.protocol, c.stack, c.measure]
-        several = len(report.per_query) > 1
-        parts.append(text(left - 10, y + 4, f"{c.stack}, {c.protocol}" if several else c.stack, "", "end"))
-        parts.append(line(x(begin), y, x(end), y, "whisker after"))
-        parts.append(f'<circle cx="{x(c.delta):g}" cy="{y:g}" r="4" class="point after"/>')
-    return drawing(width, height, f"Difference to {report.baseline} in {measure}", parts)
+        label = f"{c.stack}, {c.protocol}" if several else c.stack
+        parts.append(_text(0, y - 10, f"{label}: {c.delta:+.4f}"))
+        parts.append(_line(f"{x(begin)}%", y, f"{x(end)}%", y, "whisker"))
+        parts.append(f'<circle cx="{x(c.delta)}%" cy="{y}" r="4" class="point"/>')
+    label = escape(title)
+    return Markup(
+        f'<svg class="rows" width="100%" height="{height}" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>"
+    )
 
 
-def surface_chart(found: WeightSurface, measure: str) -> Markup:
-    """What every setting reached: of three signals a triangle, of two a line."""
-    points = found.points()
+def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Markup]:
+    """Return a stacked bar per hit, a color per signal, on one scale. Negative parts extend to the left."""
+    parts = [list(hit.signals.values()) or [hit.score] for hit in hits]
+    low = min((sum(min(value, 0) for value in row) for row in parts), default=0.0)
+    high = max((sum(max(value, 0) for value in row) for row in parts), default=0.0)
+    x = Scale(low, high if high > low else low + 1, 0, 100)
+    bars = []
+    for hit, row in zip(hits, parts):
+        left = right = 0.0
+        rects = []
+        for name, value in zip(hit.signals or [""], row):
+            begin, end = (right, right + value) if value >= 0 else (left + value, left)
+            right, left = (end, left) if value >= 0 else (right, begin)
+            if x(end) > x(begin):
+                color = colors.get(name, COLORS)
+                kind = f"c{color}" if color < COLORS else "other"
+                rects.append(f'<rect x="{x(begin)}" width="{x(end) - x(begin):.2f}" class="{kind}"/>')
+        bars.append(
+            Markup(
+                '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+                f"{''.join(rects)}</svg>"
+            )
+        )
+    return bars
+
+
+def surface_chart(surface: WeightSurface, measure: str) -> Markup:
+    """Draw the value of every weight setting: a triangle for three signals, a line for two."""
+    points = surface.points()
     (shares, best), low = max(points, key=lambda one: one[1]), min(value for _, value in points)
-    where = ", ".join(f"{name} {share:.2f}" for name, share in zip(found.signals, shares))
-    about = f"the best is {best:.4f} with {where}; the worst {low:.4f}"
-    title = f"{measure} over the weights of {', '.join(found.signals)}"
-    if len(found.signals) == 2:
-        return _line(found, title, about)
-    # Corners: the first signal on top, the second at the left, the third at the right.
-    top, left, right, bottom = (180.0, 26.0), (30.0, 286.0), (330.0, 286.0), 286.0
-    corners = np.array([top, left, right])
-    size = 300 / (len(found.rows) - 1) / 2
+    about = f"the best is {best:.4f} with {_weights(surface, shares)}; the worst is {low:.4f}"
+    title = f"{measure} over the weights of {', '.join(surface.signals)}"
+    if len(surface.signals) == 2:
+        curve = [("curve ten", [(shares[0], value) for shares, value in points])]
+        first = surface.signals[0]
+        return _chart(curve, title, about, f"share of {first}; the rest is {surface.signals[1]}", ends=(0, 1))
+    # Corners: the first signal at the top, the second at the left, the third at the right.
+    corners = np.array([(180.0, 26.0), (30.0, 286.0), (330.0, 286.0)])
+    size = 300 / (len(surface.rows) - 1) / 2
     flat = [(0, -1.155), (1, -0.577), (1, 0.577), (0, 1.155), (-1, 0.577), (-1, -0.577)]
     hexagon = "l".join(f"{size * (b[0] - a[0]):.1f} {size * (b[1] - a[1]):.1f}" for a, b in pairwise(flat))
     parts = []
-    for shares, value in points:
-        x, y = np.array(shares) @ corners
-        words = ", ".join(f"{name} {share:.2f}" for name, share in zip(found.signals, shares))
+    for setting, value in points:
+        x, y = np.array(setting) @ corners
         parts.append(
-            f'<path class="l{_level(value, low, best)}" d="M{x:.1f} {y - 1.155 * size:.1f}l{hexagon}z">'
-            f"<title>{value:.4f}: {escape(words)}</title></path>"
+            f'<path class="l{_shade(value, low, best)}" d="M{x:.1f} {y - 1.155 * size:.1f}l{hexagon}z">'
+            f"<title>{value:.4f}: {escape(_weights(surface, setting))}</title></path>"
         )
-    shares, _ = max(points, key=lambda one: one[1])
     x, y = np.array(shares) @ corners
     parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size + 2:.1f}" class="best"/>')
-    reached = dict(points)
-    for place, (name, anchor) in enumerate(zip(found.signals, ("middle", "start", "end"))):
-        alone = reached[tuple(float(i == place) for i in range(3))]
-        x, y = corners[place]
-        x += {"middle": 0, "start": -24, "end": 24}[anchor]
-        parts.append(text(x, 12 if not place else bottom + 26, f"{name} {alone:.4f}", "", anchor))
-    return drawing(WIDTH, 318, title, parts, about)
+    values = dict(points)
+    labels = [(180.0, 12, "middle"), (6.0, 312, "start"), (354.0, 312, "end")]
+    for place, (name, (x, y, anchor)) in enumerate(zip(surface.signals, labels)):
+        single = values[tuple(float(i == place) for i in range(3))]
+        parts.append(_text(x, y, f"{name} {single:.4f}", "", anchor))
+    return _drawing(WIDTH, 318, title, parts, about)
 
 
-def shades(found: WeightSurface) -> list[tuple[int, str]]:
-    """What the shades of a triangle stand for: from the darkest on, (level, range of values)."""
-    values = [value for _, value in found.points()]
+def surface_key(surface: WeightSurface) -> list[tuple[int, str]]:
+    """Return (shade, smallest value) of some shades of a triangle, the darkest first."""
+    values = [value for _, value in surface.points()]
     low, high = min(values), max(values)
-    # Squares widen towards the worst: near the best, small differences matter.
-    edges = [high - (high - low) * (1 - level / LEVELS) ** 2 for level in range(LEVELS + 1)]
-    return [(level, f"{edges[level]:.4f}") for level in reversed(range(0, LEVELS, 3))]
+    # Squares widen towards the worst: small differences matter near the best.
+    edges = [high - (high - low) * (1 - shade / SHADES) ** 2 for shade in range(SHADES + 1)]
+    return [(shade, f"{edges[shade]:.4f}") for shade in reversed(range(0, SHADES, 3))]
 
 
-def _level(value: float, low: float, high: float) -> int:
+def _weights(surface: WeightSurface, shares: Sequence[float]) -> str:
+    return ", ".join(f"{name} {share:.2f}" for name, share in zip(surface.signals, shares))
+
+
+def _shade(value: float, low: float, high: float) -> int:
     if high <= low:
-        return LEVELS - 1
-    return min(LEVELS - 1, int(LEVELS * (1 - math.sqrt((high - value) / (high - low)))))
+        return SHADES - 1
+    return min(SHADES - 1, int(SHADES * (1 - math.sqrt((high - value) / (high - low)))))
 
 
-def _line(found: WeightSurface, title: str, about: str) -> Markup:
-    points = [(shares[0], value) for shares, value in found.points()]
-    first, second = found.signals
-    curve = [("curve ten", points)]
-    return _chart(curve, title, about, f"share of {first}; the rest is {second}", ends=(0.0, 1.0))
-
-
-def depth_chart(rows: Sequence[AtDepth], title: str) -> Markup:
-    """nDCG over the number of candidates, which doubles from tick to tick or so."""
+def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
+    """Draw nDCG over the number of candidates, on a logarithmic axis."""
     curves = [
         ("curve ceiling", [(row.candidates, row.ceiling) for row in rows]),
         ("curve first", [(row.candidates, row.first_stage) for row in rows]),
@@ -153,47 +181,35 @@ def depth_chart(rows: Sequence[AtDepth], title: str) -> Markup:
     return _chart([c for c in curves if c[1]], title, about, "candidates", logarithmic=True)
 
 
-def curve_chart(history: Mapping[str, Any], title: str) -> Markup:
-    """How a ranker was trained: the measure over the steps, what it is without, and the step that is kept."""
+def training_charts(name: str, history: Mapping[str, Any]) -> tuple[Markup, Markup]:
+    """Draw the dev measure and the loss of a training over its steps; a line marks the kept step."""
     points = [(point[0], point[2]) for point in history["curve"] if point[2] is not None]
+    losses = [(point[0], point[1]) for point in history["curve"] if point[1] is not None]
     curves = [("curve ten", points)]
-    steps = [step for step, _ in points]
-    if history["baseline"] is not None and steps:
-        curves.append(("curve first", [(steps[0], history["baseline"]), (steps[-1], history["baseline"])]))
-    about = f"{history['unit']} {history['epoch']} of {history['epochs']} is kept"
-    return _chart(curves, title, about, history["unit"], marked=history["epoch"])
-
-
-def loss_chart(history: Mapping[str, Any], title: str) -> Markup:
-    """The loss over the steps."""
-    points = [(point[0], point[1]) for point in history["curve"] if point[1] is not None]
-    return _chart([("curve five", points)], title, "", history["unit"], marked=history["epoch"])
+    if history["baseline"] is not None and points:
+        curves.append(("curve first", [(step, history["baseline"]) for step, _ in (points[0], points[-1])]))
+    unit, kept = history["unit"], history["epoch"]
+    about = f"{unit} {kept} of {history['epochs']} is kept"
+    return (
+        _chart(curves, f"Training of {name}", about, unit, marked=kept),
+        _chart([("curve five", losses)], f"Loss of {name}", "", unit, marked=kept),
+    )
 
 
 def overlap_chart(buckets: Sequence[Bucket], title: str, top: float) -> Markup:
-    """Shares of the pairs of one grade, a bar for each bucket; ``top``: the largest share that fits."""
+    """Draw the share of pairs in each bucket. top: the largest share on the axis."""
     height, left = 170, 44
     x, y = Scale(0, len(buckets), left, WIDTH - 6), Scale(0, top, height - 34, 10)
-    parts = [
-        part
-        for value in ticks(0, top, 4)
-        for part in (
-            line(left, y(value), WIDTH - 6, y(value), "grid"),
-            text(left - 6, y(value) + 4, f"{100 * value:g} %", "soft", "end"),
-        )
-    ]
+    parts = _rows(y, left, [(value, f"{100 * value:g} %") for value in ticks(0, top, 4)])
     for place, one in enumerate(buckets):
-        height_of = y(0) - y(one.share)
         parts.append(
             f'<rect x="{x(place) + 2:g}" y="{y(one.share):g}" width="{x(1) - x(0) - 4:.2f}"'
-            f' height="{height_of:.2f}" class="gain"><title>{one.bucket}: {one.pairs}</title></rect>'
+            f' height="{y(0) - y(one.share):.2f}" class="c0"><title>{one.bucket}: {one.pairs}</title></rect>'
         )
         name = "0" if not place else one.bucket.split("-")[1].rstrip("%")
-        parts.append(text((x(place) + x(place + 1)) / 2, height - 18, name, "tiny", "middle"))
-    parts.append(line(left, y(0), WIDTH - 6, y(0), "axis"))
-    parts.append(text((left + WIDTH) / 2, height - 3, "shared, up to %", "tiny", "middle"))
-    none = buckets[0]
-    return drawing(WIDTH, height, title, parts, f"{100 * none.share:.0f} % share none")
+        parts.append(_text((x(place) + x(place + 1)) / 2, height - 18, name, "tiny", "middle"))
+    parts.append(_line(left, y(0), WIDTH - 6, y(0), "axis"))
+    return _drawing(WIDTH, height, title, parts, f"{100 * buckets[0].share:.0f} % share none")
 
 
 def _chart(
@@ -206,7 +222,7 @@ def _chart(
     ends: tuple[float, float] | None = None,
     marked: float | None = None,
 ) -> Markup:
-    """Curves over one axis, with a mark at one of its values."""
+    """Draw curves over one axis. ends: range of the axis. marked: position of a vertical line."""
     left, bottom = 52, HEIGHT - 40
     values = [value for _, points in curves for _, value in points] or [0.0]
     places = [place for _, points in curves for place, _ in points] or [0.0]
@@ -222,19 +238,12 @@ def _chart(
         marks = [10.0**power for power in range(12) if low <= 10**power <= high]
     else:
         marks = [one for one in ticks(low, high) if ends or float(one).is_integer()]
-    parts = [
-        part
-        for value in ticks(y.low, y.high, 5)
-        for part in (
-            line(left, y(value), WIDTH - 8, y(value), "grid"),
-            text(left - 6, y(value) + 4, f"{value:g}", "soft", "end"),
-        )
-    ]
-    parts += [text(x(along(one)), bottom + 16, f"{one:,g}", "soft", "middle") for one in marks]
-    parts.append(line(left, bottom, WIDTH - 8, bottom, "axis"))
-    parts.append(text((left + WIDTH) / 2, bottom + 34, label, "soft", "middle"))
+    parts = _rows(y, left, [(value, f"{value:g}") for value in ticks(y.low, y.high, 5)])
+    parts += [_text(x(along(one)), bottom + 16, f"{one:,g}", "soft", "middle") for one in marks]
+    parts.append(_line(left, bottom, WIDTH - 8, bottom, "axis"))
+    parts.append(_text((left + WIDTH) / 2, bottom + 34, label, "soft", "middle"))
     if marked is not None and low <= marked <= high:
-        parts.append(line(x(along(marked)), 10, x(along(marked)), bottom, "plain"))
+        parts.append(_line(x(along(marked)), 10, x(along(marked)), bottom, "plain"))
     for kind, points in curves:
         path = "L".join(f"{x(along(place)):g} {y(value):g}" for place, value in points)
         if len(points) > 1:
@@ -246,4 +255,32 @@ def _chart(
                 f"<title>{place:g}: {value:.4f}</title></circle>"
                 for place, value in points
             ]
-    return drawing(WIDTH, HEIGHT, title, parts, about)
+    return _drawing(WIDTH, HEIGHT, title, parts, about)
+
+
+def _rows(y: Scale, left: float, labels: Sequence[tuple[float, str]]) -> list[str]:
+    """Horizontal grid lines with their labels."""
+    return [
+        part
+        for value, words in labels
+        for part in (
+            _line(left, y(value), WIDTH - 8, y(value), "grid"),
+            _text(left - 6, y(value) + 4, words, "soft", "end"),
+        )
+    ]
+
+
+def _drawing(width: int, height: int, title: str, parts: Sequence[str], about: str = "") -> Markup:
+    label = escape(f"{title}: {about}" if about else title)
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+        f' aria-label="{label}">{"".join(parts)}</svg>'
+    )
+
+
+def _text(x: float | str, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _line(x1: float | str, y1: float, x2: float | str, y2: float, kind: str) -> str:
+    return f'<line x1="{x1}" y1="{y1:g}" x2="{x2}" y2="{y2:g}" class="{kind}"/>'

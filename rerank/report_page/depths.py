@@ -1,4 +1,4 @@
-"""The values of a stack with fewer candidates, with and without the first stage's score."""
+"""nDCG of a stack with fewer candidates, with and without the first stage's score."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 
 COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10000)
-"""Numbers of candidates to measure, up to the depth of the evaluation."""
+"""Numbers of candidates to measure."""
 
 
 @dataclass(frozen=True)
-class AtDepth:
-    """Means of nDCG if the first stage gives so many candidates.
+class DepthRow:
+    """Means of nDCG over a number of candidates.
 
-    weighted: by the stack. plain: by the stack without the first stage's score; None if it has no other.
-    first_stage: in the order of the first stage. ceiling: in the best order.
+    weighted: the stack. plain: the stack without its first stage's score; None without other signals.
+    first_stage: the order of the first stage. ceiling: the best order.
     """
 
     candidates: int
@@ -40,14 +40,11 @@ def by_depth(
     plain: Stack | None,
     first: str,
     qrels: Qrels,
-) -> list[AtDepth]:
-    """Rank ever more of each query's candidates, best of the first stage first, and measure.
-
-    Scores are normalized over the candidates that there are then, as a search of that depth would.
-    """
+) -> list[DepthRow]:
+    """Rank the first 1, 2, 3, 5 ... candidates of each query, normalized over those, and measure."""
     try:
         judged, _ = judge(table, qrels, NDCG)
-    except InputError:  # nothing to measure on
+    except InputError:  # no relevant documents
         return []
     deepest = int(table.counts.max(initial=0))
     counts = [count for count in COUNTS if count < deepest] + [deepest] * bool(deepest)
@@ -82,7 +79,7 @@ def by_depth(
             sums[row] += before
     means = sums / len(judged)
     return [
-        AtDepth(count, weighted, value if plain is not None else None, alone, ceiling)
+        DepthRow(count, weighted, value if plain is not None else None, alone, ceiling)
         for count, (weighted, value, alone, ceiling) in zip(counts, means.tolist())
     ]
 
@@ -90,7 +87,7 @@ def by_depth(
 def _value(
     scores: NDArray[np.float64], at: NDArray[np.int64], grades: NDArray[np.float64], query: Judged
 ) -> float:
-    """nDCG of scores of documents in id order; the relevant ones are ``at``, of these ``grades``."""
+    """nDCG of documents in id order. at, grades: positions and grades of the relevant ones."""
     own = scores[at][:, None]
     earlier = np.arange(len(scores)) < at[:, None]  # equal scores go by id
     ranks = ((scores > own) | ((scores == own) & earlier)).sum(axis=1)

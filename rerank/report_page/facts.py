@@ -1,4 +1,4 @@
-"""What a page says beside the measures: who learned from what, how long a query takes, what is covered."""
+"""Further tables of the page: training queries, latency, coverage and training curves."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 TIMED = 20
-"""Queries that are asked to tell the time."""
-_WARM = 2  # asked before: the first ones open files
+"""Queries that are timed."""
+_WARM = 2  # untimed queries that open the files
 
 
 @dataclass(frozen=True)
 class Split:
-    """What learned from how many queries, and how many of those are measured here."""
+    """``queries`` that ``of`` was trained or tuned on (``how``). shared: how many are measured here."""
 
     of: str
     how: str
@@ -31,7 +31,7 @@ class Split:
 
 
 def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[str]) -> list[Split]:
-    """List what rankers were trained and stopped on, and weights tuned on."""
+    """Return the queries that rankers were trained and stopped on, and that weights were tuned on."""
     found: dict[tuple[str, str], Split] = {}
     for label, stack in stacks.items():
         for name, known in workspace.training_records(stack).items():
@@ -45,7 +45,7 @@ def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[s
 
 @dataclass(frozen=True)
 class Stage:
-    """Milliseconds of one stage of a query: the median, and the longest."""
+    """Median and maximum time of one stage of a query, in milliseconds."""
 
     stage: str
     median: float
@@ -53,9 +53,9 @@ class Stage:
 
 
 def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tuple[int, list[Stage]]:
-    """Ask some of the queries, one after the other; nothing where that cannot be.
+    """Time some of the queries, one by one. Returns their number and the stages; the last is ``together``.
 
-    Returns how many were timed, and the stages, the last one ``together``.
+    Returns no stages if the stack cannot answer queries now.
     """
     asked = [query for query in queries if query.text.strip()]
     asked = asked[:: max(1, len(asked) // (TIMED + _WARM))][: TIMED + _WARM]
@@ -80,51 +80,49 @@ def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tup
 
 
 @dataclass(frozen=True)
-class Covered:
-    """How many of how many, of something."""
+class CoverageRow:
+    """``count`` of ``of`` things have a property."""
 
     what: str
     count: int
     of: int
 
 
-def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]) -> list[Covered]:
-    """Count what can be found and scored at all."""
+def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]) -> list[CoverageRow]:
+    """Return counts of the queries and documents that can be found and scored."""
     scoring = next(iter(report.scoring.values()))
     judged = scoring.queries + scoring.unknown_queries
     rows = [
-        Covered("judged queries whose text is known", scoring.queries, judged),
-        Covered(
-            "of these, queries that find a document", scoring.queries - scoring.without_hits, scoring.queries
-        ),
+        CoverageRow("judged queries with a text", scoring.queries, judged),
+        CoverageRow("queries with candidates", scoring.queries - scoring.without_hits, scoring.queries),
     ]
     if scoring.inferred_categories:
         rows.append(
-            Covered("queries whose categories are inferred", scoring.inferred_categories, scoring.queries)
+            CoverageRow("queries with inferred categories", scoring.inferred_categories, scoring.queries)
         )
     if report.pairs:
         here = report.pairs - scoring.unknown_documents
-        rows.append(Covered("relevant documents that are in the workspace", here, report.pairs))
+        rows.append(CoverageRow("relevant documents in the workspace", here, report.pairs))
         for one in report.category_overlap[:1]:
-            what = "pairs of a query and a relevant document that both have categories"
-            rows.append(Covered(what, one.pairs, one.pairs + one.without_query + one.without_document))
+            what = "relevant documents with categories whose query has categories"
+            rows.append(CoverageRow(what, one.pairs, one.pairs + one.without_query + one.without_document))
     documents = len(workspace.engine)
     for name, version in _versions(workspace, stacks).items():
         missing = workspace.engine.missing_features(name, version)
-        rows.append(Covered(f"documents with features of {name}", documents - missing, documents))
+        rows.append(CoverageRow(f"documents with features of {name}", documents - missing, documents))
     return rows
 
 
 def _versions(workspace: Workspace, stacks: Sequence[Stack]) -> dict[str, str]:
-    """Ranker -> the version that the stacks are scored by, the last one's where they differ."""
+    """Ranker -> its version in the last stack that uses it."""
     return {name: version for stack in stacks for name, version in workspace.versions(stack).items()}
 
 
 def histories(workspace: Workspace, stacks: Sequence[Stack]) -> dict[str, dict[str, Any]]:
-    """Ranker -> how it was trained, of those that have more than one point to show."""
-    found = {}
+    """Return ranker -> its training history, if the history has two points or more."""
+    curves = {}
     for name, version in _versions(workspace, stacks).items():
         history = workspace.history(name, version)
         if len(history.get("curve", ())) > 1:
-            found[name] = history
-    return found
+            curves[name] = history
+    return curves

@@ -1,55 +1,67 @@
-"""An evaluation as one HTML page, ``templates/evaluation.html``: no script, no network."""
+"""The HTML page of an evaluation, from ``templates/evaluation.html``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+import rerank
 from rerank.combiners.surface import WeightSurface
 from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
 from rerank.report_page.charts import (
-    curve_chart,
     depth_chart,
-    differences_chart,
-    gains_chart,
-    loss_chart,
+    interval_chart,
     overlap_chart,
-    shades,
+    score_bars,
     surface_chart,
+    surface_key,
+    training_charts,
 )
 from rerank.report_page.facts import coverage, histories, latency, splits
-from rerank.report_page.tables import EvaluationReport, Shown
+from rerank.report_page.tables import EvaluationReport, KeptHit
 from rerank.report_page.template import render
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
-"""Queries whose rankings are on the page: those that gain or lose most."""
+"""Queries on the page: those with the largest losses and gains."""
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One query on the page: what it gained, and both rankings."""
+class QueryRow:
+    """One query on the page.
 
-    id: str
-    text: str
+    baseline, stack: first hits with their score bars. outside: relevant documents that are in neither list:
+    (id, grade, rank by the baseline, rank by the stack); None: not among the candidates.
+    """
+
+    query: Query
+    case: str
     before: float
     after: float
-    baseline: Sequence[Shown]
-    stack: Sequence[Shown]
+    baseline: Sequence[tuple[KeptHit, Markup]]
+    stack: Sequence[tuple[KeptHit, Markup]]
+    outside: Sequence[tuple[str, int, int | None, int | None]]
+    no_relevant: bool
 
     @property
     def gain(self) -> float:
-        """What the stack adds."""
+        """The value of the stack minus the value of the baseline."""
         return self.after - self.before
+
+    @property
+    def outcome(self) -> str:
+        """``better``, ``worse`` or ``equal``."""
+        return "better" if self.gain > 0 else "worse" if self.gain < 0 else "equal"
 
 
 def evaluation_page(
@@ -59,68 +71,74 @@ def evaluation_page(
     split: str = "",
     others: Mapping[str, EvaluationReport] | None = None,
 ) -> str:
-    """Write the page of an evaluation that was made with ``keep``. split: what the judgments are called.
+    """Return the HTML page of an evaluation that was made with ``keep``.
 
-    Gains and losses are those of the last stack against the baseline, by the first measure, under the first
-    protocol. A few of the queries are asked again, to measure the latency of a query. others: heading ->
-    another evaluation, of which the page shows only the table of measures.
+    The page compares the last stack with the baseline, by the first measure, under the first protocol. Some
+    queries are run again for the latency table.
+
+    split: name of the judgments. others: heading -> another evaluation; the page shows its table of measures.
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
-    rows = [row for row in report.results if row.protocol == protocol]
-    stack = list(report.stacks)[-1]
-    asked, gains = _asked(report, protocol, measure, stack, {query.id: query.text for query in queries})
-    ids = sorted({hit.id for one in asked for hit in (*one.baseline, *one.stack)})
-    documents = (d for d in workspace.engine.get(ids) if d is not None)
-    intervals = _intervals(report)
-    found = report.stacks
-    leaky = [leak for row in report.results for leak in row.leaks]
-    seen = format_leakage(leaky, report.queries + report.none_relevant)
-    leaks = [f"{seen}: rows with † say nothing about new queries."] if leaky else []
+    stack, stacks = list(report.stacks)[-1], list(report.stacks.values())
+    rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
+    leaks = [leak for row in report.results for leak in row.leaks]
     overlaps = [one for one in report.category_overlap if one.pairs]
-    overlaps = overlaps[1:] or overlaps  # by grade, where there are several
-    top = max((bucket.share for one in overlaps for bucket in one.buckets), default=0.0)
+    overlaps = overlaps[1:] or overlaps  # by grade, if there are several grades
     judged = set(evaluation.query_ids)
     timed, stages = latency(workspace, report.stacks[stack], [q for q in queries if q.id in judged])
+    compared = [c for c in report.comparisons if c.measure == measure]
     return render(
         "evaluation.html",
         r=report,
+        verdict=_verdict(report, protocol, stack, measure),
+        collection=f"{workspace.folder.resolve().name}, {len(workspace.engine):,} documents",
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        version=rerank.__version__,
         split=split,
-        splits=splits(workspace, found, evaluation.query_ids),
-        leaks=leaks,
+        splits=splits(workspace, report.stacks, evaluation.query_ids),
+        leaks=format_leakage(leaks, report.queries + report.none_relevant) if leaks else "",
         others=others or {},
         compared=_compared,
         intervals_of=_intervals,
         protocol=protocol,
         measure=measure,
         stack=stack,
-        asked=asked,
-        left_out=len(gains) - len(asked),
-        gains=int((gains > 0).sum()),
-        losses=int((gains < 0).sum()),
-        titles={d.id: (d.title or d.text)[:160] for d in documents},
-        stacks={row.stack: row for row in rows},
-        tuned={label: one.tuned for label, one in found.items() if one.tuned.get("single_signal")},
-        surfaces={label: _surfaces(one) for label, one in found.items()},
-        chart=gains_chart(gains, f"{measure}, {stack} less {report.baseline}"),
-        differences=differences_chart(report, intervals, measure),
+        rows=rows,
+        left_out=left_out,
+        cases=sorted({row.case for row in rows if row.case}),
+        signals=_signals(report, stack),
+        titles=_titles(workspace, rows),
+        stacks={row.stack: row for row in report.results if row.protocol == protocol},
+        tuned={label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")},
+        surfaces={label: _surfaces(one) for label, one in report.stacks.items()},
+        intervals=interval_chart(
+            compared, _intervals(report), f"Difference to {report.baseline} in {measure}"
+        ),
         depths=depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
-        overlaps=[
-            (one, overlap_chart(one.buckets, f"Relevant documents{_grade(one)}", top)) for one in overlaps
-        ],
-        curves=[
-            (
-                name,
-                history,
-                curve_chart(history, f"Training of {name}"),
-                loss_chart(history, f"Loss of {name}"),
-            )
-            for name, history in histories(workspace, list(found.values())).items()
-        ],
+        overlaps=_overlap_charts(overlaps),
+        curves={
+            name: (history, *training_charts(name, history))
+            for name, history in histories(workspace, stacks).items()
+        },
         timed=timed,
         latency=stages,
-        coverage=coverage(workspace, report, list(found.values())),
+        coverage=coverage(workspace, report, stacks),
     )
+
+
+def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
+    """Return the result in one line: difference, p, and the queries that are better, worse and equal."""
+    for c in report.comparisons:
+        if (c.protocol, c.stack, c.measure) == (protocol, stack, measure):
+            delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
+            p = f"p = {c.p_holm:.4f}" if c.p_holm >= 0.0001 else "p < 0.0001"
+            equal = report.queries - c.wins - c.losses
+            return f"{delta} {measure} ({p}): {c.wins} queries better, {c.losses} worse, {equal} equal"
+    (value,) = (
+        one.measures[measure] for one in report.results if (one.protocol, one.stack) == (protocol, stack)
+    )
+    return f"{value:.4f} {measure} over {report.queries:,} queries"
 
 
 def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
@@ -140,50 +158,83 @@ def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[flo
     return intervals
 
 
-def _asked(
-    report: EvaluationReport, protocol: str, measure: str, stack: str, texts: dict[str, str]
-) -> tuple[list[Asked], NDArray[np.float64]]:
-    """The queries that are shown, and the gains of all, the largest gain first."""
+def _query_rows(
+    report: EvaluationReport, protocol: str, measure: str, stack: str, queries: Mapping[str, Query]
+) -> tuple[list[QueryRow], int]:
+    """Return the queries, the largest loss first, and how many of them are left out."""
     evaluation, kept = report.per_query[protocol], report.kept[protocol]
     before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
-    order = np.argsort(before - after, kind="stable")[: int((~np.isnan(before)).sum())]
+    order = np.argsort(after - before, kind="stable")[: int((~np.isnan(before)).sum())]
     half = MOST_QUERIES // 2
     shown = order if len(order) <= MOST_QUERIES else np.r_[order[:half], order[-half:]]
-    asked = [
-        Asked(
-            id=(id := evaluation.query_ids[i]),
-            text=texts.get(id, ""),
-            before=float(before[i]),
-            after=float(after[i]),
-            baseline=kept[report.baseline].get(id, ()),
-            stack=kept[stack].get(id, ()),
+    colors = {name: n for n, name in enumerate(_signals(report, stack))}
+    rows = []
+    for i in shown.tolist():
+        id = evaluation.query_ids[i]
+        of_baseline, of_stack = kept[report.baseline].get(id, []), kept[stack].get(id, [])
+        ranks = [{hit.id: hit.rank for hit in run} for run in (of_baseline, of_stack)]
+        relevant = report.relevant.get(id, {})
+        top = report.top
+        first = [[hit for hit in run if hit.rank <= top] for run in (of_baseline, of_stack)]
+        rows.append(
+            QueryRow(
+                query=queries.get(id, Query(id, "")),
+                case=report.query_cases.get(id, ""),
+                before=float(before[i]),
+                after=float(after[i]),
+                baseline=list(zip(first[0], score_bars(first[0], colors))),
+                stack=list(zip(first[1], score_bars(first[1], colors))),
+                outside=sorted(
+                    (
+                        (d, grade, ranks[0].get(d), ranks[1].get(d))
+                        for d, grade in relevant.items()
+                        if min(rank.get(d, top + 1) for rank in ranks) > top
+                    ),
+                    key=lambda one: (one[3] is None, one[3] or 0, one[0]),
+                ),
+                no_relevant=not any(d in rank for d in relevant for rank in ranks),
+            )
         )
-        for i in shown.tolist()
-    ]
-    return asked, np.asarray(after - before)[order]
+    return rows, len(order) - len(rows)
+
+
+def _signals(report: EvaluationReport, stack: str) -> list[str]:
+    """Return the signals of the baseline and the stack, in the order of their colors."""
+    return list(dict.fromkeys((*report.stacks[report.baseline].signals, *report.stacks[stack].signals)))
+
+
+def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
+    """Document -> its title or the start of its text."""
+    ids = {hit.id for row in rows for hit, _ in (*row.baseline, *row.stack)}
+    ids |= {one[0] for row in rows for one in row.outside}
+    documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
+    return {d.id: (d.title or d.text)[:160] for d in documents}
 
 
 def _surfaces(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
-    """What was reached while a stack was tuned: drawn, with the key of its shades."""
-    drawn = []
+    """Return the weight surfaces of a tuned stack: surface, chart and key of its shades."""
+    surfaces = []
     for one in stack.tuned.get("weight_surface", ()):
         try:
-            found = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
-            triangle = len(found.signals) > 2
-            drawn.append(
-                (found, surface_chart(found, stack.tuned["measure"]), shades(found) if triangle else [])
-            )
-        except (ValueError, KeyError, TypeError, IndexError):  # a file that somebody has edited
+            surface = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
+            key = surface_key(surface) if len(surface.signals) > 2 else []
+            surfaces.append((surface, surface_chart(surface, stack.tuned["measure"]), key))
+        except (ValueError, KeyError, TypeError, IndexError):  # an edited file
             continue
-    return drawn
+    return surfaces
 
 
-def _grade(one: Overlap) -> str:
-    return "" if one.grade is None else f" of grade {one.grade}"
+def _overlap_charts(overlaps: Sequence[Overlap]) -> list[tuple[Overlap, Markup]]:
+    top = max((bucket.share for one in overlaps for bucket in one.buckets), default=0.0)
+    grades = ("" if one.grade is None else f" of grade {one.grade}" for one in overlaps)
+    return [
+        (one, overlap_chart(one.buckets, f"Relevant documents{grade}", top))
+        for one, grade in zip(overlaps, grades)
+    ]
 
 
 def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    """95 % of the means of samples drawn with replacement (bootstrap, percentiles).
+    """Return the 95 % bootstrap interval of the mean (percentiles).
 
     >>> interval(np.array([0.2, 0.2, 0.2]))
     (0.2, 0.2)

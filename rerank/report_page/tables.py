@@ -1,4 +1,4 @@
-"""The report of an evaluation: tables of measures, comparisons, and all that is drawn from them."""
+"""The report of an evaluation: measures, comparisons, and the kept hits of each query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison, holm
-from rerank.report_page.depths import AtDepth
+from rerank.report_page.depths import DepthRow
 from rerank.results import Report
 from rerank.search.build_table import ScoringReport
 from rerank.stack.stack import Stack
@@ -24,8 +24,8 @@ PER_QUERY = "protocol\tstack\tquery-id"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A hit that is kept: its rank, the rank in the first stage, its grade, and the part of each signal."""
+class KeptHit:
+    """A hit on the page. before: its rank in the first stage. signals: signal -> weighted score."""
 
     id: str
     rank: int
@@ -37,10 +37,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Entry:
-    """A stack to measure, by its name in the tables.
-
-    rerank_only: without the score of its first stage. leaks: see :class:`Row`.
-    """
+    """A stack to measure. label: its name in the tables. rerank_only: without its first stage's score."""
 
     label: str
     stack: Stack
@@ -50,10 +47,10 @@ class Entry:
 
 @dataclass
 class Row:
-    """One line of the table: a stack under a protocol, with the means of its measures.
+    """The means of one stack under one protocol.
 
-    stack: its name in the table; text: with its weights. rerank_only: without the score of its first stage.
-    leaks: the parts of it that were learned from queries that are measured here.
+    stack: its name in the table; text: its weights. rerank_only: without its first stage's score.
+    leaks: its rankers and weights that were trained or tuned on some of these queries.
     """
 
     stack: str
@@ -69,7 +66,7 @@ class Row:
 
     @classmethod
     def of(cls, entry: Entry, protocol: str, measures: dict[str, float]) -> Row:
-        """Describe a stack and its means."""
+        """Return the row of a stack."""
         stack = entry.stack
         return cls(
             stack=entry.label,
@@ -98,7 +95,7 @@ class CaseRow:
 
 @dataclass
 class Recall:
-    """Share of the relevant documents that each retriever found, and all ``together``: the ceiling."""
+    """Share of the relevant documents that each retriever finds, and all ``together``: the upper bound."""
 
     protocol: str
     retrieve: tuple[str, ...]
@@ -107,19 +104,17 @@ class Recall:
 
 @dataclass
 class EvaluationReport(Report):
-    """All tables of one evaluation.
+    """All tables of one evaluation. The last six fields are not in the JSON.
 
-    compared:  the measures that stacks are compared by.
-    new_documents: the same tables without the relevant documents that were also relevant in training; None if
-        there are none. seen_pairs: number of these documents; pairs: of all relevant documents.
-    scoring:   protocol -> what was scored, and what was left out.
-    cases:     means for queries with and without categories, if a stack has weights for each.
-    by_depth:  of the last stack, with fewer candidates; only if rankings are kept.
-    runs:      files with the rankings.
-    per_query: protocol -> the values of each query; not in the JSON.
-    kept:      protocol -> stack -> query -> its first hits; not in the JSON.
-    stacks:    the stacks by their names in the table, but for those without the score of their first stage;
-        not in the JSON.
+    compared: measures that the stacks are compared by. scoring: protocol -> counts of the scoring.
+    new_documents: the same tables without relevant documents of training queries; None if there are none.
+    pairs, seen_pairs: number of relevant documents, and of those that training queries share.
+    cases: means by the source of the query's categories, if a stack has weights for each source.
+    by_depth: the last stack with fewer candidates, if hits are kept. runs: the written run files.
+    per_query: protocol -> the values of each query. kept: protocol -> stack -> query -> its first hits, then
+        all other relevant documents that were ranked. relevant: query -> relevant document -> grade.
+    query_cases: query -> source of its categories. top: number of first hits in ``kept``.
+    stacks: label -> stack, without the rerank-only variants.
     """
 
     baseline: str
@@ -132,25 +127,28 @@ class EvaluationReport(Report):
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
     candidate_recall: list[Recall] = field(default_factory=list)
     category_overlap: list[Overlap] = field(default_factory=list)
-    by_depth: list[AtDepth] = field(default_factory=list)
+    by_depth: list[DepthRow] = field(default_factory=list)
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None
     cases: list[CaseRow] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
-    kept: dict[str, dict[str, dict[str, list[Shown]]]] = field(default_factory=dict, repr=False)
+    kept: dict[str, dict[str, dict[str, list[KeptHit]]]] = field(default_factory=dict, repr=False)
+    relevant: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
+    query_cases: dict[str, str] = field(default_factory=dict, repr=False)
+    top: int = field(default=0, repr=False)
     stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report in JSON's values; the candidates' recall is a part of its own."""
+        """Return the report as JSON values."""
         values = super().to_json()
         for scoring in values["scoring"].values():
             del scoring["candidate_recall"]
         return values
 
     def per_query_table(self) -> str:
-        """Return each query's measures under each protocol and stack as tab-separated lines with a header."""
+        """Return the measures of each query as tab-separated lines with a header."""
         names = [name for name in self.results[0].measures if name != GRADE_ONE]
         lines = ["\t".join((PER_QUERY, *names))]
         for protocol, evaluation in self.per_query.items():
@@ -162,7 +160,7 @@ class EvaluationReport(Report):
         return "\n".join(lines) + "\n"
 
     def correct(self) -> None:
-        """Correct the p-values for the number of comparisons (Holm), of new documents on their own."""
+        """Correct the p-values by Holm; new documents are corrected separately."""
         for report in (self, self.new_documents):
             if report is not None:
                 corrected = holm([comparison.p for comparison in report.comparisons])
@@ -170,7 +168,7 @@ class EvaluationReport(Report):
                 report.comparisons = [replace(comparison, p_holm=p) for comparison, p in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each result with its measures, and the differences to the baseline in those compared."""
+        """Return each result with its measures, its differences to the baseline, and their p-values."""
         found = {(c.protocol, c.stack, c.measure): c for c in self.comparisons}
         rows = []
         for row in self.results:

@@ -1,20 +1,24 @@
-"""Pages of the templates in ``templates``: HTML that needs nothing else, no script and no network."""
+"""HTML pages from ``templates/``. A page is one file; the only script is ``page.js``, allowed by its hash."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template. What is no markupsafe.Markup is escaped; a name that is not there is an error."""
+    """Fill in a template. Strings are escaped, except Markup; an undefined name is an error."""
     return _environment().get_template(template).render(values)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Write a number for people; a dash for None.
+    """Format a number; a dash for None.
 
     >>> number(0.12345), number(12.0, 1), number(None)
     ('0.123', '12.0', '–')
@@ -23,7 +27,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Write a share for people.
+    """Format a share.
 
     >>> percent(0.125), percent(0.125, 0)
     ('12.5 %', '12 %')
@@ -33,12 +37,15 @@ def percent(share: float, digits: int = 1) -> str:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("rerank.report_page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "percent": percent, "count": "{:,}".format}
-    return made
+    environment.filters |= {"number": number, "percent": percent, "count": "{:,}".format}
+    script = (Path(__file__).parent / "templates" / "page.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}
+    return environment

@@ -129,6 +129,8 @@ def evaluate(
     )
     compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
     report = EvaluationReport(baseline=entries[0].label, compared=compared)
+    report.top = keep
+    report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
     report.stacks = {entry.label: entry.stack for entry in entries if not entry.rerank_only}
     tables = _Tables(experiment, entries, measures or MEASURES, seed, report)
     deepest = max((one.count for one in parsed if one.kind == "retrieved"), default=0)
@@ -238,8 +240,10 @@ class _Tables:
         report.by_depth = report.by_depth or rankings.by_depth
         if keep:
             report.kept[str(protocol)] = rankings.kept
+            report.query_cases = report.query_cases or rankings.cases
         evaluation = self._measure(report, rankings.ids(), self.experiment.qrels, self.measures, protocol)
-        report.cases += _by_case(evaluation, rankings.cases, protocol)
+        if any(entry.stack.cases for entry in self.entries):
+            report.cases += _by_case(evaluation, rankings.cases, protocol)
         if report.new_documents is not None:
             ids = rankings.ids(without=self.dropped)
             self._measure(report.new_documents, ids, self.new_qrels, self.ranked, protocol)

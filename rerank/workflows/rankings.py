@@ -14,8 +14,8 @@ from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.records import Qrels, SearchTemplate
-from rerank.report_page.depths import AtDepth, by_depth
-from rerank.report_page.tables import Recall, Shown
+from rerank.report_page.depths import DepthRow, by_depth
+from rerank.report_page.tables import KeptHit, Recall
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
 from rerank.search.score_table import ScoreTable
@@ -31,16 +31,16 @@ Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 class Rankings:
     """The rankings of all stacks under one protocol.
 
-    ranked: stack -> its rankings. cases: query -> its case; empty if no stack has weights for cases.
-    kept: stack -> query -> its first hits. by_depth: see :func:`rank_all`.
+    ranked: stack -> its rankings. cases: query -> the source of its categories. kept: stack -> query -> its
+    first hits and all other relevant documents. by_depth: see :func:`rank_all`.
     """
 
     scoring: ScoringReport
     ranked: dict[str, Ranked] = field(default_factory=dict)
     cases: dict[str, str] = field(default_factory=dict)
     recall: list[Recall] = field(default_factory=list)
-    kept: dict[str, dict[str, list[Shown]]] = field(default_factory=dict)
-    by_depth: list[AtDepth] = field(default_factory=list)
+    kept: dict[str, dict[str, list[KeptHit]]] = field(default_factory=dict)
+    by_depth: list[DepthRow] = field(default_factory=list)
 
     def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
         """Return stack -> query -> ids, without some pairs of query and document."""
@@ -77,8 +77,9 @@ def rank_all(
         found.scoring.add(report)
         if report.candidate_recall:
             found.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
-        if any(stacks[label].cases for label in labels):
-            found.cases.update(zip(table.query_ids, table.cases))
+        cases = dict(zip(table.query_ids, table.cases))
+        weighted = any(stacks[label].cases for label in labels)  # their cases decide
+        found.cases = found.cases | cases if weighted else cases | found.cases
         for label in labels:
             stack = stacks[label]
             ranked[label], kept = _rank(table, stack, first, keep, experiment.qrels, protocol.cut)
@@ -102,32 +103,34 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
 
 def _rank(
     table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, cut: int | None
-) -> tuple[Ranked, dict[str, list[Shown]]]:
-    """Rank every query, to ``cut`` documents. But for ``keep`` hits, only ids and scores are held."""
+) -> tuple[Ranked, dict[str, list[KeptHit]]]:
+    """Rank every query to ``cut`` documents, and keep its first hits and the other relevant documents."""
     lead = table.signals.index(first)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
-    shown: dict[str, list[Shown]] = {}
+    kept: dict[str, list[KeptHit]] = {}
     for i, query in enumerate(table.query_ids):
         ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
-        found = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
-        ranked[query] = found.ids[:cut], found.scores[:cut]
+        ranking = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
+        ranked[query] = ranking.ids[:cut], ranking.scores[:cut]
         if not keep:
             continue
-        places = np.empty(len(ids), dtype=np.int64)
-        places[rank(ids, scores[:, lead])] = np.arange(1, len(ids) + 1)
-        shown[query] = [
-            Shown(
+        before = np.empty(len(ids), dtype=np.int64)
+        before[rank(ids, scores[:, lead])] = np.arange(1, len(ids) + 1)
+        grades = qrels[query]
+        places = [n for n, id in enumerate(ranking.ids) if n < keep or grades.get(id, 0) > 0]
+        kept[query] = [
+            KeptHit(
                 hit.id,
                 hit.rank,
-                int(places[hit.first_stage_rank - 1]),
-                qrels[query].get(hit.id, 0),
+                int(before[hit.first_stage_rank - 1]),
+                grades.get(hit.id, 0),
                 hit.score,
                 {name: signal.weighted for name, signal in hit.signals.items()},
             )
-            for hit in found.top(keep)
+            for hit in map(ranking.__getitem__, places)
         ]
-    return ranked, shown
+    return ranked, kept
 
 
 def check_run_files(
