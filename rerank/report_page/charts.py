@@ -73,7 +73,7 @@ def interval_chart(
         for value in ticks(low, high, 4)
         for part in (
             _line(f"{x(value)}%", 4, f"{x(value)}%", height - 22, "axis" if value == 0 else "grid"),
-            _text(f"{x(value)}%", height - 6, f"{value:+.3g}", "soft", "middle"),
+            _text(f"{x(value)}%", height - 6, f"{value:+.3g}" if value else "0", "soft", "middle"),
         )
     ]
     for place, c in enumerate(comparisons):
