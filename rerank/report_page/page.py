@@ -29,6 +29,7 @@ from rerank.report_page.facts import coverage, histories, latency, splits
 from rerank.report_page.tables import EvaluationReport, KeptHit
 from rerank.report_page.template import render
 from rerank.stack.stack import Stack
+from rerank.text import plural
 from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
@@ -134,7 +135,8 @@ def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) 
             delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
             p = f"p = {c.p_holm:.4f}" if c.p_holm >= 0.0001 else "p < 0.0001"
             equal = report.queries - c.wins - c.losses
-            return f"{delta} {measure} ({p}): {c.wins} queries better, {c.losses} worse, {equal} equal"
+            better = plural(c.wins, "quer[y|ies]")
+            return f"{delta} {measure} ({p}): {better} better, {c.losses} worse, {equal} equal"
     (value,) = (
         one.measures[measure] for one in report.results if (one.protocol, one.stack) == (protocol, stack)
     )

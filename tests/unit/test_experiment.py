@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import ClassVar
 
 import numpy as np
@@ -191,16 +192,21 @@ def test_the_page_of_an_evaluation(workspace, tmp_path):
         workspace, ["tfidf", "bm25"], baseline="tfidf", queries=QUERIES, qrels=QRELS, keep=2,
         protocols=["retrieved:10", "retrieved:1"],
     )  # fmt: skip
-    (owl, wolf), hit = report.kept["retrieved:10"]["bm25"]["q1"], "hunts at night"
+    owl, wolf = report.kept["retrieved:10"]["bm25"]["q1"]
     assert (owl.id, owl.grade, wolf.id, wolf.grade, wolf.rank, wolf.before) == ("owl", 1, "wolf", 2, 2, 2)
     assert wolf.signals == {"bm25": wolf.score}
     queries = [Query("q2", "<script>mice") if query.id == "q2" else query for query in QUERIES]
     page = evaluation_page(workspace, report, queries, "test.tsv")
     (tmp_path / "page.html").write_text(page, "utf-8")
-    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=8, drawings=3)
-    assert page.count("<details>") == 3 + 1  # queries, and a table
-    assert hit in page
-    assert page.count("relevant (2)") == 2  # by either of them
+    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=7, drawings=2)
+    assert re.findall(r"<h1>(.*?)</h1>", page) == [
+        "-0.05 nDCG (p = 1.0000): 0 queries better, 1 worse, 2 equal"
+    ]
+    outcomes = re.findall(r'data-outcome="(\w+)" data-case="\w*" data-relevant="(\d)"', page)
+    assert outcomes == [("worse", "1"), ("equal", "1"), ("equal", "0")]
+    assert page.count("relevant (2)") == 2  # in both lists
+    assert page.count('class="bar"') == page.count('class="numbers"') >= 4
+    assert "(wolf)</td><td>1</td><td>not found</td><td>not found</td>" in page  # q3
     table = [line.split("\t") for line in report.per_query_table().splitlines()]
     assert table[0] == ["protocol", "stack", "query-id", *MEASURES]
     assert len(table) == 1 + 2 * 2 * 3
