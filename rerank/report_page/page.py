@@ -93,7 +93,7 @@ def evaluation_page(
         "evaluation.html",
         r=report,
         verdict=_verdict(report, protocol, stack, measure),
-        collection=f"{workspace.folder.resolve().name}, {len(workspace.engine):,} documents",
+        collection=f"{workspace.folder.resolve().name}, {plural(len(workspace.engine), 'document[|s]')}",
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         version=rerank.__version__,
         split=split,
@@ -140,7 +140,7 @@ def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) 
     (value,) = (
         one.measures[measure] for one in report.results if (one.protocol, one.stack) == (protocol, stack)
     )
-    return f"{value:.4f} {measure} over {report.queries:,} queries"
+    return f"{value:.4f} {measure} over {plural(report.queries, 'quer[y|ies]')}"
 
 
 def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
