@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from rerank.config import Option, over
+from rerank.config import Option, Options, options_of, over
 from rerank.errors import InputError, RerankError, UsageError
 
 from .hints import located
 
-if TYPE_CHECKING:
-    from rerank.rankers.training.registry import Training
-
-Families = Mapping[str, "Training"]
+Families = Mapping[str, type[Options]]
 
 
 class Command(click.Command):
     """A command whose options are settings of families, and more settings are given by ``--set``.
 
-    families: name -> how its rankers are fitted.
+    families: name -> the options of its trainings.
     """
 
     def __init__(self, *args: Any, families: Families, **more: Any) -> None:
@@ -39,10 +36,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, and of one family the settings that are none."""
         super().format_options(ctx, formatter)
-        for training in self.families.values() if len(self.families) == 1 else ():
+        for config in self.families.values() if len(self.families) == 1 else ():
             rows = [
-                (f"{one.name} {_values(one)}", _help({"": one}, {"": training}))
-                for one in training.settings()
+                (f"{one.name} {_values(one)}", _help({"": one}, {"": config}))
+                for one in options_of(config)
                 if not one.common
             ]
             with formatter.section("Settings by --set NAME=VALUE, or in a --config FILE"):
@@ -52,8 +49,8 @@ class Command(click.Command):
 def options(families: Families) -> dict[str, click.Option]:
     """Make the options for the common settings of families, and for all others."""
     common: dict[str, dict[str, Option]] = {}
-    for family, training in families.items():
-        for one in training.settings():
+    for family, config in families.items():
+        for one in options_of(config):
             if one.common:
                 common.setdefault(one.name, {})[family] = one
     made = {name: _option(name, of, families) for name, of in common.items()}
@@ -84,7 +81,7 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     own = options(context.command.families).keys() - {"preset", "settings", "file"}
     found |= {name: values[name] for name in own if values[name] not in (None, ())}
     file = _read(values["file"]) if values.get("file") else {}
-    known = [one for training in context.command.families.values() for one in training.settings()]
+    known = [one for config in context.command.families.values() for one in options_of(config)]
     for name, table in file.items():
         if isinstance(table, dict):
             left = over(table, found, known)
@@ -130,10 +127,10 @@ def _values(one: Option) -> str:
     return "|".join(one.choices) or {int: "N", float: "X", bool: "true|false"}.get(one.kind, "TEXT")
 
 
-def _defaults(one: Option, training: Training) -> str:
+def _defaults(one: Option, config: type[Options]) -> str:
     """The default, and those of presets where they differ: ``12, paper 20``."""
     shown = [_text(one.default)]
-    for preset, values in training.presets.items():
+    for preset, values in config.presets.items():
         if values.get(one.name, one.default) != one.default:
             shown.append(f"{preset} {_text(values[one.name])}")
     return ", ".join(shown)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from rerank.rankers.dense.config import TRAINING
+from rerank.config import build
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import RELATED, remarks
 from rerank.text import plural
 
@@ -24,7 +25,7 @@ def command() -> None:
     """Show what a training would learn from."""
 
 
-@command.command("structure", cls=config_options.Command, families={"encoder": TRAINING})
+@command.command("structure", cls=config_options.Command, families={"encoder": DenseConfig})
 @options.common
 @click.option(
     "--sample", type=click.IntRange(min=1), default=20, show_default=True, help="Quintuplets that are shown."
@@ -38,7 +39,7 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
-    config = TRAINING.configure(config_options.given(values), values["preset"] or "default")
+    config = build(DenseConfig, config_options.given(values), values["preset"] or "default")
     found = mine(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
     if as_json:
         output.print_json(found)
@@ -143,7 +144,6 @@ def pairs(
 
     For learning relatedness, and for measuring it, where nobody has labeled pairs.
     """
-    from rerank.config import build
     from rerank.formats import read_qrels
     from rerank.rankers.concept.mining import PairMining
     from rerank.workflows.mine_pairs import mine_pairs

@@ -45,9 +45,9 @@ def command(folder: str, as_json: bool, verify: bool) -> None:
         click.echo("an ingest was interrupted: run the same command again, or any other ingest, to finish it")
     for left in found.unfinished:
         how = f"{left.done} of {left.of} {left.unit}s" if left.done else "its starts are tried"
-        called = ["--as", left.name] if left.name != left.role else []
+        called = ["--as", left.name] if left.name != left.variant else []
         click.echo(
-            f"training of {left.name} was interrupted ({how}): {suggested('train', left.role, *called)},"
+            f"training of {left.name} was interrupted ({how}): {suggested('train', left.variant, *called)},"
             " with the options it had, goes on; --restart drops it"
         )
     for ranker in found.rankers:

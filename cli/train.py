@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.rankers.registry import Family, families
-from rerank.rankers.training.registry import Source, Training, training_of
+from rerank.rankers.registry import Family, Source, families, families_of
 from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
@@ -68,13 +67,13 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
 """What rankers learn from -> the options that say where it is."""
 
 
-def _function(trainings: list[Training], run: Any) -> Any:
-    """Add the inputs of trainings to a function."""
-    sources = {source for training in trainings for source in training.learns_from}
+def _function(trained: list[Family], run: Any) -> Any:
+    """Add the inputs of trainings of families to a function."""
+    sources = {source for family in trained for source in family.learns_from}
     for of, option in reversed(_INPUTS):
         if sources & {*of}:
             run = option(run)
-    if any(training.resumes for training in trainings):
+    if any(family.resumes for family in trained):
         run = click.option("--restart", is_flag=True, help="Discard interrupted trainings.")(run)
     name = click.option(
         "--as", "as_name", metavar="NAME", help="A name of its own for the one ranker that is trained."
@@ -83,12 +82,11 @@ def _function(trainings: list[Training], run: Any) -> Any:
 
 
 def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | None, **values: Any) -> None:
-    from rerank.rankers.training.registry import chosen
     from rerank.workflows.train import train
     from rerank.workspace import Workspace
 
     config = config_options.given(values)
-    sources = {source for _, training in chosen(rankers).values() for source in training.learns_from}
+    sources = {source for family in families_of(rankers).values() for source in family.learns_from}
     _check(values, sources)
     workspace = Workspace.open(folder)
     report = train(
@@ -110,7 +108,7 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         _show(report)
     if any(fitted.interrupted for fitted in report.rankers):
         output.note("`rerank encode` stores the document sides")
-        left = [name for name in rankers if name not in {fitted.role for fitted in report.rankers}]
+        left = [name for name in rankers if name not in {fitted.variant for fitted in report.rankers}]
         if left:
             were = "was" if len(left) == 1 else "were"
             output.note(f"{' and '.join(left)} {were} not reached: train again")
@@ -224,7 +222,7 @@ def _state(step: int, share: float) -> str:
     return f"{step}" if share == 1 else f"{share:.2f} of the way to {step}"
 
 
-def _of_a_family(family: Family, training: Training) -> click.Command:
+def _of_a_family(family: Family) -> click.Command:
     """Make ``rerank train FAMILY``."""
     one = len(family.rankers) == 1
 
@@ -234,7 +232,7 @@ def _of_a_family(family: Family, training: Training) -> click.Command:
                 raise click.UsageError(f"{name!r} is no ranker of {family.name}: {', '.join(family.rankers)}")
         _run(rankers, **values)
 
-    run = _function([training], run)
+    run = _function([family], run)
     if not one:
         run = _RANKERS(run)
     names = f"{', '.join(family.rankers[:-1])} or {family.rankers[-1]}"
@@ -242,8 +240,8 @@ def _of_a_family(family: Family, training: Training) -> click.Command:
     made = click.command(
         family.name,
         cls=config_options.Command,
-        families={family.name: training},
-        help=f"Train {which} on {' or '.join(training.learns_from)}, and store the document sides.",
+        families={family.name: family.options_class()},
+        help=f"Train {which} on {' or '.join(family.learns_from)}, and store the document sides.",
     )(run)
     return made
 
@@ -279,14 +277,14 @@ def _every(rankers: tuple[str, ...], **values: Any) -> None:
     _run(rankers, **values)
 
 
-_ALL = {one: training_of(one) for one in families().values() if one.training is not None}
+_ALL = [one for one in families().values() if one.fitter]
 _RANKERS = click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
 command = click.command(
     "train",
     cls=_Train,
-    families={family.name: training for family, training in _ALL.items()},
+    families={family.name: family.options_class() for family in _ALL},
     invoke_without_command=True,
     subcommand_metavar="",
-)(_RANKERS(_function([*_ALL.values()], _every)))
-for _family, _training in _ALL.items():
-    command.add_command(_of_a_family(_family, _training))
+)(_RANKERS(_function(_ALL, _every)))
+for _family in _ALL:
+    command.add_command(_of_a_family(_family))

@@ -1,6 +1,6 @@
 """Options as msgspec Structs: the one place for the name, type, range, default and help of each option.
 
-The command line, ``--set``, ``--config`` files, the documentation and the library read them from there.
+The command line, ``--set``, ``--config`` files, the documentation and the library read them from here.
 
 >>> class Config(Options, frozen=True):
 ...     epochs: Annotated[Count, option("Maximum number of epochs.", common=True)] = 8
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, fields
@@ -27,7 +27,8 @@ from msgspec.structs import asdict, fields
 from rerank.errors import UsageError, option_name
 
 Config = TypeVar("Config", bound="Options")
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 Count = Annotated[int, Meta(ge=1)]
 """1, 2, 3, ..."""
@@ -40,18 +41,28 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of configurations: each field is annotated with :func:`option`."""
+    """Base of configurations: each field is annotated with :func:`option`.
+
+    presets: name -> the values that it changes.
+    """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
+
+    @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the defaults that follow from other values."""
+        return {}
 
     def unread(self) -> Mapping[str, str]:
-        """Options that have no effect with the others -> the reason, as ``--steps 4``."""
+        """Return the options that have no effect, with the reason, as ``--steps 4``."""
         return {}
 
 
 class Option(Struct, frozen=True):
     """One option, as :func:`options_of` lists it.
 
-    type:       what it takes, without None. optional: None is allowed; ``help`` says what it means.
-    common:     an option of its own on the command line; the others are given by ``--set``.
+    type:       of its value, without None. optional: None is allowed; ``help`` states its meaning.
+    common:     it is an option of the command line; the others are given by ``--set``.
     only:       the rankers of a family that read it; (): all of them.
     instead_of: another option that this one replaces; the one that is given counts.
     """
@@ -89,9 +100,8 @@ class Option(Struct, frozen=True):
 
     @property
     def values(self) -> str:
-        """The values that it takes, for messages: ``a whole number, 1 or more``."""
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        parts = [", ".join(self.choices) or words[self.kind]]
+        """The accepted values, for messages: ``a whole number, 1 or more``."""
+        parts = [", ".join(self.choices) or _TYPES[self.kind]]
         for meta in getattr(self.item, "__metadata__", ()):
             if meta.ge is not None and meta.le is not None:
                 parts.append(f"{meta.ge:g} to {meta.le:g}")
@@ -102,11 +112,11 @@ class Option(Struct, frozen=True):
         return "a list, comma between, each " * self.many + ", ".join(parts) + ", or none" * self.optional
 
     def read(self, value: Any) -> Any:
-        """Check a value, which may be its text. Raises UsageError, which names the option."""
+        """Convert a value or its text. Raises UsageError, which names the option."""
         if value is None or (value == "none" and "none" not in self.choices):
             if self.optional:
                 return None
-            raise self._wrong(value)
+            raise self._error(value)
         if not self.many:
             return self._one(value)
         values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
@@ -117,16 +127,16 @@ class Option(Struct, frozen=True):
         if isinstance(value, str):
             value = value.strip()
             if self.kind is bool:
-                value = _WORDS.get(value.lower(), value)
+                value = _BOOLEANS.get(value.lower(), value)
         try:
-            found = convert(value, self.item, strict=self.kind in (bool, str))
+            converted = convert(value, self.item, strict=self.kind in (bool, str))
         except ValidationError:
-            raise self._wrong(value) from None
-        if isinstance(found, float) and not isfinite(found):
-            raise self._wrong(value)
-        return found
+            raise self._error(value) from None
+        if isinstance(converted, float) and not isfinite(converted):
+            raise self._error(value)
+        return converted
 
-    def _wrong(self, value: Any) -> UsageError:
+    def _error(self, value: Any) -> UsageError:
         return UsageError(f"{option_name(self.name)} takes {self.values}, not {value!r}")
 
 
@@ -141,7 +151,7 @@ def option(
 ) -> Meta:
     """Annotate a field as an option; for the arguments see :class:`Option`.
 
-    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. In a list, or beside None, they belong to the type of
+    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. In a list, or next to None, they belong to the type of
         the number: ``Annotated[Count | None, option("Maximum number.")]``.
     """
     extra = {"common": common, "only": only, "instead_of": instead_of, "metavar": metavar}
@@ -154,7 +164,7 @@ def _plain(annotation: Any) -> Any:
 
 def options_of(config: type) -> list[Option]:
     """All options of a configuration, in the order of its fields."""
-    found = []
+    options = []
     for field in fields(config):
         plain, kind = _plain(field.type), field.type
         optional = get_origin(plain) in (Union, UnionType)
@@ -162,13 +172,13 @@ def options_of(config: type) -> list[Option]:
             kind = next(one for one in get_args(plain) if one is not type(None))
         elif get_origin(plain) is tuple:
             kind = plain
-        about = next(one for one in field.type.__metadata__ if one.description)
-        found.append(Option(field.name, kind, field.default, about.description, optional, **about.extra))
-    return found
+        meta = next(one for one in field.type.__metadata__ if one.description)
+        options.append(Option(field.name, kind, field.default, meta.description, optional, **meta.extra))
+    return options
 
 
 def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[Option]) -> dict[str, Any]:
-    """Put values over others: each replaces its own, and the option that it is given instead of.
+    """Put values over others. A value also removes the option that it is given instead of.
 
     >>> steps = Option("steps", int, None, "At most.", instead_of="epochs")
     >>> over({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
@@ -177,33 +187,48 @@ def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[O
     {'epochs': 3}
     """
     options, named = list(options), {name for name, value in given.items() if value not in (None, "none")}
-    gone = {one.instead_of for one in options if one.name in named}
-    gone |= {one.name for one in options if one.instead_of in named}
-    return {name: value for name, value in below.items() if name not in gone} | dict(given)
+    removed = {one.instead_of for one in options if one.name in named}
+    removed |= {one.name for one in options if one.instead_of in named}
+    return {name: value for name, value in below.items() if name not in removed} | dict(given)
 
 
-def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> Config:
-    """Make a configuration from the values that are ``given``, or their texts, on top of a preset's values.
+def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
+    """Make a configuration from ``given`` values, or their texts, on top of a preset.
 
-    Raises UsageError for an unknown name, a value out of range, and a given option that ``unread()`` of the
-    configuration returns.
+    Raises UsageError for an unknown preset or name, a value out of range, and a given option that has no
+    effect with the others.
     """
-    preset, known = preset or {}, {one.name: one for one in options_of(config)}
-    wanted = over(preset, given, known.values())
-    for name in wanted:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            also = f"; did you mean {close[0]}?" if close else ""
-            raise UsageError(f"there is no setting {name!r}{also}")
-    made = config(**{name: known[name].read(value) for name, value in wanted.items()})
-    for name, why in made.unread().items():
+    if preset not in config.presets:
+        raise UsageError(f"--preset {preset!r} is unknown; use {', '.join(config.presets)}")
+    changes = config.presets[preset]
+    changes = {**config.implied({**changes, **given}), **changes}
+    options = {one.name: one for one in options_of(config)}
+    values = over(changes, given, options.values())
+    for name in values.keys() - options.keys():
+        raise unknown_option(name, options)
+    made = config(**{name: options[name].read(value) for name, value in values.items()})
+    for name, reason in made.unread().items():
         if name in given:
-            asked = any(why.startswith(f"{option_name(one)} ") for one in preset if one not in given)
-            do = ", as the preset has it; give that, too, or leave this out" if asked else "; leave it out"
-            raise UsageError(f"{option_name(name)} has no effect with {why}{do}")
+            by_preset = any(
+                reason.startswith(f"{option_name(one)} ") for one in changes.keys() - given.keys()
+            )
+            advice = ", as the preset has it; give both, or neither" if by_preset else "; leave it out"
+            raise UsageError(f"{option_name(name)} has no effect with {reason}{advice}")
     return made
 
 
+def unknown_option(name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for an option that does not exist."""
+    close = get_close_matches(name, known, 1)
+    return UsageError(f"there is no setting {name!r}" + (f"; did you mean {close[0]}?" if close else ""))
+
+
+def check(config: Options) -> None:
+    """Raise UsageError for a value out of range, which a Struct itself accepts."""
+    for one in options_of(type(config)):
+        one.read(getattr(config, one.name))
+
+
 def values_of(config: Options) -> dict[str, Any]:
-    """Name -> value of every option; ``build(type(config), {}, values_of(config))`` makes an equal one."""
+    """Name -> value of every option."""
     return asdict(config)

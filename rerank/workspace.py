@@ -40,8 +40,8 @@ from rerank.evaluation.leakage import TrainingRecord
 from rerank.files import LOCK, folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
-from rerank.rankers.registry import families, maker
-from rerank.rankers.store import Installed
+from rerank.rankers.registry import families, trainable
+from rerank.rankers.store import RankerStore
 from rerank.records import Query, SearchTemplate
 from rerank.search.pipeline import Found, Pipeline
 from rerank.stack.find import find_stack, with_search
@@ -405,13 +405,13 @@ class Workspace:
         self._rankers.clear()
 
     @property
-    def _installed(self) -> Installed:
+    def _installed(self) -> RankerStore:
         # Not kept: a circle with its workspace would hold files open until the garbage collector comes.
-        return Installed(self.folder / "rankers", self._not_trained, self._named_by_stacks)
+        return RankerStore(self.folder / "rankers", self._not_trained, self._named_by_stacks)
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         there = ", ".join((*Engine.first_stages, *self.trained()))
-        family = maker(name)
+        family = trainable().get(name)
         if family is None:
             every = (
                 *Engine.first_stages,
@@ -421,21 +421,19 @@ class Workspace:
             similar = get_close_matches(name, every, 1)
             question = f"; did you mean {similar[0]}?" if similar else ""
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}{question}")
-        from rerank.rankers.training.registry import training_of
-
-        judged = "judgments" in training_of(family).learns_from
+        judged = "judgments" in family.learns_from
         files = " --queries QUERIES --qrels QRELS" if judged else ""
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder} (there are {there});"
             f" train it with `rerank train {name}{files}`"
         )
 
-    def kind(self, name: str) -> tuple[str, str]:
-        """Family of a trained ranker, and which of the family's rankers it is."""
+    def family_of(self, name: str) -> tuple[str, str]:
+        """Return the family and the variant of a trained ranker."""
         record = self._installed.record(name)
-        return record["kind"], record["role"]
+        return record["family"], record["variant"]
 
-    def check_name(self, name: str, kind: str, role: str) -> None:
+    def check_name(self, name: str, family: str, variant: str) -> None:
         """Raise UsageError where a ranker cannot be called so: it is another's name, or no name at all."""
         if not re.fullmatch(NAME, name):
             raise UsageError(
@@ -445,8 +443,8 @@ class Workspace:
             raise UsageError(f"{name} is a first stage; call the ranker something else")
         owner = next(((one.name, name) for one in families().values() if name in one.rankers), None)
         if owner is None and name in self.trained():
-            owner = self.kind(name)
-        if owner not in (None, (kind, role)):
+            owner = self.family_of(name)
+        if owner not in (None, (family, variant)):
             raise UsageError(
                 f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); call this"
                 " one something else"
@@ -493,7 +491,7 @@ class Workspace:
         A stack goes on with the version that it was tuned with; what no stack was tuned with is dropped.
         seen: which queries it was fitted and stopped on; history: how it was trained. Kept beside it.
         """
-        self.check_name(ranker.name, ranker.kind, ranker.role or ranker.name)
+        self.check_name(ranker.name, ranker.family, ranker.variant or ranker.name)
         beside = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
         if history:
             beside["training.json"] = json.dumps(history) + "\n"

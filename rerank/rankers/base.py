@@ -1,7 +1,7 @@
-"""What a ranker is: a fitted producer of one signal, with a document side and a query side.
+"""Interface of rankers: a trained signal with a document side and a query side.
 
-Two-tower: ``encode_documents`` runs at ingest and its result is stored beside the document as the
-ranker's *features*; ``encode_query`` runs once per query; ``score`` is the cheap interaction.
+``encode_documents`` runs at ingest and its result is stored as the *features* of the document;
+``encode_query`` runs once per query; ``score`` combines the two.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.categories import CategoryNames
+from rerank.errors import RerankError, WorkspaceError
+from rerank.files import trouble
 from rerank.records import Document, Query
 
 
 class Ranker(ABC):
-    """One learned signal. Nothing in this interface imports torch: a ranker answers with NumPy alone.
+    """One learned signal. Queries need NumPy only, without torch.
 
+    family:  the family that loads it (see ``rerank.rankers.registry``).
     name:    the signal's name in stacks, on the command line and in JSON.
-    kind:    the family that loads it (see ``rerank.rankers.registry``).
-    role:    which of its family's rankers it is; "": its name says so.
-    version: hash of everything that decides its output; features carry it.
-    bounds:  the range a score can have.
-    uses_text: whether a query's text and language change the score.
-    uses_categories: whether a query's categories change the score (and are worth inferring).
+    variant: which ranker of its family it is. Default: its name.
+    version: hash of everything that decides its output; it is stored with the features.
+    bounds:  lowest and highest possible score.
+    uses_text: whether the text and language of a query change the score.
+    uses_categories: whether the categories of a query change the score.
     categories: the categories that it was trained with; None: it accepts any.
-    retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
-        and nothing else: then the best documents of a collection can be found by it. Of a ranker with
-        several vectors a document, with their cosines: found are the documents with the nearest vectors.
-    passages: how many vectors a feature holds at most (see ``rerank.arrays``); 0: it is one.
-
-    One of your own is a subclass of a dozen lines:
+    retrieves: whether the score depends only on the inner product of query vector and feature, and grows
+        with it: then it can search a collection. With several vectors per document, the cosines count.
+    passages: maximum number of vectors of a feature (see ``rerank.vectors.passages``); 0: it is one vector.
 
     >>> import numpy as np
     >>> class Length(Ranker):
-    ...     kind, name, version, bounds = "length", "length", "1", (0.0, 1.0)
+    ...     family, name, version, bounds = "length", "length", "1", (0.0, 1.0)
     ...
     ...     def encode_documents(self, documents):
     ...         return np.array([[len(d.content)] for d in documents], dtype=np.float32)
@@ -61,8 +60,8 @@ class Ranker(ABC):
     array([0.25])
     """
 
-    kind: ClassVar[str]
-    role: str = ""
+    family: ClassVar[str]
+    variant: str = ""
     name: str
     version: str
     bounds: tuple[float, float]
@@ -77,21 +76,28 @@ class Ranker(ABC):
 
     @abstractmethod
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:
-        """Document side: (n, width), always the same dtype and width."""
+        """Features of n documents: (n, width), always with the same dtype and width."""
 
     @abstractmethod
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Query side: one vector."""
+        """The vector of a query."""
 
     @abstractmethod
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """Interaction: (n,) scores of n documents from their features."""
+        """Scores of n documents: (n,)."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write safetensors + JSON into a new folder."""
+        """Write safetensors and JSON into a new folder."""
 
     @classmethod
     @abstractmethod
     def load(cls, folder: Path) -> Ranker:
-        """Read what :meth:`save` wrote. Never unpickles anything."""
+        """Read the files of :meth:`save`. Never unpickles anything."""
+
+
+def unreadable(folder: Path, error: BaseException) -> RerankError:
+    """Return the error for a ranker's folder that cannot be read, or is damaged."""
+    return trouble(error, folder) or WorkspaceError(
+        f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+    )

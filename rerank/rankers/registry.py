@@ -1,81 +1,132 @@
-"""The families of rankers, a line each; a package of its own adds one with an entry point.
+"""The families of rankers; another package adds one by an entry point.
 
-In the group ``rerank.rankers``: ``mykind = "mypackage:FAMILY"`` names a :class:`Family`, and
-``mykind = "mypackage:MyRanker"`` a ranker's class that ``train`` knows nothing of.
+In the group ``rerank.rankers``, ``myfamily = "mypackage:FAMILY"`` names a :class:`Family`. A ranker that
+``rerank train`` does not train needs only its class: ``myfamily = "mypackage:MyRanker"``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rerank.errors import WorkspaceError
-from rerank.files import parse_json, trouble
-from rerank.rankers.base import Ranker
+from rerank.config import Options, build, check, options_of, over, unknown_option
+from rerank.errors import UsageError, WorkspaceError, option_name
+from rerank.files import parse_json
+from rerank.rankers.base import Ranker, unreadable
+
+if TYPE_CHECKING:
+    from rerank.rankers.training.job import TrainingJob, TrainingResult
 
 GROUP = "rerank.rankers"
+Source = Literal["judgments", "pairs", "links", "labeled pairs"]
+"""Training data: judged queries; texts that belong together; documents related by links, categories or
+citations; pairs of documents with labels."""
+SHARED = ("epochs", "batch", "rate", "seed")
+"""Options with the same meaning in every family: one value can be given to several."""
+
+
+class Fitter(Protocol):
+    """Fits the rankers of a family, one after the other."""
+
+    def fit(self, variant: str, name: str) -> TrainingResult:
+        """Fit a variant under a name."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of rankers. The places are ``module:name``, imported when they are first used.
+    """A family of rankers. Places are ``module:name``; they are imported on first use.
 
-    name:     the ``kind`` in ``ranker.json``.
-    rankers:  the rankers it makes, by the names they have unless they are given others.
-    ranker:   the class that loads, encodes and scores, or its place.
-    training: the place of its :class:`rerank.rankers.training.registry.Training`; None: fitted elsewhere.
+    name:        ``family`` in ``ranker.json``.
+    rankers:     the variants, which are also their default names.
+    ranker:      the class that loads, encodes and scores, or its place.
+    learns_from: one of these sources is required.
+    options:     place of the :class:`rerank.config.Options` of a training.
+    fitter:      place of a :class:`Fitter`, made from a TrainingJob and the options. "": it is not trained
+        by ``rerank train``.
+    resumes:     whether an interrupted training continues.
     """
 
     name: str
     rankers: tuple[str, ...]
     ranker: str | type[Ranker]
-    training: str | None = None
+    learns_from: tuple[Source, ...] = ()
+    options: str = ""
+    fitter: str = ""
+    resumes: bool = False
 
     def ranker_class(self) -> type[Ranker]:
-        """Import the class that loads its rankers."""
-        found: type[Ranker] = imported(self.ranker) if isinstance(self.ranker, str) else self.ranker
-        return found
+        """Import the class of its rankers."""
+        made: type[Ranker] = load_object(self.ranker) if isinstance(self.ranker, str) else self.ranker
+        return made
+
+    def options_class(self) -> type[Options]:
+        """Import the class of its options."""
+        made: type[Options] = load_object(self.options)
+        return made
+
+    def make_fitter(self, job: TrainingJob, options: Options) -> Fitter:
+        """Import and make its fitter."""
+        made: Fitter = load_object(self.fitter)(job, options)
+        return made
+
+    def reads(self, option: str, ranker: str) -> bool:
+        """Whether one of its rankers reads an option."""
+        options = options_of(self.options_class())
+        return any(one.name == option and (not one.only or ranker in one.only) for one in options)
 
 
+_HERE = "rerank.rankers"
 BUILT_IN = (
     Family(
         "cnn",
         ("text", "meta", "joint"),
-        "rerank.rankers.cnn.ranker:CnnRanker",
-        "rerank.rankers.cnn.config:TRAINING",
+        f"{_HERE}.cnn.ranker:CnnRanker",
+        ("judgments",),
+        f"{_HERE}.cnn.config:CnnConfig",
+        f"{_HERE}.cnn.fit:trainer",
+        resumes=True,
     ),
     Family(
         "projection",
         ("lsi", "cllsi", "opca", "cca", "s2net"),
-        "rerank.rankers.projection.ranker:Projection",
-        "rerank.rankers.projection.config:TRAINING",
+        f"{_HERE}.projection.ranker:Projection",
+        ("judgments", "pairs"),
+        f"{_HERE}.projection.config:ProjectionConfig",
+        f"{_HERE}.projection.fit:trainer",
     ),
     Family(
         "dense",
         ("dense",),
-        "rerank.rankers.dense.ranker:DenseRanker",
-        "rerank.rankers.dense.config:TRAINING",
+        f"{_HERE}.dense.ranker:DenseRanker",
+        ("links",),
+        f"{_HERE}.dense.config:DenseConfig",
+        f"{_HERE}.dense.fit:DenseFitter",
+        resumes=True,
     ),
     Family(
         "concept",
         ("concept",),
-        "rerank.rankers.concept.ranker:ConceptRanker",
-        "rerank.rankers.concept.config:TRAINING",
+        f"{_HERE}.concept.ranker:ConceptRanker",
+        ("labeled pairs",),
+        f"{_HERE}.concept.config:ConceptConfig",
+        f"{_HERE}.concept.fit:ConceptFitter",
+        resumes=True,
     ),
 )
 
 
-def imported(place: str) -> Any:
-    """Import what ``module:name`` names."""
+def load_object(place: str) -> Any:
+    """Import the object at ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
 def families() -> dict[str, Family]:
-    """Name -> every family, those of installed packages last."""
+    """Name -> every family; those of installed packages come last."""
     built_in = {one.name: one for one in BUILT_IN}
     return built_in | {
         entry.name: _family(entry.name, entry.load())
@@ -84,37 +135,132 @@ def families() -> dict[str, Family]:
     }
 
 
-def family(kind: str) -> Family:
-    """Find a family; WorkspaceError when no installed package has it."""
+def family(name: str) -> Family:
+    """Find a family. Raises WorkspaceError if no installed package provides it."""
     for one in BUILT_IN:
-        if one.name == kind:
+        if one.name == name:
             return one
-    for entry in entry_points(group=GROUP, name=kind):
-        return _family(kind, entry.load())
+    for entry in entry_points(group=GROUP, name=name):
+        return _family(name, entry.load())
     raise WorkspaceError(
-        f"no installed package provides rankers of the kind {kind!r}; install the one that trained it"
+        f"no installed package provides rankers of the family {name!r}; install the one that trained it"
     )
 
 
-def _family(kind: str, brought: Family | type[Ranker]) -> Family:
-    return brought if isinstance(brought, Family) else Family(kind, (), brought)
-
-
-def maker(ranker: str) -> Family | None:
-    """Find the family that makes a ranker of this name unless told otherwise.
-
-    >>> maker("lsi").name, maker("dense").name, maker("bm25")
-    ('projection', 'dense', None)
-    """
-    found = (one for one in families().values() if ranker in one.rankers and one.training is not None)
-    return next(found, None)
+def _family(name: str, loaded: Family | type[Ranker]) -> Family:
+    return loaded if isinstance(loaded, Family) else Family(name, (), loaded)
 
 
 def load_ranker(folder: Path) -> Ranker:
-    """Load the ranker that was saved in ``folder``, whatever its family."""
+    """Load the ranker that was saved in ``folder``, of any family."""
     try:
-        kind = parse_json((folder / "ranker.json").read_text("utf-8"))["kind"]
+        name = parse_json((folder / "ranker.json").read_text("utf-8"))["family"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        none = WorkspaceError(f"{folder}: no readable ranker ({error}); train it again")
-        raise trouble(error, folder) or none from error
-    return family(kind).ranker_class().load(folder)
+        raise unreadable(folder, error) from error
+    return family(name).ranker_class().load(folder)
+
+
+def trainable() -> dict[str, Family]:
+    """Variant -> its family, for all that ``rerank train`` trains."""
+    return {variant: one for one in families().values() if one.fitter for variant in one.rankers}
+
+
+def families_of(variants: Iterable[str]) -> dict[str, Family]:
+    """Variant -> its family. Raises UsageError for variants that cannot be trained, or for none.
+
+    >>> {name: family.name for name, family in families_of(["s2net", "text"]).items()}
+    {'s2net': 'projection', 'text': 'cnn'}
+    """
+    known, variants = trainable(), list(variants)
+    if not variants:
+        raise UsageError(f"no ranker is named; choose from {', '.join(known)}")
+    for name in variants:
+        if name not in known:
+            raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(known)}")
+    return {name: known[name] for name in variants}
+
+
+def configurations(
+    variants: Iterable[str], config: Options | Mapping[str, Any] | None = None, preset: str | None = None
+) -> dict[str, Options]:
+    """Family -> its options, for rankers by their variants.
+
+    config: the options of one family; or option -> value, ``FAMILY.OPTION`` -> value, and family -> its
+        options or a mapping of them.
+    preset: of the families that have it.
+
+    Raises UsageError for a preset or an option that none of these rankers reads, and for an option with a
+    different meaning in two of the families.
+
+    >>> configurations(["lsi", "text"], {"epochs": 3, "projection": {"dim": 50}})["projection"].dim
+    50
+    >>> configurations(["lsi"], {"gamma": 3})
+    Traceback (most recent call last):
+        ...
+    rerank.errors.UsageError: --gamma has no effect with lsi; it is a setting of s2net, dense
+    """
+    chosen = families_of(variants)
+    classes = {one.name: one.options_class() for one in chosen.values()}
+    if preset is not None and not any(preset in one.presets for one in classes.values()):
+        known = dict.fromkeys(name for one in classes.values() for name in one.presets)
+        raise UsageError(f"--preset {preset!r} is none of {', '.join(chosen)}; there are {', '.join(known)}")
+    if isinstance(config, Options):
+        name = next((name for name, one in classes.items() if isinstance(config, one)), None)
+        if name is None:
+            raise UsageError(f"a {type(config).__name__} is no configuration of {', '.join(chosen)}")
+        config = {name: config}
+    own, shared = _by_family(config or {}, chosen, classes)
+    made = {}
+    for name, one in classes.items():
+        given = own[name]
+        if isinstance(given, Options):
+            check(given)
+            made[name] = given
+            continue
+        values = over(shared[name], given, options_of(one))
+        for option in values:
+            _readers(option, {variant: of for variant, of in chosen.items() if of.name == name})
+        made[name] = build(one, values, preset if preset in one.presets and preset else "default")
+    return made
+
+
+def _by_family(
+    config: Mapping[str, Any], chosen: Mapping[str, Family], classes: Mapping[str, type[Options]]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Family -> options that are given to it; and family -> options that are given without a family."""
+    own: dict[str, Any] = {name: {} for name in classes}
+    shared: dict[str, dict[str, Any]] = {name: {} for name in classes}
+    known = families()
+    for key, value in config.items():
+        name, _, option = key.partition(".")
+        if name not in known:
+            for reader in _readers(key, chosen):
+                shared[reader][key] = value
+        elif name not in classes:
+            raise UsageError(f"settings of {name} have no effect with {', '.join(chosen)}; leave them out")
+        elif isinstance(value, Options):
+            own[name] = value
+        else:
+            own[name] = over(own[name], {option: value} if option else value, options_of(classes[name]))
+    return own, shared
+
+
+def _readers(option: str, chosen: Mapping[str, Family]) -> list[str]:
+    """Families that read an option for these rankers. Raises UsageError if none or several do."""
+    readers = list(dict.fromkeys(one.name for variant, one in chosen.items() if one.reads(option, variant)))
+    if not readers:
+        others = [variant for variant, one in trainable().items() if one.reads(option, variant)]
+        if not others:
+            raise unknown_option(
+                option, {o.name for one in chosen.values() for o in options_of(one.options_class())}
+            )
+        raise UsageError(
+            f"{option_name(option)} has no effect with {', '.join(chosen)}; it is a setting of"
+            f" {', '.join(others)}"
+        )
+    if len(readers) > 1 and option not in SHARED:
+        raise UsageError(
+            f"{option_name(option)} means one thing for {readers[0]} and another for {readers[1]}; give it"
+            f" to one of them as {readers[0]}.{option}, or train them one after the other"
+        )
+    return readers

@@ -24,7 +24,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.registry import load_ranker
 
 Record = dict[str, Any]
-"""What ``NAME.json`` says: ``version``, ``kind``, ``role``, and ``files``: name -> size and CRC-32."""
+"""What ``NAME.json`` says: ``version``, ``family``, ``variant``, and ``files``: name -> size and CRC-32."""
 
 Needed = Callable[[], Mapping[str, Collection[str]] | None]
 """Gives ranker -> versions that stacks were tuned with; None where that cannot be told, and all stay."""
@@ -36,7 +36,7 @@ _PATIENCE = 60.0  # seconds to wait for another installation, which takes a mome
 _TRIES = 100  # to load a ranker that others keep replacing
 
 
-class Installed:
+class RankerStore:
     """The folder ``rankers`` of a workspace.
 
     not_trained: gives the error for a ranker that there is not. needed: the older versions that stay.
@@ -153,8 +153,8 @@ class Installed:
                 raise UsageError(f"{final} holds {name}; call the ranker, or its version, something else")
         record: Record = {
             "version": ranker.version,
-            "kind": ranker.kind,
-            "role": ranker.role or ranker.name,
+            "family": ranker.family,
+            "variant": ranker.variant or ranker.name,
         }
         fresh = self._unnamed(ranker.name)
         try:
@@ -205,7 +205,7 @@ class Installed:
 
 def _record(read: Mapping[str, Any]) -> Record:
     """A record as it was read; ValueError where it names what is not in its folder."""
-    record: Record = {key: str(read[key]) for key in ("version", "kind", "role")}
+    record: Record = {key: str(read[key]) for key in ("version", "family", "variant")}
     if not re.fullmatch(VERSION, record["version"]):
         raise ValueError(f"{record['version']!r} is no version")
     record["files"] = dict(read.get("files", {}))

@@ -79,7 +79,7 @@ def it_says_what_it_is(on: Checked) -> None:
     finite numbers, the lower first.
     """
     ranker = on.ranker
-    for about in ("kind", "name", "version"):
+    for about in ("family", "name", "version"):
         text = getattr(ranker, about, "")
         true(isinstance(text, str) and text, f"{about} is {text!r}")
         true(
@@ -204,10 +204,10 @@ def what_was_saved_is_the_same(on: Checked) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "ranker"
         on.ranker.save(folder)
-        same(json.loads((folder / "ranker.json").read_text("utf-8"))["kind"], on.ranker.kind, "kind")
+        same(json.loads((folder / "ranker.json").read_text("utf-8"))["family"], on.ranker.family, "family")
         loaded = type(on.ranker).load(folder)
         reads = ("uses_text", "uses_categories")
-        for about in ("kind", "name", "version", "bounds", *reads, "retrieves", "passages"):
+        for about in ("family", "name", "version", "bounds", *reads, "retrieves", "passages"):
             found, wanted = getattr(loaded, about), getattr(on.ranker, about)
             same(found if about != "bounds" else tuple(found), wanted, about)
         features = on.features
@@ -272,7 +272,7 @@ def check_ranker(
     Raises AssertionError for the first broken rule, with its name, its text and the difference.
 
     >>> class Year(Ranker):
-    ...     kind, name, version, bounds = "year", "year", "1", (0.0, 3000.0)
+    ...     family, name, version, bounds = "year", "year", "1", (0.0, 3000.0)
     ...     def encode_documents(self, documents):
     ...         return np.array([[d.extra.get("year", 0)] for d in documents], dtype=np.float32)
     ...     def encode_query(self, query):
@@ -281,7 +281,7 @@ def check_ranker(
     ...         return features[:, 0].astype(np.float64)
     ...     def save(self, folder):
     ...         folder.mkdir(parents=True, exist_ok=True)
-    ...         (folder / "ranker.json").write_text(json.dumps({"kind": self.kind}))
+    ...         (folder / "ranker.json").write_text(json.dumps({"family": self.family}))
     ...     @classmethod
     ...     def load(cls, folder):
     ...         return cls()

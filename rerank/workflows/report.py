@@ -10,7 +10,7 @@ from rerank.errors import UsageError
 from rerank.files import check_output, write_text
 from rerank.formats import read_qrels
 from rerank.inputs import Judgments, Queries, as_queries
-from rerank.rankers.registry import imported
+from rerank.rankers.registry import load_object
 from rerank.report_page.tables import EvaluationReport
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.evaluated import remembered
@@ -70,5 +70,5 @@ def report(
     settings = {key: value for key, value in last.items() if key in takes} | how
     stacks = (name,) if name is not None else last.get("stacks", (workspace.default_stack,))
     found = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
-    write_text(out, imported(PAGE)(workspace, found, queries, split), follow=True)
+    write_text(out, load_object(PAGE)(workspace, found, queries, split), follow=True)
     return found

@@ -11,29 +11,29 @@ from rerank.config import values_of
 from rerank.errors import BusyError, UsageError, option_name
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.rankers.registry import Family
+from rerank.rankers.registry import Family, Fitter, Source, configurations, families_of
 from rerank.rankers.training.data import TrainingData
-from rerank.rankers.training.registry import Fitted, Fitter, Job, Source, Training, chosen, configurations
+from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.rankers.training.unfinished import check_settings
 from rerank.records import LabeledPair, Query
 from rerank.workflows.ingest import encode
 from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 
-Makers = Mapping[str, tuple[Family, Training]]
-"""Ranker -> its family, and how the family is trained."""
+Makers = Mapping[str, Family]
+"""Variant -> its family."""
 
 
 @dataclass(frozen=True)
 class FittedReport:
-    """One ranker that was fitted; for the other fields see :class:`rerank.rankers.training.registry.Fitted`.
+    """One fitted ranker; for the other fields see :class:`rerank.rankers.training.job.TrainingResult`.
 
-    name, family, role, version: what it is called, and which of its family's rankers it is.
+    variant: which ranker of its family it is.
     """
 
     name: str
     family: str
-    role: str
+    variant: str
     version: str
     epoch: int
     epochs: int
@@ -48,10 +48,10 @@ class FittedReport:
     curve: Sequence[tuple[int, float | None, float | None]] = field(repr=False)
 
     @classmethod
-    def of(cls, fitted: Fitted, family: str, role: str) -> FittedReport:
+    def of(cls, fitted: TrainingResult, family: str, variant: str) -> FittedReport:
         """Describe what was fitted."""
-        values = {name: value for name, value in vars(fitted).items() if name not in ("ranker", "settle")}
-        return cls(fitted.ranker.name, family, role, fitted.ranker.version, **values)
+        values = {name: value for name, value in vars(fitted).items() if name not in ("ranker", "cleanup")}
+        return cls(fitted.ranker.name, family, variant, fitted.ranker.version, **values)
 
     def history(self) -> dict[str, Any]:
         """How it was trained, in JSON's values: what is kept beside the ranker, to be drawn."""
@@ -126,12 +126,12 @@ def train(
     names, queries = list(dict.fromkeys(as_list(names))), as_queries(queries)
     qrels = None if qrels is None else as_qrels(qrels)
     dev_qrels = None if dev_qrels is None else as_qrels(dev_qrels)
-    makers = chosen(names)
+    makers = families_of(names)
     if as_name is not None and len(names) != 1:
         raise UsageError(f"{as_name!r} names one ranker, and {len(names)} are to be trained; name one")
-    called = {role: as_name or role for role in names}
-    for role, (family, _) in makers.items():
-        workspace.check_name(called[role], family.name, role)
+    called = {variant: as_name or variant for variant in names}
+    for variant, family in makers.items():
+        workspace.check_name(called[variant], family.name, variant)
     given: dict[Source, bool] = {
         "judgments": qrels is not None,
         "pairs": bool(pairs),
@@ -144,7 +144,7 @@ def train(
     _check_resumed(makers, called, configs, left, restart=restart)
     progress, report = progress or Progress(), TrainReport()
     data: TrainingData | None = None
-    if any({"judgments", "pairs"} & {*training.learns_from} for _, training in makers.values()):
+    if any({"judgments", "pairs"} & {*family.learns_from} for family in makers.values()):
         inputs = Inputs(
             queries=queries,
             qrels=qrels,
@@ -157,7 +157,7 @@ def train(
             seed=next((one.seed for one in configs.values() if hasattr(one, "seed")), 0),
         )
         data = training_data(workspace, inputs, report, progress)
-    job = Job(workspace.engine, data, left, restart, progress, (labeled, dev_labeled))
+    job = TrainingJob(workspace.engine, data, left, restart, progress, (labeled, dev_labeled))
     _fit(workspace, job, makers, called, configs, report)
     if report.rankers and not report.rankers[-1].interrupted:
         try:
@@ -169,18 +169,20 @@ def train(
 
 def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bool) -> None:
     """Raise UsageError if a ranker gets nothing to learn from, or something is given that none reads."""
-    for role, (_, training) in makers.items():
-        if "labeled pairs" in training.learns_from and not given["labeled pairs"]:
+    for variant, family in makers.items():
+        if "labeled pairs" in family.learns_from and not given["labeled pairs"]:
             raise UsageError(
-                f"{role} is trained on labeled pairs; give --pairs, and --dev-pairs to measure by"
+                f"{variant} is trained on labeled pairs; give {option_name('pairs')}, and"
+                f" {option_name('dev_pairs')} to measure by"
             )
-        if not any(given[source] for source in training.learns_from):
-            pairs_too = "pairs" in training.learns_from
+        if not any(given[source] for source in family.learns_from):
+            pairs_too = "pairs" in family.learns_from
             raise UsageError(
-                f"{role} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
-                f" --queries and --qrels" + (", or --pairs" if pairs_too else "")
+                f"{variant} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
+                f" {option_name('queries')} and {option_name('qrels')}"
+                + (f", or {option_name('pairs')}" if pairs_too else "")
             )
-    read = {source for _, training in makers.values() for source in training.learns_from}
+    read = {source for family in makers.values() for source in family.learns_from}
     settings: dict[Source, str] = {"judgments": "qrels", "pairs": "pairs", "labeled pairs": "labeled"}
     unread = [setting for source, setting in settings.items() if given[source] and source not in read]
     if dev_labeled and "labeled pairs" not in read:
@@ -193,16 +195,16 @@ def _check_resumed(
     makers: Makers, called: Mapping[str, str], configs: Mapping[str, Any], left: Path, *, restart: bool
 ) -> None:
     """Raise UsageError if an interrupted training has other settings, or there is none to discard."""
-    resumed = [role for role, (_, training) in makers.items() if role in training.resumes]
+    resumed = [variant for variant, family in makers.items() if family.resumes]
     if restart and not resumed:
-        raise UsageError(f"--restart has no effect with {', '.join(makers)}; leave it out")
-    for role in [] if restart else resumed:
-        check_settings(left, called[role], role, values_of(configs[makers[role][0].name]))
+        raise UsageError(f"{option_name('restart')} has no effect with {', '.join(makers)}; leave it out")
+    for variant in [] if restart else resumed:
+        check_settings(left, called[variant], variant, values_of(configs[makers[variant].name]))
 
 
 def _fit(
     workspace: Workspace,
-    job: Job,
+    job: TrainingJob,
     makers: Makers,
     called: Mapping[str, str],
     configs: Mapping[str, Any],
@@ -210,28 +212,28 @@ def _fit(
 ) -> None:
     """Fit the rankers one after the other and put each in use, until one is interrupted."""
     fitters: dict[str, Fitter] = {}
-    for role, (family, training) in makers.items():
+    for variant, family in makers.items():
         try:
             if family.name not in fitters:
-                fitters[family.name] = training.fitter_of(job, configs[family.name])
-            fitted = fitters[family.name].fit(role, called[role])
+                fitters[family.name] = family.make_fitter(job, configs[family.name])
+            fitted = fitters[family.name].fit(variant, called[variant])
         except KeyboardInterrupt as error:
             names = list(makers)
-            rest = names[names.index(role) + 1 :]
+            rest = names[names.index(variant) + 1 :]
             raise KeyboardInterrupt(
-                _interruption(str(error) or f"interrupted in {role}", report, rest)
+                _interruption(str(error) or f"interrupted in {variant}", report, rest)
             ) from None
-        described = FittedReport.of(fitted, family.name, role)
+        described = FittedReport.of(fitted, family.name, variant)
         if job.data is not None:  # which one, since a workspace has two
             measure = described.measure.replace("the first stage", job.data.first_stage)
             described = replace(described, measure=measure)
-        seen = report.seen if "judgments" in training.learns_from else None
+        seen = report.seen if "judgments" in family.learns_from else None
         workspace.install(fitted.ranker, seen, described.history())
-        fitted.settle()
+        fitted.cleanup()
         report.rankers.append(described)
         if fitted.interrupted:
             job.progress.say(
-                f"interrupted: kept {fitted.unit} {fitted.epoch} of {called[role]}, the best so far"
+                f"interrupted: kept {fitted.unit} {fitted.epoch} of {called[variant]}, the best so far"
             )
             break
 

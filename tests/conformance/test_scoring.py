@@ -24,7 +24,7 @@ QUERY = Query("q", "tree")
 class Words(Ranker):
     """Score: how many words a document has."""
 
-    kind, name, version, bounds = "words", "words", "v1", (0.0, 1000.0)
+    family, name, version, bounds = "words", "words", "v1", (0.0, 1000.0)
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[len(document.text.split()), 1] for document in documents], np.float16)

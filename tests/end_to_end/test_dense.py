@@ -62,7 +62,7 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     report = run("train", "dense", *options(tiny, "--steps", 30, "--json"), "-w", linked).json
     assert report["encoded"] == {"dense": 49}
     (trained,) = report["rankers"]
-    assert (trained["name"], trained["family"], trained["role"]) == ("dense", "dense", "dense")
+    assert (trained["name"], trained["family"], trained["variant"]) == ("dense", "dense", "dense")
     found = trained["details"]
     assert found["unknown"] == found["self_links"] == found["duplicates"] == found["without_text"] == 1
     assert found["history"][0]["step"] == 0

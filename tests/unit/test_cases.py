@@ -21,7 +21,7 @@ TOPICS = ("a", "b", "c")
 class Same(Ranker):
     """Score: how many categories query and document share. Without any it is 0 for all."""
 
-    kind, name, version, bounds, uses_categories = "same", "same", "v1", (0.0, 3.0), True
+    family, name, version, bounds, uses_categories = "same", "same", "v1", (0.0, 3.0), True
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[c in d.categories for c in TOPICS] for d in documents], np.float32)

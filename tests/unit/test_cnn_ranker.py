@@ -236,8 +236,8 @@ def test_ids_of_a_record_are_readable(tmp_path):
     ranker, _ = make("text")
     ranker.save(tmp_path / "r")
     record = json.loads((tmp_path / "r" / "ranker.json").read_text())
-    assert {"kind", "name", "version", "head", "trained"} <= set(record)
-    assert (record["kind"], record["name"], record["version"]) == ("cnn", "text", "v1")
+    assert {"family", "name", "version", "head", "trained"} <= set(record)
+    assert (record["family"], record["name"], record["version"]) == ("cnn", "text", "v1")
 
 
 DAMAGE = {
@@ -272,13 +272,21 @@ def test_a_damaged_ranker_is_said(tmp_path, file, damage):
     [
         lambda record: record.pop("head"),
         lambda record: record.update(head="linear"),
-        lambda record: record.update(role="texts"),
+        lambda record: record.update(variant="texts"),
         lambda record: record.update(towers=[]),
         lambda record: record["towers"].update({"query.text": 3}),
         lambda record: record["towers"].pop("query.text"),
         lambda record: record["towers"].update({"nowhere": {}}),
     ],
-    ids=["no head", "unknown head", "unknown role", "towers", "tower", "a tower missing", "a strange tower"],
+    ids=[
+        "no head",
+        "unknown head",
+        "unknown variant",
+        "towers",
+        "tower",
+        "a tower missing",
+        "a strange tower",
+    ],
 )
 def test_a_record_of_the_wrong_shape_is_said(tmp_path, change):
     ranker, _ = make("joint", "mlp")
@@ -291,10 +299,10 @@ def test_a_record_of_the_wrong_shape_is_said(tmp_path, change):
         load_ranker(folder)
 
 
-def test_a_kind_that_is_not_installed(tmp_path):
-    (tmp_path / "ranker.json").write_text('{"kind": "transformer"}')
+def test_a_family_that_is_not_installed(tmp_path):
+    (tmp_path / "ranker.json").write_text('{"family": "transformer"}')
     with pytest.raises(
-        WorkspaceError, match="no installed package provides rankers of the kind 'transformer'"
+        WorkspaceError, match="no installed package provides rankers of the family 'transformer'"
     ):
         load_ranker(tmp_path)
     assert family("cnn").ranker_class() is CnnRanker

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import NotTrainedError, UsageError
 from rerank.rankers import registry
-from rerank.rankers.training.registry import configurations
+from rerank.rankers.registry import configurations
 from rerank.records import Document
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
@@ -21,10 +21,10 @@ import numpy as np
 from rerank import Ranker
 from rerank.config import Natural, Options, option
 from rerank.rankers.registry import Family
-from rerank.rankers.training.registry import Fitted, Training
+from rerank.rankers.training.job import TrainingResult
 
 class YearRanker(Ranker):
-    kind, role, bounds = "year", "year", (0.0, 3000.0)
+    family, variant, bounds = "year", "year", (0.0, 3000.0)
     def __init__(self, name, newest):
         self.name, self.newest, self.version = name, newest, str(newest)
     def encode_documents(self, documents):
@@ -35,7 +35,7 @@ class YearRanker(Ranker):
         return features[:, 0].astype(np.float64)
     def save(self, folder):
         folder.mkdir(parents=True)
-        (folder / "ranker.json").write_text(json.dumps({"kind": "year", "is": [self.name, self.newest]}))
+        (folder / "ranker.json").write_text(json.dumps({"family": "year", "is": [self.name, self.newest]}))
     @classmethod
     def load(cls, folder):
         return cls(*json.loads((folder / "ranker.json").read_text())["is"])
@@ -47,11 +47,10 @@ class YearConfig(Options, frozen=True):
 class YearFitter:
     job: object
     config: YearConfig
-    def fit(self, role, name):
-        return Fitted(YearRanker(name, self.config.newest), 0, 0, None, None, False)
+    def fit(self, variant, name):
+        return TrainingResult(YearRanker(name, self.config.newest), 0, 0, None, None, False)
 
-TRAINING = Training(("links",), YearConfig, "rerank_year:YearFitter")
-FAMILY = Family("year", ("year",), "rerank_year:YearRanker", "rerank_year:TRAINING")
+FAMILY = Family("year", ("year",), YearRanker, ("links",), "rerank_year:YearConfig", "rerank_year:YearFitter")
 """
 
 
@@ -70,7 +69,7 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
     with pytest.raises(NotTrainedError, match=r"train it with `rerank train year`"):
         workspace.ranker("year")
     report = train(workspace, ["year"], config={"newest": 2000}, as_name="age")
-    assert (report.rankers[0].name, report.rankers[0].role, report.encoded) == ("age", "year", {"age": 2})
+    assert (report.rankers[0].name, report.rankers[0].variant, report.encoded) == ("age", "year", {"age": 2})
     found = workspace.ranker("age")
     assert (
         found.score(found.encode_query(None), found.encode_documents(workspace.engine.documents())).max()
@@ -128,7 +127,7 @@ def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, gi
 
 
 def test_what_a_preset_leaves_without_effect_is_said_to_be_the_presets():
-    with pytest.raises(UsageError, match="with --held-out 0, as the preset has it; give that, too, or leave"):
+    with pytest.raises(UsageError, match="with --held-out 0, as the preset has it; give both, or neither"):
         configurations(["dense"], {"patience": 3}, preset="paper")
     given = {"patience": 3, "held_out": 0.1}
     assert configurations(["dense"], given, preset="paper")["dense"].patience == 3

@@ -17,7 +17,7 @@ WORDS = {"lupo": "wolf", "volpe": "fox"}
 class Dictionary(Ranker):
     """Score: whether the document has the Italian word for the query's English one."""
 
-    kind, name, version, bounds = "dictionary", "dictionary", "v1", (0.0, 1.0)
+    family, name, version, bounds = "dictionary", "dictionary", "v1", (0.0, 1.0)
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[word in d.content.split() for word in WORDS] for d in documents], np.float32)

@@ -303,7 +303,7 @@ def test_bad_input(folder, run, tmp_path):
 class Related(Ranker):
     """Relates features itself: one number, the count of words."""
 
-    kind, name, version, bounds, threshold = "related", "related", "1", (0.0, 1.0), 0.75
+    family, name, version, bounds, threshold = "related", "related", "1", (0.0, 1.0), 0.75
 
     def encode_documents(self, documents):
         return np.array([[len(one.title)] for one in documents], np.float32)

@@ -26,7 +26,7 @@ from rerank.stack.stack import Stack
 class Counting(Ranker):
     """Score: (document's words + 10 * its categories that the query has) * scale. Features are fp16."""
 
-    kind = "counting"
+    family = "counting"
 
     def __init__(self, name="count", version="v1", scale=1.0, uses_categories=True):
         self.name, self.version, self.bounds = name, version, (0.0, 1000.0)
@@ -51,7 +51,7 @@ class Counting(Ranker):
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        record = {"kind": self.kind, "name": self.name, "version": self.version, "scale": self.scale}
+        record = {"family": self.family, "name": self.name, "version": self.version, "scale": self.scale}
         (folder / "ranker.json").write_text(json.dumps(record))
 
     @classmethod

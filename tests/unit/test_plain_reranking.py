@@ -28,7 +28,7 @@ AT: dict[str, Any] = {
 class Short(Ranker):
     """Score: how short the document is."""
 
-    kind, name, version, bounds = "short", "short", "v1", (0.0, 1.0)
+    family, name, version, bounds = "short", "short", "v1", (0.0, 1.0)
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[1 / len(d.content)] for d in documents], np.float32)

@@ -114,7 +114,7 @@ def edited(path, **values):
         {"files": {"a\0b": [1, 0]}},
         {"files": {"model.safetensors": "0"}},
         {"files": [1]},
-        {"older": [{"version": "x/../../y", "kind": "cnn", "role": "text"}]},
+        {"older": [{"version": "x/../../y", "family": "cnn", "variant": "text"}]},
         {"older": 3},
     ],
 )

@@ -103,7 +103,7 @@ def test_dense(tiny: str) -> None:
 class Length(Ranker):
     """Score: the inner product of two counts."""
 
-    kind, name, version, bounds, retrieves = "length", "length", "1", (0.0, 1e6), True
+    family, name, version, bounds, retrieves = "length", "length", "1", (0.0, 1e6), True
 
     def encode_documents(self, documents: Any) -> Any:
         return np.array([[len(d.title), len(d.text)] for d in documents], np.float32)
@@ -116,7 +116,7 @@ class Length(Ranker):
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
-        (folder / "ranker.json").write_text('{"kind": "length"}')
+        (folder / "ranker.json").write_text('{"family": "length"}')
 
     @classmethod
     def load(cls, folder: Path) -> Length:
@@ -181,7 +181,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         "what_was_saved_is_the_same",
         {"version": property(lambda self: f"{next(NOW)}")},
     ),
-    "another kind in the file": ("what_was_saved_is_the_same", {"kind": "width"}),
+    "another family in the file": ("what_was_saved_is_the_same", {"family": "width"}),
 }
 
 

@@ -289,14 +289,14 @@ def test_a_damaged_pointer(workspace, content):
 def test_a_ranker_whose_files_are_gone(workspace):
     workspace.install(make_ranker())
     shutil.rmtree(workspace.folder / "rankers" / "text-v1")
-    with pytest.raises(WorkspaceError, match=r"text-v1: no readable ranker .*train it again"):
+    with pytest.raises(WorkspaceError, match=r"text-v1: the ranker cannot be read .*train it again"):
         Workspace.open(workspace.folder).ranker("text")
 
 
 def test_a_name_that_begins_like_another(workspace):
     workspace.install(make_ranker("text", "v1"))
     other = make_ranker("text", "v1", seed=5)
-    other.name, other.role = "text-x", "text"
+    other.name, other.variant = "text-x", "text"
     workspace.install(other)
     leftover = workspace.folder / "rankers" / "text-old"
     leftover.mkdir()

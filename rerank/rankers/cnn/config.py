@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.config import Count, Natural, Options, Positive, option
+from rerank.config import Count, Natural, Options, Positive, build, option
 from rerank.rankers.cnn.sampling import Negatives
-from rerank.rankers.training.registry import Training
 
 _TEXT = ("text", "joint")
 _META = ("meta", "joint")
 
 
+MLP: dict[str, Any] = {
+    "width": 4,
+    "importance": False,
+    "mean": False,
+    "tune_embeddings": False,
+    "dropout": 0.5,
+    "batch": 256,
+    "negatives": 4,
+    "rate": 1e-3,
+}
+PAPER: dict[str, Any] = {
+    **MLP,
+    "head": "mlp",
+    "filters": 256,
+    "hidden": (1600,) * 4,
+    "epochs": 20,
+    "epoch_by": "pool-random",
+    "patience": 20,
+    "sampling": "random",
+    "walks": 1,
+}
+"""Kuwa et al. 2020, section 5.1: window 4, fixed embeddings of 100 and 30 numbers, an MLP of 4 layers of
+1,600 with dropout 0.5, 4 random irrelevant documents for each relevant one, the best of 20 epochs among
+random documents of the dev queries."""
+
+
 class CnnConfig(Options, frozen=True):
     """Settings of ``text``, ``meta`` and ``joint``; ``implied`` has what follows from the head."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PAPER}
 
     head: Annotated[Literal["cosine", "mlp"], option("how two sides become a score", common=True)] = "cosine"
     width: Annotated[
@@ -69,45 +96,10 @@ class CnnConfig(Options, frozen=True):
         return {name: f"--head {self.head}"}
 
 
-MLP: dict[str, Any] = {
-    "width": 4,
-    "importance": False,
-    "mean": False,
-    "tune_embeddings": False,
-    "dropout": 0.5,
-    "batch": 256,
-    "negatives": 4,
-    "rate": 1e-3,
-}
-PAPER: dict[str, Any] = {
-    **MLP,
-    "head": "mlp",
-    "filters": 256,
-    "hidden": (1600,) * 4,
-    "epochs": 20,
-    "epoch_by": "pool-random",
-    "patience": 20,
-    "sampling": "random",
-    "walks": 1,
-}
-"""Kuwa et al. 2020, section 5.1: window 4, fixed embeddings of 100 and 30 numbers, an MLP of 4 layers of
-1,600 with dropout 0.5, 4 random irrelevant documents for each relevant one, the best of 20 epochs among
-random documents of the dev queries."""
-
-TRAINING = Training(
-    learns_from=("judgments",),
-    config=CnnConfig,
-    fitter="rerank.rankers.cnn.fit:trainer",
-    presets={"default": {}, "paper": PAPER},
-    resumes=("text", "meta", "joint"),
-)
-
-
 def cnn_config(preset: str = "default", head: str | None = None, **given: Any) -> CnnConfig:
     """Return the settings of a preset, with changes.
 
     >>> cnn_config("paper").hidden, cnn_config(head="mlp").batch, cnn_config().head
     ((1600, 1600, 1600, 1600), 256, 'cosine')
     """
-    config: CnnConfig = TRAINING.configure({**({"head": head} if head else {}), **given}, preset)
-    return config
+    return build(CnnConfig, {**({"head": head} if head else {}), **given}, preset)

@@ -26,7 +26,7 @@ from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
-from rerank.rankers.training.registry import Fitted, Job
+from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
 EMBEDDING_RATE = 1e-2
@@ -47,9 +47,9 @@ MEASURES = {
 class CnnTask(Task):
     """One of ``text``, ``meta`` and ``joint`` for the common training loop."""
 
-    def __init__(self, role: str, name: str, inputs: Inputs) -> None:
+    def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
         self.name, self.data, self.config = name, inputs.data, inputs.config
-        data, config, parts = inputs.data, inputs.config, PARTS[role]
+        data, config, parts = inputs.data, inputs.config, PARTS[variant]
         towers = {
             side: [TorchTower(inputs.embeddings[side, part], config, part) for part in parts]
             for side in SIDES
@@ -146,7 +146,7 @@ class CnnTask(Task):
         return torch.cat([self.model.encode(side, [part.take(one) for part in tokens]) for one in chunks])
 
 
-def trainer(job: Job, config: CnnConfig) -> CnnTrainer:
+def trainer(job: TrainingJob, config: CnnConfig) -> CnnTrainer:
     """Make the trainer of a job."""
     assert job.data is not None
     return CnnTrainer(job.data, config, job.progress, job.folder, restart=job.restart)
@@ -172,17 +172,17 @@ class CnnTrainer:
         self.folder, self.restart = folder, restart
         self.inputs = Inputs(data, config, self.progress)
 
-    def fit(self, role: str, name: str = "") -> Fitted:
+    def fit(self, variant: str, name: str = "") -> TrainingResult:
         """Fit one ranker; raises TrainingError if the data cannot teach it anything."""
-        config, name = self.config, name or role
-        for part in PARTS[role]:
+        config, name = self.config, name or variant
+        for part in PARTS[variant]:
             self.inputs.prepare(part)
         torch.manual_seed(config.seed)
-        task = CnnTask(role, name, self.inputs)
+        task = CnnTask(variant, name, self.inputs)
         checkpoint = None
         if self.folder is not None:
-            key = identity(self.data, config, role)
-            checkpoint = Checkpoint(self.folder / name, key, role, values_of(config))
+            key = identity(self.data, config, variant)
+            checkpoint = Checkpoint(self.folder / name, key, variant, values_of(config))
             if self.restart:
                 checkpoint.discard()
         each = task.steps_per_epoch
@@ -198,20 +198,20 @@ class CnnTrainer:
         epoch, value = run.best // each, run.kept.value
         assert value is not None
         trained = {"epoch": epoch, "dev": round(value, 6)}
-        return Fitted(
-            self._ranker(role, name, task.model, trained),
+        return TrainingResult(
+            self._ranker(variant, name, task.model, trained),
             epoch,
             -(-run.steps // each),
             value,
             task.first_stage,
             run.interrupted,
-            measure={**MEASURES, "weighted": Fitted.measure}[config.epoch_by],
-            without="of the first stage" if config.epoch_by == "alone" else Fitted.without,
+            measure={**MEASURES, "weighted": TrainingResult.measure}[config.epoch_by],
+            without="of the first stage" if config.epoch_by == "alone" else TrainingResult.without,
             curve=[(one.step // each, one.loss, one.value) for one in run.history],
-            settle=checkpoint.discard if checkpoint and not run.interrupted else dict,
+            cleanup=checkpoint.discard if checkpoint and not run.interrupted else dict,
         )
 
-    def _ranker(self, role: str, name: str, model: TorchRanker, trained: dict[str, Any]) -> CnnRanker:
+    def _ranker(self, variant: str, name: str, model: TorchRanker, trained: dict[str, Any]) -> CnnRanker:
         """Convert a model to NumPy."""
         vocabularies: dict[int, Vocabulary] = {}
 
@@ -227,7 +227,7 @@ class CnnTrainer:
 
         query, document = towers("query", model.query), towers("document", model.document)
         head = model.head()
-        digest = hashlib.sha256(f"{role} {head.name}".encode())
+        digest = hashlib.sha256(f"{variant} {head.name}".encode())
         for tower in [*query, *document]:
             digest.update("\0".join(tower.vocabulary.names).encode())
             for array in (tower.vectors, tower.importance, tower.filters, tower.bias):
@@ -235,12 +235,12 @@ class CnnTrainer:
         for array in head.arrays().values():
             digest.update(np.ascontiguousarray(array).tobytes())
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        return CnnRanker(name, digest.hexdigest()[:16], query, document, head, record, role)
+        return CnnRanker(name, digest.hexdigest()[:16], query, document, head, record, variant)
 
 
-def identity(data: TrainingData, config: CnnConfig, role: str) -> str:
+def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
     """Hash everything that a training depends on."""
-    settings = [role, values_of(config), data.first_stage, data.category_edges, data.query_category_edges]
+    settings = [variant, values_of(config), data.first_stage, data.category_edges, data.query_category_edges]
     digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
     for corpus in (data.documents, data.queries, data.query_text):
         if corpus is not None:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from rerank.arrays import map_arrays
 from rerank.categories import CategoryNames
 from rerank.files import parse_json, write_bytes, write_text
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
-from rerank.rankers.damage import unreadable
 from rerank.records import Document, Query
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
@@ -28,13 +27,13 @@ PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joi
 class CnnRanker(Ranker):
     """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head over them.
 
-    query, document: one tower for each part of the ranker, in the order of ``PARTS[role]``.
-    role: which of the three it is; its name unless told otherwise.
+    query, document: one tower for each part of the ranker, in the order of ``PARTS[variant]``.
+    variant: which of the three it is; its name unless told otherwise.
 
     The stored features are fp16: the projected vector of the cosine head, or U_d c_d of the MLP head.
     """
 
-    kind: ClassVar[str] = "cnn"
+    family: ClassVar[str] = "cnn"
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
 
     name: str
@@ -43,11 +42,11 @@ class CnnRanker(Ranker):
     document: list[Tower]
     head: Head
     trained: Mapping[str, Any]
-    role: str = ""
+    variant: str = ""
 
     def __post_init__(self) -> None:
-        self.role = self.role or self.name
-        self.uses_text, self.uses_categories = "text" in PARTS[self.role], "meta" in PARTS[self.role]
+        self.variant = self.variant or self.name
+        self.uses_text, self.uses_categories = "text" in PARTS[self.variant], "meta" in PARTS[self.variant]
         names = [tower.vocabulary.names for tower in self.query if tower.vocabulary.part == "meta"]
         self.categories = CategoryNames(names[0]) if names else None
         self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
@@ -90,8 +89,8 @@ class CnnRanker(Ranker):
         )
         write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
         record = {
-            "kind": self.kind,
-            "role": self.role,
+            "family": self.family,
+            "variant": self.variant,
             "name": self.name,
             "version": self.version,
             "head": self.head.name,
@@ -125,7 +124,7 @@ class CnnRanker(Ranker):
                     described["mean"],
                 )
                 sides[side].append(tower)
-            parts = PARTS[record["role"]]
+            parts = PARTS[record["variant"]]
             for towers in sides.values():
                 towers.sort(key=lambda tower: parts.index(tower.vocabulary.part))
                 if [tower.vocabulary.part for tower in towers] != list(parts):
@@ -139,7 +138,7 @@ class CnnRanker(Ranker):
                 sides["document"],
                 head,
                 record["trained"],
-                record["role"],
+                record["variant"],
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(folder, error) from error

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.config import Count, NonNegative, Positive, option
+from rerank.config import Count, NonNegative, Positive, build, option
 from rerank.errors import option_name
 from rerank.rankers.concept.graph import Concentration
 from rerank.rankers.encoder.config import EncoderConfig
-from rerank.rankers.training.registry import Training
 
 Objective = Literal["graph-component", "classifier"]
 Batches = Literal["concepts", "pairs"]
@@ -45,6 +44,8 @@ _MOMENTUM = ("queue", "momentum", "temperature")
 
 class ConceptConfig(EncoderConfig, frozen=True):
     """Options of a training. The preset ``paper`` has those of Ma et al. 2023."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "whole": WHOLE, "paper": PAPER}
 
     epochs: Annotated[Count, option("at most this many", common=True)] = 3
 
@@ -100,15 +101,6 @@ class ConceptConfig(EncoderConfig, frozen=True):
         return found
 
 
-TRAINING = Training(
-    learns_from=("labeled pairs",),
-    config=ConceptConfig,
-    fitter="rerank.rankers.concept.fit:ConceptFitter",
-    presets={"default": {}, "whole": WHOLE, "paper": PAPER},
-    resumes=("concept",),
-)
-
-
 def concept_config(preset: str = "default", **changes: Any) -> ConceptConfig:
     """Return the settings of a preset, with changes; None changes nothing.
 
@@ -118,5 +110,4 @@ def concept_config(preset: str = "default", **changes: Any) -> ConceptConfig:
     (0.2, 0.9999)
     """
     given = {name: value for name, value in changes.items() if value is not None}
-    config: ConceptConfig = TRAINING.configure(given, preset)
-    return config
+    return build(ConceptConfig, given, preset)

@@ -19,7 +19,7 @@ from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.dense.fit import in_memory
 from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.registry import Fitted, Job
+from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.records import LabeledPair
 from rerank.text import plural
 
@@ -34,10 +34,10 @@ class ConceptFitter:
     An interrupted training goes on from its newest checkpoint when it is started again.
     """
 
-    job: Job
+    job: TrainingJob
     config: ConceptConfig
 
-    def fit(self, role: str, name: str) -> Fitted:
+    def fit(self, variant: str, name: str) -> TrainingResult:
         """Fine-tune an encoder, and train its head."""
         job, config, progress = self.job, self.config, self.job.progress
         assert job.labeled is not None
@@ -84,7 +84,7 @@ class ConceptFitter:
         ranker = ConceptRanker.of(name, StoredEncoder.of(fit.encoder), head, threshold, trained)
         decides = next(iter(fit.kept.measures), "nothing")
         drawn = counted["drawn_related"] + counted["drawn_unrelated"]
-        return Fitted(
+        return TrainingResult(
             ranker,
             fit.best,
             fit.steps,

@@ -33,8 +33,8 @@ class ConceptRanker(EncoderRanker):
     The stored features of a document are one vector of length 1, E fp16 numbers; zeros without text.
     """
 
-    kind: ClassVar[str] = "concept"
-    role: ClassVar[str] = "concept"  # type: ignore[misc]
+    family: ClassVar[str] = "concept"
+    variant: ClassVar[str] = "concept"  # type: ignore[misc]
 
     head: Head | None
     threshold: float = 0.5

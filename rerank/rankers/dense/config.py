@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.config import Count, Natural, NonNegative, Positive, Share, option, options_of, over, values_of
+from rerank.config import (
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Share,
+    build,
+    option,
+    options_of,
+    over,
+    values_of,
+)
 from rerank.errors import UsageError, option_name
 from rerank.rankers.dense.triplets import Strategy
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.passages import BEST
 from rerank.rankers.graphs.relations import Relation
-from rerank.rankers.training.registry import Training
 
 Objective = Literal["contrastive", "quintuplet", "cocitation"]
 Positives = Literal["levels", "linked", "cited"]
@@ -77,6 +87,7 @@ class DenseConfig(EncoderConfig, frozen=True):
     The preset ``paper`` has those of Raman et al. 2021, section 4.2, and ``cocitation`` those of Ding et al.
     """
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
 
     passage_tokens: Annotated[
@@ -181,15 +192,6 @@ class DenseConfig(EncoderConfig, frozen=True):
         return found
 
 
-TRAINING = Training(
-    learns_from=("links",),
-    config=DenseConfig,
-    fitter="rerank.rankers.dense.fit:DenseFitter",
-    presets=PRESETS,
-    resumes=("dense",),
-)
-
-
 def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
     """Return the settings of a preset, with changes; None changes nothing.
 
@@ -199,8 +201,7 @@ def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
     (1, 3)
     """
     given = {name: value for name, value in changes.items() if value is not None}
-    config: DenseConfig = TRAINING.configure(given, preset)
-    return config
+    return build(DenseConfig, given, preset)
 
 
 def changed(config: DenseConfig, **changes: Any) -> DenseConfig:

@@ -14,7 +14,7 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.training.registry import Fitted, Job
+from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class DenseFitter:
     An interrupted training goes on from its newest checkpoint when it is started again.
     """
 
-    job: Job
+    job: TrainingJob
     config: DenseConfig
 
-    def fit(self, role: str, name: str) -> Fitted:
+    def fit(self, variant: str, name: str) -> TrainingResult:
         """Fine-tune an encoder."""
         from rerank.rankers.dense.task import DenseTask
 
@@ -97,7 +97,7 @@ class DenseFitter:
         if not fit.best and task.evaluator:
             progress.say(f"no step was better than the untrained encoder: {name} is that one")
         decides = next(iter(fit.kept.measures), "nothing")
-        return Fitted(
+        return TrainingResult(
             ranker,
             fit.best,
             fit.steps,

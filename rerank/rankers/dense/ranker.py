@@ -33,11 +33,11 @@ class DenseRanker(EncoderRanker):
     F * E + 1 bytes.
     """
 
-    kind: ClassVar[str] = "dense"
+    family: ClassVar[str] = "dense"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
     retrieves = True
 
-    role: ClassVar[str] = "dense"  # type: ignore[misc]
+    variant: ClassVar[str] = "dense"  # type: ignore[misc]
 
     passages: int = field()
     best: int = BEST

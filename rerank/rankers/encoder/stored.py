@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
 from rerank.files import parse_json, write_text
-from rerank.rankers.base import Ranker
-from rerank.rankers.damage import unreadable
+from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.transformer import Pooling, TextEncoder
 from rerank.records import Query
@@ -121,8 +120,8 @@ class EncoderRanker(Ranker):
         folder.mkdir(parents=True, exist_ok=True)
         self.stored.encoder.save(folder / "model")
         record = {
-            "kind": self.kind,
-            "role": self.role,
+            "family": self.family,
+            "variant": self.variant,
             "name": self.name,
             "version": self.version,
             "width": self.width,
@@ -138,7 +137,7 @@ class EncoderRanker(Ranker):
         """Read ``ranker.json``; the model is loaded when a text has to be encoded."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
-            del record["kind"], record["role"]
+            del record["family"], record["variant"]
             if not (folder / "model" / "config.json").is_file():
                 raise ValueError("its model is missing")
             return cls(**cls.own_fields(record, folder), folder=folder)

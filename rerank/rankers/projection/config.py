@@ -11,7 +11,6 @@ from msgspec import Meta
 from rerank.config import Count, Natural, NonNegative, Options, Share, option
 from rerank.errors import UsageError
 from rerank.rankers.projection.s2net import MOST_GAMMA
-from rerank.rankers.training.registry import Training
 
 INITS = ("auto", "random", "cllsi", "opca", "lsi")
 """Starts of S2Net, other than a fitted projection."""
@@ -83,10 +82,3 @@ class ProjectionConfig(Options, frozen=True):
     def unread(self) -> Mapping[str, str]:
         """Options without effect -> the option that is the reason."""
         return {} if self.judged else {"hard": "--judged 0"}
-
-
-TRAINING = Training(
-    learns_from=("judgments", "pairs"),
-    config=ProjectionConfig,
-    fitter="rerank.rankers.projection.fit:trainer",
-)

@@ -20,7 +20,7 @@ from rerank.rankers.projection.s2net import Comparisons, Matrix, S2Net, anchored
 from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.data import TrainingData
-from rerank.rankers.training.registry import Fitted, Job
+from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
 CHECK, LEAST, PATIENCE = 5, 20, 4
@@ -50,7 +50,7 @@ class Best:
     history: list[tuple[int, float | None, float]] = field(default_factory=list)
 
 
-def trainer(job: Job, config: ProjectionConfig) -> ProjectionTrainer:
+def trainer(job: TrainingJob, config: ProjectionConfig) -> ProjectionTrainer:
     """Make the trainer of a job."""
     assert job.data is not None
     return ProjectionTrainer(job.data, config, job.progress)
@@ -77,33 +77,33 @@ class ProjectionTrainer:
             self._vectors = Vectors(self.data, self.config, self.progress)
         return self._vectors
 
-    def fit(self, role: str, name: str = "") -> Fitted:
+    def fit(self, variant: str, name: str = "") -> TrainingResult:
         """Fit one ranker; raises TrainingError if the data cannot teach it anything."""
-        name = name or role
-        if role == "s2net":
+        name = name or variant
+        if variant == "s2net":
             return self._s2net(name)
-        matrix = self._spectral(f"fit {name}", role, self.vectors.pairs, self.config.dim)
+        matrix = self._spectral(f"fit {name}", variant, self.vectors.pairs, self.config.dim)
         if matrix.shape[1] < self.config.dim:
             self.progress.say(
                 f"{name}: the data have {plural(matrix.shape[1], 'dimension[|s]')} of the"
                 f" {self.config.dim} asked for; it keeps those"
             )
         best = Best(matrix, *self.vectors.measure(matrix))
-        return self._fitted(role, name, best, {})
+        return self._fitted(variant, name, best, {})
 
-    def _spectral(self, title: str, role: str, pairs: Pairs, dim: int) -> Matrix:
+    def _spectral(self, title: str, variant: str, pairs: Pairs, dim: int) -> Matrix:
         """Solve the eigenvalue problem of a ranker: (V, k), for ``cca`` (2 V, k), k at most ``dim``."""
         config = self.config
         sides = pairs.queries, pairs.partners
         with self.progress.step(title):
-            if role == "lsi":
+            if variant == "lsi":
                 return lsi(self.vectors.collection(), dim, seed=config.seed)
-            if role == "cca":
+            if variant == "cca":
                 return cca(*apart(*sides), dim, seed=config.seed)
-            solve = {"cllsi": cllsi, "opca": opca}[role]
+            solve = {"cllsi": cllsi, "opca": opca}[variant]
             return solve(*sides, dim, seed=config.seed)
 
-    def _s2net(self, name: str) -> Fitted:
+    def _s2net(self, name: str) -> TrainingResult:
         pairs, config = self.vectors.pairs, self.config
         dim, size = config.dim, len(self.vectors.terms.names)
         if dim > size:
@@ -222,7 +222,7 @@ class ProjectionTrainer:
             else:
                 return  # no step reduces the loss
 
-    def _fitted(self, role: str, name: str, best: Best, trained: dict[str, Any]) -> Fitted:
+    def _fitted(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
         """Store a matrix as a ranker. The scale does not change cosines, but fp16 needs one near 1."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
@@ -232,12 +232,12 @@ class ProjectionTrainer:
         if len(stored) > size:
             document = Side(terms, stored[size:])
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        ranker = Projection(name, query, document, record, role=role)
-        measure, without = Fitted.measure, Fitted.without
+        ranker = Projection(name, query, document, record, variant=variant)
+        measure, without = TrainingResult.measure, TrainingResult.without
         if not self.data.dev:
             measure, without = "mean reciprocal rank of dev pairs", "by terms"
         counts = best.iteration, best.iterations, best.measure, best.first, best.interrupted
-        return Fitted(ranker, *counts, measure, without, "iteration", curve=best.history)
+        return TrainingResult(ranker, *counts, measure, without, "iteration", curve=best.history)
 
 
 def apart(queries: Any, documents: Any) -> tuple[Any, Any]:

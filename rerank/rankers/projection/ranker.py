@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from rerank.arrays import map_arrays, to_float32
 from rerank.errors import WorkspaceError
 from rerank.files import parse_json, write_bytes, write_text
-from rerank.rankers.base import Ranker
-from rerank.rankers.damage import unreadable
+from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
 from rerank.text import plural
@@ -43,7 +42,7 @@ class Projection(Ranker):
 
     query, document: the two sides; the same object if one matrix serves both.
     trained: how it was fitted, for people to read.
-    role: which of the five rankers it is; by default its name.
+    variant: which of the five rankers it is; by default its name.
 
     The stored features are the documents' projected vectors of length 1, k fp16 numbers.
 
@@ -55,7 +54,7 @@ class Projection(Ranker):
     [1.0, 0.0]
     """
 
-    kind: ClassVar[str] = "projection"
+    family: ClassVar[str] = "projection"
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
     retrieves = True
 
@@ -64,10 +63,10 @@ class Projection(Ranker):
     document: Side
     trained: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
-    role: str = ""
+    variant: str = ""
 
     def __post_init__(self) -> None:
-        self.role = self.role or self.name
+        self.variant = self.variant or self.name
         self.version = self.version or self._hash()
 
     def _hash(self) -> str:
@@ -123,8 +122,8 @@ class Projection(Ranker):
         write_bytes(folder / "model.safetensors", save(arrays))
         write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
         record = {
-            "kind": self.kind,
-            "role": self.role,
+            "family": self.family,
+            "variant": self.variant,
             "name": self.name,
             "version": self.version,
             "letters": self.query.terms.letters,
@@ -155,7 +154,7 @@ class Projection(Ranker):
                 sides[name] = Side(terms, matrix)
             query = sides["query"]
             document = sides.get("document", query)
-            known = [record[key] for key in ("trained", "version", "role")]
+            known = [record[key] for key in ("trained", "version", "variant")]
             return cls(record["name"], query, document, *known)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(folder, error) from error

@@ -83,11 +83,11 @@ class Checkpoint:
     """A folder with the newest checkpoint. After a crash while it is written, the previous one is valid.
 
     key: hash of everything that the training depends on; a checkpoint with another key is refused.
-    role, settings: what ``rerank.rankers.training.unfinished`` reports of an interrupted training.
+    variant, settings: what ``rerank.rankers.training.unfinished`` reports of an interrupted training.
     """
 
-    def __init__(self, folder: Path, key: str, role: str, settings: Mapping[str, Any]) -> None:
-        self.folder, self.key, self.role, self.settings = folder, key, role, settings
+    def __init__(self, folder: Path, key: str, variant: str, settings: Mapping[str, Any]) -> None:
+        self.folder, self.key, self.variant, self.settings = folder, key, variant, settings
 
     def save(
         self,
@@ -106,7 +106,7 @@ class Checkpoint:
         write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizers)))
         if not (self.folder / f"best-{state.best}.safetensors").exists():
             write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
-        told = about(self.role, self.settings, state.step, total, "step")
+        told = about(self.variant, self.settings, state.step, total, "step")
         record = {**asdict(state), "key": self.key, **told}
         write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
         names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")

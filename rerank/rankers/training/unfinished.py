@@ -21,21 +21,20 @@ ABOUT = "about"
 class Unfinished:
     """A training that was interrupted.
 
-    name, role: of the ranker, what it is called and what its family calls it. done, of: how far it came, in
-    units: steps, iterations. settings: what it was started with.
+    variant: which ranker of its family. done, of: finished and planned units (steps). settings: its options.
     """
 
     name: str
-    role: str
+    variant: str
     done: int
     of: int
     unit: str
     settings: Mapping[str, Any]
 
 
-def about(role: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
+def about(variant: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
     """Return what a state file holds for :func:`unfinished`, under one name."""
-    return {ABOUT: {"role": role, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
+    return {ABOUT: {"variant": variant, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
@@ -47,7 +46,7 @@ def unfinished(folder: Path) -> list[Unfinished]:
     return found
 
 
-def check_settings(folder: Path, name: str, role: str, settings: Mapping[str, Any]) -> None:
+def check_settings(folder: Path, name: str, variant: str, settings: Mapping[str, Any]) -> None:
     """Raise TrainingError where a training of this name was interrupted that had other settings."""
     before = next((one for one in unfinished(folder) if one.name == name), None)
     if before is None:
@@ -55,10 +54,10 @@ def check_settings(folder: Path, name: str, role: str, settings: Mapping[str, An
     now = json.loads(json.dumps(dict(settings)))
     names = sorted({*before.settings, *now})
     other = [one for one in names if before.settings.get(one) != now.get(one)]
-    if before.role == role and not other:
+    if before.variant == variant and not other:
         return
     what = ", ".join(f"{one} {before.settings.get(one)}, now {now.get(one)}" for one in other[:5])
-    what = what or f"it was of {before.role}, and not of {role}"
+    what = what or f"it was of {before.variant}, and not of {variant}"
     raise TrainingError(
         f"{folder / name}: a training with other settings was interrupted here ({what}); repeat its command"
         f" to go on with it, or add --restart to drop it"
