@@ -185,7 +185,8 @@ class Tasks:
         own = CoCitations.of([paper])
         for ref in range(len(own)):
             if own.keys[ref] in place:
-                ids, level = own.finest(ref)
+                ids = own.neighbors(ref, "document")
+                level = own.finest(ref, ids)
                 mates: dict[str, list[int]] = {one: [] for one in LEVELS}
                 for other, one in zip(own.names(ids), level.tolist()):
                     if other in place:
@@ -318,7 +319,7 @@ def run(args: Any, path: Path) -> None:
         return TextEncoder.load("minilm", layers=args.layers, longest=args.tokens)
 
     encoder = load()
-    texts = Texts.read(documents, encoder.tokens, structure_from="cocitation", weights=(4, 2, 1, 0))
+    texts = Texts.read(documents, encoder.tokens, structure_from="cocitation")
     assert isinstance(texts.graph, CitationGraph)
     tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool)
     whole = [Document(row["key"], row["title"], row["abstract"]) for row in rows]

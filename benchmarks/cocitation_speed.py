@@ -24,6 +24,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -104,17 +105,16 @@ class Stream:
         raise NotImplementedError
 
 
-def sample(network: CoCitations, usable: np.ndarray | None, wanted: int) -> None:
+def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:
     for name, (strategy, hard) in STRATEGIES.items():
-        sampler = TripletSampler(network, strategy, hard, usable=usable)
-        targets = np.random.default_rng(0).permutation(sampler.targets())
-        begin, drawn, epoch = clock(), 0, 0
-        while drawn < wanted:
-            for at in range(0, len(targets), 2_000):
-                drawn += len(sampler.draw(targets[at : at + 2_000], epoch))
-                if drawn >= wanted:
-                    break
-            epoch += 1
+        sampler = TripletSampler(network, usable, strategy, hard)
+        rng = np.random.default_rng(0)
+        targets = rng.permutation(sampler.targets()).tolist()
+        begin, drawn = clock(), 0
+        for target in cycle(targets):
+            drawn += len(sampler.draw(target, rng))
+            if drawn >= wanted:
+                break
         seconds = time.perf_counter() - begin[0]
         print(
             f"  {name:24} {drawn:>9,} triplets in {since(begin)}: {drawn / seconds:,.0f} a second", flush=True
@@ -176,15 +176,15 @@ def synthetic(references: int, mentions: int, wanted: int) -> None:
     rows[:, 3], rows[:, 2], rows[:, 1] = sentence, sentence * 2 // 5, sentence // 5
     del sentence
     begin = clock()
-    ends = np.arange(50, len(rows) + 1, 50, dtype=np.int64)
-    network = CoCitations.of_rows(tuple(f"r{one}" for one in range(references)), rows, ends)
+    sizes = np.full(papers, 50, np.int64)
+    network = CoCitations.of_rows(tuple(f"r{one}" for one in range(references)), rows, sizes)
     del rows
     cited = np.diff(network.levels["document"].ref_indptr)
     print(
         f"{references:,} references, {network.mentions:,} mentions, the most cited in {cited.max():,} papers"
     )
     print(f"  network in {since(begin)}; peak {peak():.0f} MB")
-    sample(network, None, wanted)
+    sample(network, np.ones(len(network), bool), wanted)
     print(f"  peak {peak():.0f} MB", flush=True)
 
 

@@ -1,17 +1,13 @@
-"""Co-citation networks: the worked example, what must hold of every network, and how neighbors are drawn."""
+"""Co-citation networks: the worked example, and the properties of every network."""
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
-from rerank.rankers.graphs import cocitation
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Mention
 
 # Paper X: introduction, paragraph 1: {a, b}, {c}; paragraph 2: {d, X}; methods, paragraph 3: {a, e}, {a}.
@@ -37,7 +33,7 @@ Y = [
 
 
 def pairs(network, level):
-    keys = network.levels[level].pair_keys()
+    keys, _ = network.levels[level].pair_counts()
     return sorted("".join(sorted(network.names(divmod(key, len(network))))) for key in keys.tolist())
 
 
@@ -61,11 +57,11 @@ def test_pairs_of_the_worked_example(papers, expected):
 
 def test_neighbors_of_the_worked_example():
     network = CoCitations.of([("X", X), ("Y", Y)])
-    assert network.dropped == 1
     assert [near(network, "a", level) for level in LEVELS[:3]] == ["be", "bce", "bcde"]
     assert [near(network, "b", level) for level in LEVELS[:3]] == ["acd", "acd", "acd"]
     assert [near(network, "c", level) for level in LEVELS[:3]] == ["b", "abd", "abd"]
-    ids, level = network.finest(network.at("a"))
+    ids = network.neighbors(network.at("a"), "document")
+    level = network.finest(network.at("a"), ids)
     assert dict(zip(network.names(ids), level.tolist())) == {"b": 1, "e": 1, "c": 2, "d": 3}
 
 
@@ -99,33 +95,6 @@ def test_what_holds_of_every_network(papers):
             for mate in network.neighbors(ref, level).tolist():
                 assert mate != ref
                 assert ref in network.neighbors(mate, level)
-                assert network.related(ref, mate, level)
+                assert network.levels[level].shared(ref, mate)
     again = CoCitations.of([*reversed(list(read.items())), *read.items()])
     assert [pairs(again, level) for level in LEVELS] == [pairs(network, level) for level in LEVELS]
-
-
-def test_a_group_that_is_too_large_relates_nobody():
-    network = CoCitations.of([("X", X), ("Y", Y)], largest=2)
-    assert [pairs(network, level) for level in LEVELS[:2]] == [["ab", "ae", "bc", "bd"], ["ae"]]
-
-
-# q is in the groups {q, a, b}, {q, a} and {q, c, d, e}: a shares two of them.
-Q = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde")) for ref in refs]
-
-
-@pytest.mark.parametrize("most", [0, 20_000], ids=["one by one", "listed"])
-def test_every_neighbor_is_drawn_alike(monkeypatch, most):
-    monkeypatch.setattr(cocitation, "MOST", most)
-    network, rng = CoCitations.of([("X", Q)]), np.random.default_rng(1)
-    drawn = Counter(network.names(network.draw(0, "sentence", 1, rng))[0] for _ in range(3000))
-    assert chisquare([drawn[k] for k in "abcde"]).pvalue > 0.001
-
-
-@pytest.mark.parametrize("most", [0, 20_000])
-def test_a_draw_is_of_distinct_neighbors_and_takes_what_there_is(monkeypatch, most):
-    monkeypatch.setattr(cocitation, "MOST", most)
-    network = CoCitations.of([("X", Q)])
-    found = network.draw(0, "sentence", 10, np.random.default_rng(0))
-    assert sorted(network.names(found)) == list("abcde")
-    assert len(network.draw(0, "sentence", 2, np.random.default_rng(0))) == 2
-    assert not len(CoCitations.of([("X", X[:1])]).draw(0, "section", 5, np.random.default_rng(0)))

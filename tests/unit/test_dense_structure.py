@@ -13,7 +13,7 @@ from rerank.errors import TrainingError
 from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.texts import Texts, Words
-from rerank.rankers.graphs import relations
+from rerank.rankers.graphs import links
 from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
@@ -98,7 +98,7 @@ def test_pairs_are_bounded(monkeypatch):
         Document(f"{c}.{i}", categories=(f"c{c}",)) for c, size in enumerate(sizes) for i in range(size)
     ] + [Document(f"x{i}") for i in range(20)]
     for most, kept in ((100, 1 + 3 + 3 + 45), (51, 1 + 3 + 3), (6, 1), (0, 0)):
-        monkeypatch.setattr(relations, "PAIRS", most)
+        monkeypatch.setattr(links, "PAIRS", most)
         graph = relation_graph(documents, "categories")
         assert len(graph.pairs()) == kept
         assert graph.left_out == {52: 0, 7: 1, 1: 3, 0: 4}[kept]

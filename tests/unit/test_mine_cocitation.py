@@ -84,7 +84,8 @@ def test_neighbors_by_level(cited, run):
 def test_neighbors_are_those_of_the_network(cited, run):
     network = Workspace.open(cited).citations().network()
     for key in network.keys:
-        ids, finest = network.finest(network.at(key))
+        ids = network.neighbors(network.at(key), "document")
+        finest = network.finest(network.at(key), ids)
         expected = dict(zip(network.names(ids), (LEVELS[place - 1] for place in finest)))
         shown = run("mine", "cocitation", "-w", cited, "--show", key, "--json").json["shown"]
         assert {one["key"]: one["level"] for one in shown["neighbors"]} == expected
@@ -149,7 +150,7 @@ def test_the_most_cited_of_one_title_is_meant():
 
     citations = Citations.of(Two())
     assert citations.titled("one title") == ["q", "p"]
-    assert (citations.citing_of("q"), citations.texts(["q"])) == (["y"], [("One Title.", "")])
+    assert citations.citing_of("q") == ["y"]
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
-from rerank.rankers.dense.triplets import Strategy, TripletSampler
+from rerank.rankers.dense.triplets import EACH, Strategy, TripletSampler
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS, Ids
 from rerank.rankers.graphs.links import LinkGraph
@@ -141,7 +140,7 @@ class LinkedNeighbors(Neighbors):
 
 @dataclass(frozen=True)
 class CitedNeighbors(Neighbors):
-    """The texts that are cited with each text (Ding et al.), read from the network when they are needed.
+    """The texts that are cited with each text (Ding et al.), read from the network on demand.
 
     triplets: draws from the network. texts: (V,) text of each reference of the network, refs: (N,) reference
     of each text; -1: none.
@@ -152,38 +151,31 @@ class CitedNeighbors(Neighbors):
     refs: Ids = field(kw_only=True)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """All texts that are no negatives of this one, those that are cited nearest first."""
+        """Return the texts that are cited near this one, the nearest first: they are no negatives."""
         ref, network = int(self.refs[document]), self.triplets.network
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)
-        widest = self.triplets.widest
-        ids = network.neighbors(ref, widest)
-        nearest = self.triplets.finest(ref, ids, widest)
-        texts = self.texts[ids]
-        kept = texts >= 0
-        kept[kept] = self.usable[texts[kept]]
-        near: NDArray[np.int32] = texts[kept][np.argsort(nearest[kept], kind="stable")]
-        return near
+        refs = network.neighbors(ref, self.triplets.widest)
+        refs = refs[self.triplets.usable[refs]]
+        return self.texts[refs[np.argsort(network.finest(ref, refs), kind="stable")]]
 
     @property
     def paired(self) -> NDArray[np.bool_]:
-        """(N,) whether a text has a positive."""
+        """(N,) bool: texts with a positive."""
         return self.turns() > 0
 
     def turns(self) -> NDArray[np.int64]:
-        """(N,) triplets of each text in an epoch."""
+        """Return the number of triplets of each text in an epoch, (N,)."""
         found = np.zeros(len(self.usable), np.int64)
-        there = np.flatnonzero(self.refs >= 0)
-        found[there] = self.triplets.counts()[self.refs[there]]
+        found[self.texts[self.triplets.targets()]] = EACH
         return found
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
-        """Draw all triplets of an anchor, and take one; level 4 is a common sentence, 1 a document."""
-        ref = int(self.refs[anchor])
-        found = self.triplets.of(ref, rng) if ref >= 0 else []
+        """Draw all triplets of an anchor, and return one; level 4 is a common sentence, 1 a document."""
+        found = self.triplets.draw(int(self.refs[anchor]), rng) if self.refs[anchor] >= 0 else []
         if turn >= len(found):
             return Draw(anchor)
-        positive, negative, level = found[turn]
+        positive, negative, level, _ = found[turn]
         return Draw(anchor, len(LEVELS) + 1 - level, int(self.texts[positive]), int(self.texts[negative]))
 
 
@@ -240,40 +232,38 @@ def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
 
 
 def by_citations(
-    graph: CitationGraph, usable: NDArray[np.bool_], strategy: Strategy, hard: int = 0, *, seed: int = 0
+    graph: CitationGraph, usable: NDArray[np.bool_], strategy: Strategy, hard: int = 0
 ) -> CitedNeighbors:
-    """Prepare draws of triplets; for strategy and hard see :class:`TripletSampler`."""
-    straight = strategy == "direct"
-    network = graph.direct if straight else graph.network
+    """Return neighbors that draw triplets; for strategy and hard see :class:`TripletSampler`."""
+    network = graph.direct if strategy == "direct" else graph.network
     texts, refs = graph.places(network)
-    there = texts >= 0
-    there[there] = usable[texts[there]]
-    direct: dict[int, list[int]] = {}
-    if not straight:
-        place = {key: place for place, key in enumerate(network.keys)}
-        _pairs(direct, ((paper, one.reference) for paper, found in graph.papers() for one in found), place)
-    untold: dict[int, list[int]] = {}
-    place_of = {text: ref for ref, text in enumerate(texts.tolist()) if text >= 0}
-    _pairs(untold, graph.untold.tolist(), place_of)
-    triplets = TripletSampler(network, strategy, hard, usable=there, direct=direct, untold=untold, seed=seed)
-    if straight:
+    with_text = texts >= 0
+    with_text[with_text] = usable[texts[with_text]]
+    only, direct, place = None, [], {key: place for place, key in enumerate(network.keys)}
+    if strategy == "direct":
         citing = {paper for paper, _ in graph.papers()}
-        triplets.only = np.array([key in citing for key in network.keys], np.bool_)
-    nothing = np.zeros(0, np.int32)
-    return CitedNeighbors(
-        np.zeros(len(usable) + 1, np.int64),
-        nothing,
-        nothing.astype(np.float32),
-        usable,
-        triplets=triplets,
-        texts=texts,
-        refs=refs,
+        only = np.array([key in citing for key in network.keys], np.bool_)
+    else:
+        cited = ((paper, one.reference) for paper, mentions in graph.papers() for one in mentions)
+        direct = [(place[a], place[b]) for a, b in cited if a in place and b in place]
+    excluded = [(a, b) for a, b in refs[graph.excluded].tolist() if min(a, b) >= 0]
+    triplets = TripletSampler(
+        network,
+        with_text,
+        strategy,
+        hard,
+        direct=_both_ways(direct),
+        excluded=_both_ways(excluded),
+        only=only,
     )
+    nothing = Neighbors.of([], [], [], usable)
+    return CitedNeighbors(**vars(nothing), triplets=triplets, texts=texts, refs=refs)
 
 
-def _pairs(found: dict[int, list[int]], pairs: Any, number: dict[Any, int]) -> None:
-    """Add both directions of pairs whose two ends have a number."""
+def _both_ways(pairs: list[tuple[int, int]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
     for a, b in pairs:
-        if a in number and b in number and a != b:
-            found.setdefault(number[a], []).append(number[b])
-            found.setdefault(number[b], []).append(number[a])
+        if a != b:
+            found.setdefault(a, []).append(b)
+            found.setdefault(b, []).append(a)
+    return found

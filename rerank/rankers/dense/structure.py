@@ -48,7 +48,7 @@ def _neighbors(
 ) -> Neighbors:
     if config.positives == "cited":
         assert isinstance(graph, CitationGraph)
-        return by_citations(graph, usable, config.strategy, config.hard, seed=config.seed)
+        return by_citations(graph, usable, config.strategy, config.hard)
     if config.positives == "linked":
         return by_links(graph, usable)
     with progress.step("neighbors", len(usable), "doc") as advance:

@@ -1,18 +1,17 @@
-"""Co-citation networks: references that the same sentence, paragraph, section or paper cites.
+"""Co-citation networks: references that the same sentence, paragraph, section or document cites.
 
-Kept are mentions, never pairs: a section with 300 references has 300 mentions and 44,850 pairs. Two
-references are related at a level when one group of that level (a sentence, ...) mentions both. So the pairs
-of sentences are among those of paragraphs, these among those of sections, these among those of papers
-(coSentence, coParagraph and coSection of CCHT, Ding, Zhang, Chen and Cao).
+Mentions are stored, not pairs: a section with 300 references has 300 mentions and 44,850 pairs. Two
+references are related at a level if one group of that level (a sentence, ...) mentions both. The pairs of
+sentences are among the pairs of paragraphs, and so on (coSentence, coParagraph and coSection of Ding et al.).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +20,13 @@ Level = Literal["sentence", "paragraph", "section", "document"]
 LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section", "document")
 """From the finest to the coarsest."""
 
-MOST = 20_000
-"""Mentions around a reference up to which its neighbors are listed; of more, they are drawn one by one."""
-CHUNK = 2_000_000
-"""Pairs that are counted at a time."""
-
 Ids = NDArray[np.int32]
 
 
 class Mention(NamedTuple):
-    """One citation in a text: ``reference`` is a key, the others number the text's parts within the paper.
+    """One citation in a text: the key of a reference, and numbers of the parts of the text, from 0.
 
-    Sections, paragraphs and sentences are numbered from 0 within their paper; a sentence belongs to one
-    paragraph, a paragraph to one section.
+    A sentence belongs to one paragraph, and a paragraph to one section.
     """
 
     reference: str
@@ -56,103 +49,62 @@ class Groups:
     groups: Ids
 
     @classmethod
-    def of(cls, group: Ids, ref: Ids, size: int, largest: int | None = None) -> Groups:
-        """Make them of (M,) mentions of ``size`` references. largest: leave out groups of more references."""
-        pairs = group.astype(np.int64)
-        pairs *= size
-        pairs += ref
-        pairs = _distinct(pairs)[0]
-        numbers, refs = (pairs // max(size, 1)).astype(np.int32), (pairs % max(size, 1)).astype(np.int32)
-        del pairs
-        counts = _distinct(numbers)[1]
-        kept = (counts > 1) & (counts <= (largest or len(refs)))
-        refs, counts = refs[np.repeat(kept, counts)], counts[kept]
+    def of(cls, group: NDArray[np.int64], ref: Ids, size: int) -> Groups:
+        """Return the groups of (M,) mentions of ``size`` references."""
+        numbers, refs = np.divmod(np.unique(group * max(size, 1) + ref), max(size, 1))
+        _, counts = np.unique(numbers, return_counts=True)
+        kept = counts > 1
+        refs, counts = refs[np.repeat(kept, counts)].astype(np.int32), counts[kept]
         place = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        order = np.argsort(refs, kind="stable")
+        ref_counts = np.bincount(refs, minlength=size)
         return cls(
-            np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+            np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
             refs,
-            np.concatenate(([0], np.cumsum(np.bincount(refs, minlength=size), dtype=np.int64))),
-            place[order],
+            np.concatenate(([0], np.cumsum(ref_counts))).astype(np.int64),
+            place[np.argsort(refs, kind="stable")],
         )
 
     def around(self, ref: int) -> Ids:
-        """The groups that mention a reference, ascending."""
+        """Return the groups that mention a reference, ascending."""
         return self.groups[self.ref_indptr[ref] : self.ref_indptr[ref + 1]]
 
-    def members(self, group: int) -> Ids:
-        """The references of a group, ascending."""
-        return self.refs[self.indptr[group] : self.indptr[group + 1]]
-
-    def sizes(self, groups: Ids) -> NDArray[np.int64]:
-        """How many references each of these groups has."""
-        starts = groups.astype(np.int64)
-        found: NDArray[np.int64] = self.indptr[starts + 1] - self.indptr[starts]
-        return found
-
-    def mates(self, ref: int) -> Ids:
-        """All references that share a group with this one, as often as they do; itself left out."""
-        found = [self.members(group) for group in self.around(ref).tolist()]
-        flat = np.concatenate(found) if found else np.zeros(0, np.int32)
-        others: Ids = flat[flat != ref]
-        return others
-
-    @cached_property
-    def totals(self) -> list[int]:
-        """How many mates each reference has, counted as often as they share a group with it."""
-        sizes = np.diff(self.indptr) - 1
-        sums = np.concatenate(([0], np.cumsum(sizes[self.groups])))
-        found: list[int] = np.diff(sums[self.ref_indptr]).tolist()
-        return found
+    def neighbors(self, ref: int) -> Ids:
+        """Return the references that share a group with this one, ascending."""
+        found = [self.refs[self.indptr[g] : self.indptr[g + 1]] for g in self.around(ref).tolist()]
+        if not found:
+            return np.zeros(0, np.int32)
+        others: Ids = np.unique(np.concatenate(found))
+        return np.delete(others, np.searchsorted(others, ref))
 
     def shared(self, a: int, b: int) -> int:
-        """How many groups mention both."""
-        one, other = sorted((self.around(a), self.around(b)), key=len)
-        at = np.searchsorted(other, one)
-        return int((other[np.minimum(at, max(len(other) - 1, 0))] == one).sum()) if len(other) else 0
+        """Count the groups that mention both references."""
+        return len(np.intersect1d(self.around(a), self.around(b), assume_unique=True))
 
     def pairs(self) -> int:
         """Count the distinct pairs of references that share a group."""
-        return len(self.pair_keys())
-
-    def pair_keys(self) -> NDArray[np.int64]:
-        """(P,) distinct pairs a < b as a * V + b, ascending: all of them, for networks that allow it."""
-        return self.pair_counts()[0]
+        return len(self.pair_counts()[0])
 
     def pair_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(P,) pairs as :meth:`pair_keys`, and how many groups each shares."""
-        keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        for found in self._pairs():
-            more, times = np.unique(found, return_counts=True)
-            both = np.concatenate((keys, more))
-            keys, place = np.unique(both, return_inverse=True)
-            counts = np.bincount(place, np.concatenate((counts, times)), len(keys)).astype(np.int64)
-        return keys, counts
+        """Return (P,) pairs a < b as a * V + b, ascending, and the number of groups that each shares.
 
-    def _pairs(self) -> Iterator[NDArray[np.int64]]:
-        """Pairs as often as they share a group, about CHUNK at a time: groups of one size together."""
-        size, sizes = len(self.ref_indptr) - 1, np.diff(self.indptr)
-        waiting: list[NDArray[np.int64]] = []
-        for members in np.unique(sizes).tolist():
-            a, b = np.triu_indices(members, 1)
-            starts = self.indptr[:-1][sizes == members]
-            for some in np.array_split(starts, max(1, len(starts) * len(a) // CHUNK)):
-                refs = self.refs[some[:, None] + np.arange(members)].astype(np.int64)
-                waiting.append((refs[:, a] * size + refs[:, b]).ravel())
-                if sum(map(len, waiting)) > CHUNK:
-                    yield np.concatenate(waiting)
-                    waiting = []
-        if waiting:
-            yield np.concatenate(waiting)
+        All pairs are in memory.
+        """
+        from scipy.sparse import csr_matrix, triu
+
+        size = len(self.ref_indptr) - 1
+        ones = np.ones(len(self.refs), np.int32)
+        members = csr_matrix((ones, self.refs, self.indptr), shape=(len(self.indptr) - 1, size))
+        both = triu(members.T @ members, k=1, format="csr")
+        both.sort_indices()
+        both = both.tocoo()
+        return both.row.astype(np.int64) * size + both.col, both.data.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class CoCitations:
-    """References, and the groups at each level that mention them together.
+    """V references by ``keys``, in order of first mention, and the groups at each level that mention them.
 
-    keys:     V references, in order of first mention.
-    levels:   level -> its groups.
-    mentions: how many there were. dropped: of the citing paper itself.
+    mentions: number of mentions.
 
     >>> paper = [Mention("a", 0, 0, 0), Mention("b", 0, 0, 0), Mention("c", 0, 0, 1), Mention("d", 0, 1, 2)]
     >>> network = CoCitations.of([("x", paper)])
@@ -163,152 +115,62 @@ class CoCitations:
     keys: tuple[str, ...]
     levels: dict[Level, Groups]
     mentions: int
-    dropped: int = 0
 
     @classmethod
-    def of(
-        cls, papers: Iterable[tuple[str, Iterable[Mention]]], *, largest: int | None = None
-    ) -> CoCitations:
-        """Read (paper's key, its mentions), paper by paper.
+    def of(cls, papers: Iterable[tuple[str, Iterable[Mention]]]) -> CoCitations:
+        """Read (key of a document, its mentions); 16 bytes are kept for each mention.
 
-        A paper that comes twice counts once. A paper's mentions of itself are dropped. largest: groups of
-        more references relate none of them: one long review must not decide what is near.
+        A document that comes twice counts once. Mentions of the document itself are dropped.
         """
         number: dict[str, int] = {}
-        seen: set[str] = set()
-        rows, ends = array("i"), array("q")
-        dropped = 0
-        for paper, found in papers:
-            if paper in seen:
+        known: set[str] = set()
+        rows, sizes = array("i"), array("q")
+        for paper, mentions in papers:
+            if paper in known:
                 continue
-            seen.add(paper)
-            for mention in found:
-                if mention.reference == paper:
-                    dropped += 1
-                    continue
-                rows.append(number.setdefault(mention.reference, len(number)))
-                rows.extend(mention[1:])
-            ends.append(len(rows) // 4)
+            known.add(paper)
+            before = len(rows)
+            for mention in mentions:
+                if mention.reference != paper:
+                    rows.append(number.setdefault(mention.reference, len(number)))
+                    rows.extend(mention[1:])
+            sizes.append((len(rows) - before) // 4)
         table = np.frombuffer(rows, np.int32).reshape(-1, 4)
-        return cls.of_rows(tuple(number), table, np.frombuffer(ends, np.int64), largest, dropped)
+        return cls.of_rows(tuple(number), table, np.frombuffer(sizes, np.int64))
 
     @classmethod
-    def of_rows(
-        cls,
-        keys: tuple[str, ...],
-        rows: Ids,
-        ends: NDArray[np.int64],
-        largest: int | None = None,
-        dropped: int = 0,
-    ) -> CoCitations:
-        """Make it of (M, 4) mentions: place in ``keys``, section, paragraph, sentence, from 0 in each paper.
-
-        ends: (P,) where the rows of each paper end. What it keeps takes up to 32 bytes a mention, what it
-        needs meanwhile about as much again.
-        """
-        sizes = np.diff(ends, prepend=0)
-        sizes = sizes[sizes > 0]
-        starts = np.cumsum(sizes) - sizes
+    def of_rows(cls, keys: tuple[str, ...], rows: Ids, sizes: NDArray[np.int64]) -> CoCitations:
+        """Read (M, 4) mentions: place in ``keys``, section, paragraph, sentence. sizes: of each document."""
+        paper = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         levels: dict[Level, Groups] = {}
-        for level, column in zip(LEVELS, (3, 2, 1, None)):
-            group = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-            if column is not None and len(sizes):
-                largest_number = np.maximum.reduceat(rows[:, column], starts).astype(np.int64) + 1
-                before = np.cumsum(largest_number) - largest_number
-                group = (before[group] + rows[:, column]).astype(np.int32)
-            levels[level] = Groups.of(group, rows[:, 0], len(keys), largest)
-        return cls(keys, levels, len(rows), dropped)
+        for level, column in zip(LEVELS, (3, 2, 1)):
+            parts = rows[:, column]
+            levels[level] = Groups.of(paper * (int(parts.max(initial=0)) + 1) + parts, rows[:, 0], len(keys))
+        levels["document"] = Groups.of(paper, rows[:, 0], len(keys))
+        return cls(keys, levels, len(rows))
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def at(self, key: str) -> int:
-        """Position of a reference. Raises KeyError."""
-        return self._places[key]
 
     @cached_property
     def _places(self) -> dict[str, int]:
         return {key: place for place, key in enumerate(self.keys)}
 
+    def at(self, key: str) -> int:
+        """Return the position of a reference. Raises KeyError."""
+        return self._places[key]
+
     def names(self, refs: Ids | Sequence[int]) -> list[str]:
-        """Keys of references."""
+        """Return the keys of references."""
         return [self.keys[int(ref)] for ref in refs]
 
     def neighbors(self, ref: int, level: Level) -> Ids:
-        """References that share a group of this level, ascending."""
-        return _distinct(self.levels[level].mates(ref))[0]
+        """Return the references that share a group of this level, ascending."""
+        return self.levels[level].neighbors(ref)
 
-    def finest(self, ref: int) -> tuple[Ids, NDArray[np.int8]]:
-        """All neighbors, ascending, and the finest level of each: 1 sentence, 2 paragraph, 3 section, 4."""
-        ids = self.neighbors(ref, "document")
-        level = np.full(len(ids), len(LEVELS), np.int8)
+    def finest(self, ref: int, others: Ids) -> NDArray[np.int8]:
+        """Return the finest common level of neighbors: 1 sentence, 2 paragraph, 3 section, 4 document."""
+        found = np.full(len(others), len(LEVELS), np.int8)
         for place in range(len(LEVELS) - 1, 0, -1):
-            level[np.isin(ids, self.levels[LEVELS[place - 1]].mates(ref))] = place
-        return ids, level
-
-    def related(self, a: int, b: int, level: Level) -> bool:
-        """Whether two references share a group of this level; no pair is materialised."""
-        return self.levels[level].shared(a, b) > 0
-
-    def draw(
-        self,
-        ref: int,
-        level: Level,
-        count: int,
-        rng: np.random.Generator,
-        allowed: NDArray[np.bool_] | None = None,
-    ) -> Ids:
-        """Draw up to ``count`` distinct neighbors, all alike; fewer if there are no more.
-
-        allowed: (V,) bool, references that may be drawn; None: all.
-
-        Around a reference with more than MOST mentions neighbors are drawn one by one: a group by its size,
-        one of its references, kept with probability 1 / the groups they share. No list of neighbors is made.
-        """
-        total = self.levels[level].totals[ref]
-        if not total:
-            return np.zeros(0, np.int32)
-        if total > MOST:
-            return self._rejected(ref, level, count, rng, allowed)
-        ids = self.neighbors(ref, level)
-        if allowed is not None:
-            ids = ids[allowed[ids]]
-        return rng.permutation(ids) if len(ids) <= count else rng.choice(ids, count, replace=False)
-
-    def _rejected(
-        self,
-        ref: int,
-        level: Level,
-        count: int,
-        rng: np.random.Generator,
-        allowed: NDArray[np.bool_] | None,
-    ) -> Ids:
-        groups, found = self.levels[level], dict[int, None]()
-        around = groups.around(ref)
-        ends = np.cumsum(groups.sizes(around) - 1)
-        tries = 200 * count  # more neighbors than are asked for, unless one is in nearly all groups
-        for at in rng.integers(int(ends[-1]), size=tries).tolist():
-            place = int(np.searchsorted(ends, at, side="right"))
-            members = groups.members(int(around[place]))
-            own = int(np.searchsorted(members, ref))
-            one = int(ends[place]) - at - 1
-            mate = int(members[one + (one >= own)])
-            if mate in found or not (allowed is None or allowed[mate]):
-                continue
-            if rng.random() * groups.shared(ref, mate) < 1:
-                found[mate] = None
-                if len(found) == count:
-                    break
-        return np.array(list(found), np.int32)
-
-
-Number = TypeVar("Number", np.int32, np.int64)
-
-
-def _distinct(found: NDArray[Number]) -> tuple[NDArray[Number], NDArray[np.int64]]:
-    """Values, ascending, and how often each is there; sorts in place, and is quick for a few of them."""
-    found.sort()
-    starts = np.ones(len(found) + 1, np.bool_)
-    np.not_equal(found[1:], found[:-1], out=starts[1:-1])
-    places = starts.nonzero()[0]
-    return found[places[:-1]], places[1:] - places[:-1]
+            found[np.isin(others, self.neighbors(ref, LEVELS[place - 1]))] = place
+        return found

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
     from rerank.records import Qrels
 
+PAIRS = 10_000_000
+"""Pairs of documents that groups may give."""
+
 
 @dataclass(frozen=True)
 class LinkCounts:
-    """What the links of a collection were.
+    """Counts of the links of a collection.
 
     links: distinct links between two documents of the collection, with their direction.
     self_links, duplicates, unknown: links that were left out: to itself, given twice, to no document.
@@ -131,6 +134,25 @@ class LinkGraph:
         count = round(share * len(pairs))
         held = pairs[np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])]
         return self.without(held), held
+
+
+def join_members(members: csr_matrix, weights: NDArray[np.float64]) -> tuple[csr_matrix, int]:
+    """Return sums of the weights of the groups that two documents share, (N, N), and the groups left out.
+
+    members: (N, G) documents of groups. Groups of weight 0 are left out. Of the others the smallest are
+    taken, all groups of a size or none, while they have at most PAIRS pairs.
+    """
+    from scipy.sparse import diags, triu
+
+    sizes = np.bincount(members.indices, minlength=members.shape[1])
+    counts = np.bincount(sizes, minlength=1)
+    size = np.arange(len(counts))
+    taken = (weights > 0) & (np.cumsum(counts * (size * (size - 1) // 2)) <= PAIRS)[sizes]
+    some = members[:, taken]
+    upper = triu(some @ diags(weights[taken]) @ some.T, k=1, format="csr")
+    both = (upper + upper.T).astype(np.float32).tocsr()  # symmetric to the last digit
+    both.sort_indices()
+    return both, int((~taken & (sizes > 1)).sum())
 
 
 def judged_together(graph: LinkGraph, judgments: Iterable[Qrels]) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""What relates documents: their links, the categories they share, or a third document that links to both."""
+"""Relations between documents: links, common categories, or citation by the same document."""
 
 from __future__ import annotations
 
@@ -8,34 +8,23 @@ from typing import Literal
 
 import numpy as np
 
-from rerank.rankers.graphs.citation_graph import PAIRS, WEIGHTS, CitationGraph, Streamed, affordable, shared
+from rerank.rankers.graphs.citation_graph import CitationGraph, Streamed
 from rerank.rankers.graphs.citations import Citations
-from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.links import LinkGraph, join_members
 from rerank.records import Document
 
 Relation = Literal["links", "categories", "cocitation"]
 
 
-def relation_graph(
-    documents: Iterable[Document],
-    structure_from: Relation = "links",
-    *,
-    weights: tuple[float, ...] = WEIGHTS,
-) -> LinkGraph:
+def relation_graph(documents: Iterable[Document], structure_from: Relation = "links") -> LinkGraph:
     """Read a relation between documents as they stream by.
 
-    links:      as :meth:`LinkGraph.of`.
-    categories: documents that share one. A category of n documents adds 1 / (n - 1) to each pair of them
-                (Newman 2001, "Scientific collaboration networks II"), so each category of a document relates
-                it to others by 1 in sum: rare ones count more. One that more than half of the documents have
-                is left out.
-    cocitation: texts that are cited by the same document, those that are no documents included; ``weights``
-                are those of a sentence, paragraph, section and document that cites both (see
-                :class:`rerank.rankers.graphs.citation_graph.CitationGraph`). Of documents of which only the
-                links are known, the number that link to both.
-
-    At most PAIRS pairs are made: categories, or linking documents, that would give more are left out, the
-    largest first, and counted in ``LinkGraph.left_out``.
+    links:      see :meth:`LinkGraph.of`.
+    categories: documents with a common category. A category of n documents adds 1 / (n - 1) to each pair of
+                them (Newman 2001, "Scientific collaboration networks II"), so rare ones count more. A
+                category that more than half of the documents have is left out.
+    cocitation: texts that the same document cites; see :class:`CitationGraph`. If only the links of documents
+                are known, the number of documents that link to both.
 
     >>> documents = [Document("a", categories=("x", "y")), Document("b", categories=("x", "y")),
     ...              Document("c", categories=("y",)), Document("d"), Document("e"), Document("f")]
@@ -47,30 +36,26 @@ def relation_graph(
     """
     if structure_from == "links":
         return LinkGraph.of(documents)
-    if structure_from == "cocitation":
-        ids: list[str] = []
-
-        def noted() -> Iterator[Document]:
-            for document in documents:
-                ids.append(document.id)
-                yield document
-
-        return CitationGraph.of(ids, Citations.of(Streamed(noted())), weights=weights, most=PAIRS)
-    from scipy.sparse import csr_matrix
-
-    names: list[str] = []
+    ids: list[str] = []
     number: dict[str, int] = {}
     rows, columns = array("i"), array("i")
-    for document in documents:
-        for category in dict.fromkeys(document.categories):
-            rows.append(len(names))
-            columns.append(number.setdefault(category, len(number)))
-        names.append(document.id)
-    members = csr_matrix(
-        (np.ones(len(rows)), (np.frombuffer(rows, dtype=np.int32), np.frombuffer(columns, dtype=np.int32))),
-        shape=(len(names), len(number)),
-    )
+
+    def stream() -> Iterator[Document]:
+        for document in documents:
+            for category in dict.fromkeys(document.categories):
+                rows.append(len(ids))
+                columns.append(number.setdefault(category, len(number)))
+            ids.append(document.id)
+            yield document
+
+    if structure_from == "cocitation":
+        return CitationGraph.of(ids, Citations.of(Streamed(stream())))
+    from scipy.sparse import csr_matrix
+
+    for _ in stream():
+        pass
+    members = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(ids), len(number)))
     sizes = np.bincount(members.indices, minlength=len(number))
-    kept = (sizes <= len(names) / 2) & affordable(sizes, PAIRS)
-    each = np.where(kept, 1 / np.maximum(sizes - 1, 1), 0.0)
-    return LinkGraph(names, shared(members, each), left_out=int((~kept & (sizes > 1)).sum()))
+    weights = np.where(sizes <= len(ids) / 2, 1 / np.maximum(sizes - 1, 1), 0.0)
+    adjacency, left_out = join_members(members, weights)
+    return LinkGraph(ids, adjacency, left_out=left_out)
