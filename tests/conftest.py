@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which of them run in one process. ``docs/tests.md`` says how to run them."""
+"""Fixtures for all tests, and which of them run in one process. CONTRIBUTING.md says how to run them."""
 
 from __future__ import annotations
 
