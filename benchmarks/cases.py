@@ -53,11 +53,11 @@ def main() -> None:
         "qrels": Qrels(judged(dev, splits["dev"])),
         "retrieve": [name for name in given.retrieve.split(",") if name],
     }
-    stack = tune(workspace, given.stack, **asked).tuned.stack  # type: ignore[arg-type]
+    stack = tune(workspace, given.stack, **asked).stack  # type: ignore[arg-type]
     tune(workspace, given.stack, ignore_categories=True, out=bare_alone, **asked)  # type: ignore[arg-type]
-    for case, one in {"brought": stack, **stack.cases}.items():
+    for case, one in {"given": stack.combiner, **stack.combiner.cases}.items():
         print(f"{case}: {one} ({one.normalization})")
-    replace(stack, cases={}).save(one_case)
+    replace(stack, combiner=replace(stack.combiner, cases={})).save(one_case)
     bare = [replace(query, id=f"{query.id}|bare", categories=()) for query in test]
     both = Qrels([*judged(test, splits["test"]), *judged(test, splits["test"], "|bare")])
     options = {"queries": [*test, *bare], "qrels": both, "measures": ["nDCG", "nDCG@10"]}

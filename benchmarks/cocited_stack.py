@@ -29,6 +29,7 @@ import numpy as np
 
 from rerank import Workspace, evaluate, ingest, train, tune
 from rerank.combiners.folds import cross_validate
+from rerank.combiners.normalize import TRIED
 from rerank.demo import COLLECTION
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_test
@@ -37,7 +38,6 @@ from rerank.formats.jats import read_jats
 from rerank.formats.lines import read_lines
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
-from rerank.stack.normalize import TRIED
 from rerank.workflows.experiment import Experiment
 
 DEPTH = 1000
@@ -92,7 +92,7 @@ def cross_validated(
         reads = any(one.uses_categories for one in experiment.pipeline.scorer(names, names[0]).signals)
         protocol = Protocol("retrieved", DEPTH)
         table, _ = experiment.table(protocol, names, names[0], every_case=reads, cached=True)
-        table = table.of("brought") if reads else table
+        table = table.of("given") if reads else table
         bounds = {name: ranker.bounds for name, ranker in experiment.pipeline.rankers.items()}
         how = {"first_stage": names[0], "normalizations": args.normalizations, "bounds": bounds}
         found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]
@@ -161,7 +161,7 @@ def main() -> None:
         return cross_validated(workspace, stacks, queries, Qrels(rows), args)
     for stack in stacks:
         tuned = tune(workspace, stack, queries=queries, qrels=split["dev"], seed=args.seed)
-        print(f"{stack}: {tuned.tuned.stack}", flush=True)
+        print(f"{stack}: {tuned.stack}", flush=True)
     found = evaluate(
         workspace, stacks[1:], queries=queries, qrels=split["test"], seed=args.seed, baseline=stacks[0]
     )

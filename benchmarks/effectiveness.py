@@ -119,7 +119,10 @@ def main() -> None:
                         ignore_categories=ignored,
                         infer=inferred,
                     ).tuned
-                    print(f"  dev {tuned.value:.4f} {tuned.stack} ({tuned.stack.normalization})", flush=True)
+                    print(
+                        f"  dev {tuned.value:.4f} {tuned.combiner} ({tuned.combiner.normalization})",
+                        flush=True,
+                    )
                 result = evaluate(
                     workspace,
                     [*stacks, *rankers],

@@ -23,6 +23,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
@@ -30,7 +31,6 @@ from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.records import Qrels, Query
 from rerank.search.pipeline import Pipeline
-from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import encode, ingest
 from rerank.workspace import Workspace

@@ -276,7 +276,7 @@ def _show_trial(report: SearchTrial) -> None:
     reason = f" ({report.reason})" if report.reason else ""
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
     if used := report.weights:
-        click.echo(output.weights_of(used["stack"], used["normalization"], used["case"]))
+        click.echo(output.weights_line(used["stack"], used["normalization"], used["case"]))
     rows = [
         [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
         for columns in [(report.plain, report.reranked, report.expected)]

@@ -18,6 +18,7 @@ from rerank.text import duration, join_names, plural
 from .hints import located, suggested
 
 if TYPE_CHECKING:
+    from rerank.combiners.linear import Linear
     from rerank.search.build_table import ScoringReport
     from rerank.stack.stack import Stack
 
@@ -70,25 +71,30 @@ loudness = "normal"
 INTERVAL = 30.0
 """Seconds between two lines of progress, if stderr is no terminal."""
 CASES = {
-    "brought": "quer[y that brings|ies that bring] categories",
+    "given": "quer[y with|ies with] categories",
     "inferred": "quer[y|ies] whose categories are inferred",
     "none": "quer[y|ies] without categories",
 }
 """What a case of a stack is called."""
 
 
-def weights_of(stack: str, normalization: str, *cases: str) -> str:
-    """Word the weights of a stack, of the queries of these cases; without a case, of all queries."""
+def weights_line(stack: str, remark: str, *cases: str) -> str:
+    """Describe weights, those of the queries of these cases; without a case, of all queries."""
     queries = f"{' and '.join(plural(2, CASES[case])[2:] for case in cases)}: " if cases else ""
-    return f"{queries}{stack}   ({normalization})"
+    return f"{queries}{stack}   ({remark})"
+
+
+def weights_of(combiner: Linear, *cases: str) -> str:
+    """Describe the weights and the normalization of a combiner."""
+    return weights_line(str(combiner), combiner.normalization, *cases)
 
 
 def show_weights(stack: Stack) -> None:
     """Print the weights of a stack, a line for each case of queries."""
-    rest = [case for case in CASES if case not in stack.cases]
-    click.echo("  " + weights_of(str(stack), stack.normalization, *(rest if stack.cases else ())))
-    for case, one in stack.cases.items():
-        click.echo("  " + weights_of(str(one), one.normalization, case))
+    rest = [case for case in CASES if case not in stack.combiner.cases]
+    click.echo("  " + weights_of(stack.combiner, *(rest if stack.combiner.cases else ())))
+    for case, one in stack.combiner.cases.items():
+        click.echo("  " + weights_of(one, case))
 
 
 class Bar(Progress):

@@ -201,8 +201,10 @@ def _show_stack(answer: Answer, stack: Stack) -> None:
     """Print the weights of the stack, the number of candidates, and the categories of the query."""
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
-    how = f"{answer.stack.normalization}, {plural(len(answer.ranking), 'candidate[|s]')}{by}"
-    click.echo(output.weights_of(str(answer.stack), how, *([answer.case] if stack.cases else [])))
+    combiner = answer.stack.combiner
+    how = f"{combiner.normalization}, {plural(len(answer.ranking), 'candidate[|s]')}{by}"
+    case = [answer.case] if stack.combiner.cases else []
+    click.echo(output.weights_line(str(combiner), how, *case))
     if answer.query.categories:
         how = "inferred from the first candidates" if answer.inferred else "given"
         click.echo(f"categories {how}: {', '.join(answer.query.categories)}")

@@ -107,7 +107,7 @@ def _show_weights(report: TuneReport) -> None:
     first = _first(report)
     cases = {report.case: tuned, **report.cases} if report.case else {"": tuned}
     for case, one in cases.items():
-        click.echo(output.weights_of(str(one.stack), one.stack.normalization, *([case] if case else [])))
+        click.echo(output.weights_of(one.combiner, *([case] if case else [])))
         click.echo(
             f"  {one.measure} {one.value:.4f} on {plural(one.queries, 'quer[y|ies]')}; {first} alone"
             f" {one.first_stage_value:.4f}; {plural(one.settings, 'setting[|s]')} tried"
@@ -117,11 +117,11 @@ def _show_weights(report: TuneReport) -> None:
         click.echo(f"left out, without weight in any case: {names}")
     if report.rerank_only is not None:
         one = report.rerank_only
-        weights = output.weights_of(str(one.stack), one.stack.normalization)
-        click.echo(f"without {tuned.stack.first_stage}: {weights}, {one.measure} {one.value:.4f}")
+        weights = output.weights_of(one.combiner)
+        click.echo(f"without {report.stack.first_stage}: {weights}, {one.measure} {one.value:.4f}")
     if tuned.value < tuned.first_stage_value:
         click.echo(
-            f"lower than {first} alone: {tuned.stack.first_stage} only finds the candidates here; add it to"
+            f"lower than {first} alone: {report.stack.first_stage} only finds the candidates here; add it to"
             " the signals"
         )
     if report.validated is not None:
@@ -162,7 +162,7 @@ def _show_signals(report: TuneReport) -> None:
 def _show_place(workspace: Workspace, report: TuneReport) -> None:
     """Print where the stack is, and how to use it."""
     click.echo(f"\nwritten to {report.path}")
-    stack, active = report.tuned.stack, workspace.releases.active
+    stack, active = report.stack, workspace.releases.active
     if active is not None and active.stack == stack:
         click.echo(f"in use as version {active.number}: searches that name no stack are ranked by it")
     elif active is not None and active.name == report.path.stem:
@@ -177,9 +177,9 @@ def _show_place(workspace: Workspace, report: TuneReport) -> None:
 
 
 def _union(report: TuneReport) -> str:
-    stack = report.tuned.stack
+    stack = report.stack
     return f" over the candidates of {' and '.join(stack.retrievers)}" if stack.retrieve else ""
 
 
 def _first(report: TuneReport) -> str:
-    return f"{report.tuned.stack.first_stage}{_union(report)}"
+    return f"{report.stack.first_stage}{_union(report)}"

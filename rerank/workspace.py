@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank import config_file
+from rerank.combiners.linear import NAME
 from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import (
@@ -45,7 +46,7 @@ from rerank.rankers.store import RankerStore
 from rerank.records import Query, SearchTemplate
 from rerank.search.pipeline import Found, Pipeline
 from rerank.stack.find import find_stack, with_search
-from rerank.stack.parse import NAME, retriever_depths
+from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, called
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack

@@ -26,6 +26,7 @@ from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.overlap import category_overlap
@@ -36,7 +37,6 @@ from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels, Query
 from rerank.results import plain
 from rerank.search.build_table import TableRequest, score_table
-from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
@@ -143,8 +143,8 @@ def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weig
     for name in names:
         signals = name.split(",")
         tuned = tune(*dev, first_stage=FIRST, signals=signals) if len(signals) > 1 else None
-        stacks[name] = tuned.stack if tuned else Stack.parse(name, first_stage=FIRST)
-        rows[name] = {"weights": str(stacks[name]), "normalization": stacks[name].normalization}
+        stacks[name] = Stack(tuned.combiner, FIRST) if tuned else Stack.parse(name, first_stage=FIRST)
+        rows[name] = {"weights": str(stacks[name]), "normalization": stacks[name].combiner.normalization}
         if tuned:
             rows[name]["dev"] = tuned.value
     evaluation = evaluate_runs(

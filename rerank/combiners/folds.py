@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuneOptions, TuningProblem, TuningResult
 from rerank.errors import UsageError
 from rerank.records import Qrels
-from rerank.search.score_table import ScoreTable
 from rerank.text import plural
 
 
@@ -80,7 +80,7 @@ def cross_validate(
         per_query[inside] = held_out = problem.values((which, setting), inside.tolist())
         results.append(
             Fold(
-                stack=str(problem.stack(which, setting)),
+                stack=str(problem.linear(which, setting)),
                 normalization=problem.grids[which].normalization,
                 value=float(means[which][setting]),
                 held_out=math.fsum(held_out.tolist()) / len(inside),

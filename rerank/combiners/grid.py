@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.combiners.linear import PARTS, Linear
 from rerank.errors import UsageError
-from rerank.stack.stack import PARTS, Stack
 
 Array = NDArray[np.float64]
+Bounds = Mapping[str, tuple[float, float]]
 Integers = NDArray[np.int64]
 
 RAW_PARTS = 1000
@@ -102,7 +102,7 @@ class Grid:
 
     def __init__(self, normalization: str, weights: Integers, parts: Integers) -> None:
         self.normalization, self.weights, self.parts = normalization, weights, parts
-        values = weights / parts[:, None]  # rounded once, as in Stack.weight_values
+        values = weights / parts[:, None]  # rounded once, as in Linear.values
         found = [np.unique(column, return_inverse=True) for column in values.T]
         self.levels: list[Array] = [levels for levels, _ in found]
         self.at: Integers = np.stack([at.reshape(-1) for _, at in found], axis=1)
@@ -136,12 +136,7 @@ class Grid:
         """Return the grid that has just this setting."""
         return Grid(self.normalization, self.weights[[setting]], self.parts[[setting]])
 
-    def stack(self, setting: int, signals: Sequence[str], **fields: Any) -> Stack:
-        """Return a setting as a stack; ``fields`` are the stack's remaining ones."""
-        return Stack(
-            signals=tuple(signals),
-            weights=tuple(self.weights[setting].tolist()),
-            parts=int(self.parts[setting]),
-            normalization=self.normalization,
-            **fields,
-        )
+    def linear(self, setting: int, signals: Sequence[str], bounds: Bounds) -> Linear:
+        """Return a setting as a combiner; bounds: signal -> its range, for the normalization ``bounds``."""
+        weights = tuple(self.weights[setting].tolist())
+        return Linear(tuple(signals), weights, int(self.parts[setting]), self.normalization, bounds)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.grid import Grid
+from rerank.combiners.normalize import normalize
+from rerank.combiners.score_table import ScoreTable
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
-from rerank.search.score_table import ScoreTable
-from rerank.stack.normalize import normalize
 from rerank.text import plural
 
 Array = NDArray[np.float64]

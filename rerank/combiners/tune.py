@@ -14,22 +14,22 @@ how fine it is and how scores are normalized; steps of 0.05 and the normalizatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.grid import SAME, Grid, weight_grid
+from rerank.combiners.linear import PARTS, Linear
 from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
+from rerank.combiners.normalize import TRIED
+from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.surface import WeightSurface, surfaces
 from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.results import plain
-from rerank.search.score_table import ScoreTable
-from rerank.stack.normalize import TRIED
-from rerank.stack.stack import PARTS, Stack
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -49,8 +49,7 @@ class TuneOptions:
     cut:            how many documents of a ranking are measured; None: all candidates.
     normalizations: the methods to try.
     parts:          how fine the grid is.
-    depth, versions, bounds: go into the stack (``bounds`` is also the range of each signal for the
-        normalization of that name).
+    bounds:         signal -> its range, for the normalization of that name.
     """
 
     first_stage: str
@@ -59,8 +58,6 @@ class TuneOptions:
     cut: int | None = None
     normalizations: Sequence[str] = TRIED
     parts: int = PARTS
-    depth: int = 1000
-    versions: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -87,9 +84,9 @@ class NearOptimal:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The chosen stack, and how sure the choice is. Values are means over ``queries`` queries.
+    """The chosen weights, and how sure the choice is. Values are means over ``queries`` queries.
 
-    stack:              the chosen one; its ``tuned`` holds all of this in JSON values.
+    combiner:           the chosen weights.
     measure:            the measure that chose the weights, for example nDCG@10.
     value:              its value.
     first_stage_value:  the value of the first stage: never more than ``value`` if it has a weight.
@@ -104,7 +101,7 @@ class TuningResult:
     weight_surface:     the values of all settings of the chosen normalization.
     """
 
-    stack: Stack
+    combiner: Linear
     measure: str
     value: float
     first_stage_value: float
@@ -117,6 +114,10 @@ class TuningResult:
     single_signal: Mapping[str, float]
     ablation: Mapping[str, float]
     weight_surface: tuple[WeightSurface, ...] = field(default=(), repr=False)
+
+    def record(self) -> dict[str, Any]:
+        """Return everything except the weights as JSON values, for the stack file."""
+        return {name: _rounded(plain(value)) for name, value in vars(self).items() if name != "combiner"}
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class TuningProblem:
     ranges: list[tuple[float, float]] | None
     first: int | None
     first_value: float
-    stack_fields: Mapping[str, Any]
+    bounds: Mapping[str, tuple[float, float]]
 
     @classmethod
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
@@ -148,16 +149,11 @@ class TuningProblem:
         measure = RankMeasure.parse(options.measure, options.cut)
         chosen = table.only(options.signals or table.signals)
         signals = chosen.signals
-        fields = {
-            "first_stage": first,
-            "depth": options.depth,
-            "versions": {name: one for name, one in options.versions.items() if name in signals},
-            "bounds": {name: pair for name, pair in options.bounds.items() if name in signals},
-        }
+        bounds = {name: pair for name, pair in options.bounds.items() if name in signals}
         grids = []
         for normalization in dict.fromkeys(options.normalizations):
             grids.append(Grid(normalization, *weight_grid(normalization, len(signals), options.parts)))
-            grids[-1].stack(0, signals, **fields)  # refuses what no stack can be, before the long work
+            grids[-1].linear(0, signals, bounds)  # raises before the long work
         ranges = ranges_of(signals, options.normalizations, options.bounds)
         judged, none_relevant = judge(chosen, qrels, measure)
         value = 0.0
@@ -166,7 +162,7 @@ class TuningProblem:
             (sums,) = sum_values(table.only([first]), judged, alone, measure, None, [0] * len(judged))
             value = float(sums[0, 0]) / len(judged)
         column = signals.index(first) if first in signals else None
-        return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, fields)
+        return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, bounds)
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
         """What every setting of each grid (G) reaches, summed over the queries of each group: (groups, G)."""
@@ -179,9 +175,9 @@ class TuningProblem:
         which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
         return which, chosen[which]
 
-    def stack(self, which: int, setting: int) -> Stack:
-        """Return a setting of a normalization as a stack."""
-        return self.grids[which].stack(setting, self.table.signals, **self.stack_fields)
+    def linear(self, which: int, setting: int) -> Linear:
+        """Return a setting of a normalization."""
+        return self.grids[which].linear(setting, self.table.signals, self.bounds)
 
     def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
         """The values of a setting of a normalization on some of the judged queries: (n,)."""
@@ -197,10 +193,10 @@ class TuningProblem:
         best = {}
         for index, (one, reached) in enumerate(zip(self.grids, means)):
             top = one.choose(reached, self.first)
-            best[one.normalization] = BestSetting(str(self.stack(index, top)), float(reached[top]))
+            best[one.normalization] = BestSetting(str(self.linear(index, top)), float(reached[top]))
         alone = dict(zip(signals, self._alone(means[0])))
-        found = TuningResult(
-            stack=self.stack(which, setting),
+        return TuningResult(
+            combiner=self.linear(which, setting),
             measure=str(self.measure),
             value=float(values[setting]),
             first_stage_value=self.first_value if self.first is None else alone[signals[self.first]],
@@ -214,8 +210,6 @@ class TuningProblem:
             ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
             weight_surface=surfaces(signals, grid, values, self.first),
         )
-        record = {name: rounded(plain(value)) for name, value in vars(found).items() if name != "stack"}
-        return replace(found, stack=replace(found.stack, tuned=record))
 
     def _alone(self, means: Array) -> Iterator[float]:
         """What each signal reaches without the others."""
@@ -252,7 +246,7 @@ def tune(
 
     >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
     >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
-    >>> str(tuned.stack), tuned.value, round(tuned.first_stage_value, 3)
+    >>> str(tuned.combiner), tuned.value, round(tuned.first_stage_value, 3)
     ('bm25*0.60 + text*0.40', 1.0, 0.631)
     """
     problem = TuningProblem.of(table, qrels, TuneOptions(**options))
@@ -269,10 +263,10 @@ def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator
         yield NearOptimal(within, len(near), len(grid), dict(zip(signals, ranges)))
 
 
-def rounded(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     """JSON values with numbers of 6 digits."""
     if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
+        return {name: _rounded(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [rounded(one) for one in value]
+        return [_rounded(one) for one in value]
     return round(value, 6) if isinstance(value, float) else value

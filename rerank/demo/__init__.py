@@ -130,7 +130,7 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         workspace, evaluated, without_headings(queries), "test.tsv", others={WITH_HEADINGS: with_headings}
     )
     write_text(path / PAGE, page)
-    stack = tuned.tuned.stack
+    stack = tuned.stack
     pipeline = workspace.pipeline(stack.signals)
     by_id = {query.id: query for query in without_headings(queries)}
     step = max(1, len(split["test"]) // EXAMPLES)

@@ -276,7 +276,7 @@ class Hook(ABC):
             nodes=nodes,
             service=service,
             statistics={url: found for url, found in counters.items() if found},
-            weights={} if stack is None else _weights(stack),
+            weights={} if stack is None else stack.combiner.summary(),
             of=stack,
         )
 
@@ -460,13 +460,6 @@ class Hook(ABC):
                     raise
                 return None
         return found
-
-
-def _weights(stack: Stack) -> dict[str, Any]:
-    rows = {
-        case: {"stack": str(one), "normalization": one.normalization} for case, one in stack.cases.items()
-    }
-    return {"stack": str(stack), "normalization": stack.normalization, "cases": rows}
 
 
 def _urls_of(config: Mapping[str, Any]) -> list[str]:

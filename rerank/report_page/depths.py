@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.measure import Judged, judge
+from rerank.combiners.score_table import ScoreTable
 from rerank.errors import InputError
 from rerank.evaluation.ranks import NDCG
 from rerank.order import rank
 from rerank.records import Qrels
-from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 
 COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10000)
@@ -72,7 +72,7 @@ def by_depth(
                 for column, one in enumerate((stack, plain)):
                     if one is not None:
                         columns = [table.signals.index(name) for name in one.signals]
-                        final, _, _ = one.for_case(case).score(some[:, columns])
+                        final = one.combiner.for_case(case).combine(some[:, columns]).final
                         before[column] = _value(final, at, grades, query)
                 before[2] = _value(some[:, lead], at, grades, query)
                 before[3] = NDCG.ideal(grades) / query.ideal

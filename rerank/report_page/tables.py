@@ -70,8 +70,8 @@ class Row:
         stack = entry.stack
         return cls(
             stack=entry.label,
-            weights=dict(zip(stack.signals, stack.weight_values.tolist())),
-            normalization=stack.normalization,
+            weights=stack.combiner.shares(),
+            normalization=stack.combiner.normalization,
             first_stage=stack.first_stage,
             retrieve=stack.retrievers,
             protocol=protocol,
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass
 class CaseRow:
-    """The means of a stack over the queries of one case (``rerank.stack.cases``)."""
+    """The means of a stack over the queries of one case (``rerank.combiners.base``)."""
 
     protocol: str
     case: str

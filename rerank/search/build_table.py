@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
 from rerank.errors import UsageError, WorkspaceError
 from rerank.evaluation.protocols import JUDGED, Protocol
@@ -19,7 +20,6 @@ from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.search.pipeline import Pipeline
-from rerank.search.score_table import ScoreTable
 from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import is_of_now, learned

@@ -44,7 +44,7 @@ class Answer:
     seconds:    stage -> time taken: ``engine`` (retrieval, features, documents looked up), ``transfer`` (the
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
-    case:       where the query's categories come from: ``brought``, ``inferred`` or ``none``.
+    case:       where the query's categories come from: ``given``, ``inferred`` or ``none``.
     unknown_categories: categories of the query that no signal knows; they were ignored.
 
     >>> import tempfile
@@ -79,7 +79,7 @@ class Answer:
             "unknown_categories": list(self.unknown_categories),
             "case": self.case,
             "stack": str(self.stack),
-            "normalization": self.stack.normalization,
+            "normalization": self.stack.combiner.normalization,
             "candidates": len(self.ranking),
             "found": dict(self.found),
             "recomputed": dict(self.recomputed),

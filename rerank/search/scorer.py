@@ -147,8 +147,8 @@ class Scored:
 
     @property
     def case(self) -> str:
-        """Where the query's categories come from: ``brought``, ``inferred`` or ``none``."""
-        return "inferred" if self.inferred else "brought" if self.query.categories else "none"
+        """Where the query's categories come from: ``given``, ``inferred`` or ``none``."""
+        return "inferred" if self.inferred else "given" if self.query.categories else "none"
 
 
 @dataclass(frozen=True)

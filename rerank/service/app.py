@@ -382,7 +382,7 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
     """The stack and rankers of a snapshot, for the log and ``/readyz``."""
     return {
         "stack": str(snapshot.default),
-        "normalization": snapshot.default.normalization,
+        "normalization": snapshot.default.combiner.normalization,
         "rankers": {name: ranker.version for name, ranker in snapshot.rankers.items()},
         "tuned": sorted(",".join(sorted(names)) for names in snapshot.tuned),
     }

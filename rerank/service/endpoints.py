@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from rerank.errors import UsageError
 from rerank.filters import filters_of
@@ -130,7 +128,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: RequestContext) -> dict[s
         scored = scorer.score(query, given, stages=work)
         stack = stack.for_case(scored.case)
         ranking = ranked(stack, scored, work)
-        scores_told = relevance(stack, ranking.scores).tolist()
+        scores_told = stack.combiner.relevance(ranking.scores).tolist()
         for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
@@ -145,26 +143,6 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: RequestContext) -> dict[s
         "usage": {"total_tokens": words},
         "unknown_categories": list(unknown_categories),
     }
-
-
-def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A stack's (n,) scores as numbers from 0 to 1 in the same order, as clients of ``/v1/rerank`` expect.
-
-    Under min-max and rank they are sums of parts from 0 to 1, so they are divided by the sum of the weights
-    (1 after tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings z-scores
-    there, and (1 + score / (1 + |score|)) / 2 raw ones, of which it would make 1 each.
-
-    >>> relevance(Stack.parse("tfidf*0.5 + text*0.5"), np.array([0.75, 0.25])).tolist()
-    [0.75, 0.25]
-    >>> relevance(Stack.parse("text", normalization="z-score"), np.array([0.0])).tolist()
-    [0.5]
-    """
-    if stack.normalization in ("min-max", "rank"):
-        return np.clip(scores * (stack.parts / sum(stack.weights)), 0.0, 1.0)
-    told: NDArray[np.float64] = np.tanh(scores / 2)
-    if stack.normalization == "none":
-        told = scores / (1 + np.abs(scores))
-    return 0.5 + 0.5 * told
 
 
 def search(snapshot: Snapshot, body: SearchBody, work: RequestContext) -> dict[str, Any]:

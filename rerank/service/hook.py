@@ -233,7 +233,7 @@ def _requested_fields(search: _Search, hits: HookHits) -> dict[str, Any]:
 def _weights(stack: Stack, case: str) -> dict[str, str]:
     """The weights of a case, without the inferred categories: they may be hidden from the user."""
     used = stack.for_case(case)
-    return {"stack": str(used), "normalization": used.normalization, "case": case}
+    return {"stack": str(used), "normalization": used.combiner.normalization, "case": case}
 
 
 def _as_bytes(answer: dict[str, Any], order: NDArray[np.int64], scores: NDArray[np.float64]) -> bytes:

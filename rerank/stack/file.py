@@ -1,4 +1,4 @@
-"""The file of a stack: what its JSON must hold, and the checksum of it."""
+"""The JSON of a stack file, and its checksum."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from rerank.errors import InputError
+from rerank.combiners.linear import Linear
+from rerank.errors import InputError, UsageError
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """The weights of a case of queries. stack: for reading; it must agree with weights and parts.
+    """Weights as JSON. stack: for readers; it must agree with weights and parts.
 
     rerank_only: the weights without the first stage's signal, if they were tuned.
     """
@@ -25,6 +26,36 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     weights: dict[str, int]
     parts: int
     rerank_only: Weights | None = None
+
+    @classmethod
+    def of(cls, linear: Linear, rerank_only: Linear | None = None) -> Weights:
+        """Write down weights, without their bounds and cases."""
+        return cls(
+            stack=str(linear),
+            normalization=linear.normalization,
+            weights=dict(zip(linear.signals, linear.weights)),
+            parts=linear.parts,
+            rerank_only=None if rerank_only is None else cls.of(rerank_only),
+        )
+
+    def linear(
+        self, bounds: Mapping[str, tuple[float, float]], cases: Mapping[str, Weights] | None = None
+    ) -> Linear:
+        """Return the weights, with those of the cases. Raises UsageError if they do not fit together."""
+        used = {name: pair for name, pair in bounds.items() if name in self.weights}
+        linear = Linear(
+            signals=tuple(self.weights),
+            weights=tuple(self.weights.values()),
+            parts=self.parts,
+            normalization=self.normalization,
+            bounds=used,
+            cases={case: one.linear(bounds) for case, one in (cases or {}).items()},
+        )
+        if self.stack != str(linear):
+            raise UsageError(
+                f'"stack" says {self.stack!r}, but "weights" and "parts" make {str(linear)!r}; correct one'
+            )
+        return linear
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -44,22 +75,17 @@ class Tuned(msgspec.Struct, frozen=True):
     signals: list[str] | None = None
 
 
-class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A stack's JSON; see docs/reference/formats.md."""
+class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A stack as JSON; see docs/reference/formats.md."""
 
     rerank_stack: int
-    stack: str
     first_stage: str
     search: Search | None = None
     retrieve: list[str]
     depth: int
-    normalization: str
-    weights: dict[str, int]
-    parts: int
     versions: dict[str, str]
     bounds: dict[str, tuple[float, float]]
     cases: dict[str, Weights] = {}
-    rerank_only: Weights | None = None
     tuned: dict[str, Any]
     sum: str = ""
 

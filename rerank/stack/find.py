@@ -46,6 +46,4 @@ def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
     """Return a stack with the workspace's search if it needs a search of the user and names none."""
     if stack.first_stage != SEARCH or stack.search is not None:
         return stack
-    cases = {case: with_search(one, search) for case, one in stack.cases.items()}
-    plain = None if stack.rerank_only is None else with_search(stack.rerank_only, search)
-    return replace(stack, search=search, cases=cases, rerank_only=plain)
+    return replace(stack, search=search)

@@ -6,14 +6,11 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
+from rerank.combiners.linear import NAME, SIGNAL
 from rerank.errors import UsageError
 from rerank.stack.signals import lexical
 
-NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
-SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
-"""Names of signals: of rankers and first stages, of a clause of the search, of a numeric field."""
-
 _TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")
 RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
 _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,text,meta"

@@ -410,10 +410,10 @@ class _Auto:
             seed=self.seed,
             progress=self.progress,
         )
-        stack, of = tuned.tuned.stack, tuned.tuned
+        stack, of = tuned.stack, tuned.tuned
         self.say(
             "tune",
-            f"{stack} ({stack.normalization}): {of.measure} {of.value:.4f} on"
+            f"{stack} ({stack.combiner.normalization}): {of.measure} {of.value:.4f} on"
             f" {plural(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
         )
         if tuned.dropped:

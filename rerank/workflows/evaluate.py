@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.combiners.base import CASES
 from rerank.evaluation import overlap
 from rerank.evaluation.auc import RankingAUC
 from rerank.evaluation.leakage import leakage, without_training_documents
@@ -30,7 +31,6 @@ from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.report_page.tables import GRADE_ONE, CaseRow, Entry, EvaluationReport, Row
 from rerank.search.pipeline import template_of
-from rerank.stack.cases import CASES
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.errors import EngineError, InputError, WorkspaceError
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
@@ -14,7 +15,6 @@ from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
-from rerank.search.score_table import ScoreTable
 from rerank.text import plural
 from rerank.workflows.ingest import encode
 from rerank.workspace import Workspace
@@ -94,7 +94,7 @@ class Experiment:
         """Score the candidates of every query, once for all that asks for the same.
 
         search: the user's own, where ``first_stage`` is ``search``.
-        every_case: a row for each case that a query can be in (``rerank.stack.cases.CASES``).
+        every_case: a row for each case that a query can be in (``rerank.combiners.base.CASES``).
         deepest: the largest N of ``retrieved:N`` that will be asked for. cached: keep it in the workspace.
         """
         # What the first stage finds at a smaller depth is the top of what it finds at a larger one.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.evaluation.protocols import Protocol
 from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
@@ -18,7 +19,6 @@ from rerank.report_page.depths import DepthRow, by_depth
 from rerank.report_page.tables import KeptHit, Recall
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
-from rerank.search.score_table import ScoreTable
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment
@@ -78,7 +78,7 @@ def rank_all(
         if report.candidate_recall:
             found.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
         cases = dict(zip(table.query_ids, table.cases))
-        weighted = any(stacks[label].cases for label in labels)  # their cases decide
+        weighted = any(stacks[label].combiner.cases for label in labels)  # their cases decide
         found.cases = found.cases | cases if weighted else cases | found.cases
         for label in labels:
             stack = stacks[label]

@@ -153,11 +153,7 @@ def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> Stac
         outdated = []
     return StackState(
         name=stack.name,
-        stack=str(stack),
-        normalization=stack.normalization,
-        cases={
-            case: {"stack": str(one), "normalization": one.normalization} for case, one in stack.cases.items()
-        },
+        **stack.combiner.summary(),
         retrieve=list(stack.retrievers),
         depth=stack.depth,
         versions=stack.versions,

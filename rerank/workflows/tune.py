@@ -8,7 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rerank.combiners.base import CASES
 from rerank.combiners.folds import CrossValidated, cross_validate
+from rerank.combiners.linear import Linear
+from rerank.combiners.normalize import PER_QUERY, TRIED
+from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuningResult
 from rerank.combiners.tune import tune as tune_table
 from rerank.errors import UsageError
@@ -22,9 +26,6 @@ from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
 from rerank.results import Report, plain
 from rerank.search.build_table import ScoringReport
-from rerank.search.score_table import ScoreTable
-from rerank.stack.cases import CASES
-from rerank.stack.normalize import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
@@ -50,6 +51,7 @@ class TuneReport(Report):
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
     """
 
+    stack: Stack
     tuned: TuningResult
     leaks: list[Leak]
     validated: CrossValidated | None
@@ -66,11 +68,10 @@ class TuneReport(Report):
         more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
         if self.validated is not None:
             more["cross_validated"] = self.validated
-        return {**self.tuned.stack.to_json(), **plain(more)}
+        return {**self.stack.to_json(), **plain(more)}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return each signal's weight, what it reached alone, and what the others reached without it."""
-        stack = self.tuned.stack
         rows = [
             {
                 "signal": name,
@@ -78,7 +79,7 @@ class TuneReport(Report):
                 "single_signal": self.tuned.single_signal[name],
                 "ablation": self.tuned.ablation.get(name),
             }
-            for name, weight in zip(stack.signals, stack.weight_values.tolist())
+            for name, weight in self.tuned.combiner.shares().items()
         ]
         gone = (
             {"signal": name, "weight": 0.0, "single_signal": value} for name, value in self.dropped.items()
@@ -106,7 +107,7 @@ class _Weights:
     """The best weights of each case. tables: what they were found on."""
 
     tuned: dict[str, TuningResult]
-    rerank_only: dict[str, TuningResult | None]
+    rerank_only: dict[str, TuningResult]
     dropped: dict[str, float]
     tables: dict[str, Judged]
     signals: tuple[str, ...]
@@ -158,9 +159,9 @@ def tune(
     >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
     >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
     >>> report = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
-    >>> report.tuned.value, str(report.tuned.stack)
+    >>> report.tuned.value, str(report.stack)
     (1.0, 'tfidf*0.00 + bm25*1.00')
-    >>> workspace.stack("tfidf,bm25") == report.tuned.stack
+    >>> workspace.stack("tfidf,bm25") == report.stack
     True
     """
     queries, qrels = as_queries(queries), as_qrels(qrels)
@@ -202,7 +203,6 @@ def tune(
         "measure": measure,
         "cut": search.protocol.cut,
         "normalizations": normalizations or _normalizations(workspace, search),
-        "versions": {name: ranker.version for name, ranker in rankers.items()},
         "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
     }
     validated = None
@@ -220,11 +220,20 @@ def tune(
         ).to_json(),
         **({"filters": [str(one) for one in experiment.filters]} if experiment.filters else {}),
     }
-    chosen = _stack(found, record, {**search.fields(depth), "versions": settings["versions"]})
+    chosen = _stack(
+        found,
+        record,
+        {
+            **search.fields(depth),
+            "versions": {name: ranker.version for name, ranker in rankers.items()},
+            "first_stage": search.first,
+        },
+    )
     path = _saved(workspace, chosen, out)
     case, *others = found.tuned
     return TuneReport(
-        replace(found.tuned[case], stack=chosen),
+        chosen,
+        found.tuned[case],
         leakage(
             workspace.training_records(chosen), "", (query.id for query in experiment.queries), ["trained"]
         ),
@@ -233,7 +242,7 @@ def tune(
         scoring,
         case,
         {name: found.tuned[name] for name in others},
-        found.rerank_only[case],
+        found.rerank_only.get(case),
         found.dropped,
         str(search.protocol),
     )
@@ -297,10 +306,7 @@ def _weights(
         tables = _cases(*scored, not reading.isdisjoint(signals))
         tuned = {case: tune_table(*one, signals=signals, **settings) for case, one in tables.items()}
         weighted = {settings["first_stage"]} | {
-            name
-            for one in tuned.values()
-            for name, weight in zip(one.stack.signals, one.stack.weights)
-            if weight
+            name for one in tuned.values() for name, weight in one.combiner.shares().items() if weight
         }
         if weighted.issuperset(signals):
             break
@@ -308,7 +314,7 @@ def _weights(
         dropped |= {name: main.single_signal[name] for name in signals if name not in weighted}
         signals = tuple(name for name in signals if name in weighted)
     others = [name for name in signals if name != settings["first_stage"]]
-    bare: dict[str, TuningResult | None] = dict.fromkeys(tables)
+    bare: dict[str, TuningResult] = {}
     if 2 <= len(others) < len(signals):
         bare = {case: tune_table(*one, signals=others, **settings) for case, one in tables.items()}
     return _Weights(tuned, bare, dropped, tables, signals)
@@ -332,28 +338,30 @@ def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
 
 
 def _stack(found: _Weights, record: dict[str, Any], fields: Mapping[str, Any]) -> Stack:
-    """Put the weights of all cases together. fields: the stack's, the same in each case."""
-
-    def whole(case: str, tuned: Mapping[str, Any]) -> Stack:
-        one, plain_one = found.tuned[case].stack, found.rerank_only[case]
-        names = {*one.signals, *retriever_depths(fields["retrieve"])}
-        versions = {name: version for name, version in fields["versions"].items() if name in names}
-        rest = {**fields, "versions": versions, "bounds": one.bounds}
-        bare = None if plain_one is None else replace(plain_one.stack, **rest, tuned={})
-        return replace(one, **rest, rerank_only=bare, tuned=tuned)
-
-    main, *others = found.tuned
+    """Put the weights of all cases together. fields: the other ones of the stack."""
+    main = next(iter(found.tuned))
+    combiner, plain_one = _joined(found.tuned), _joined(found.rerank_only)
+    names = {*found.signals, *retriever_depths(fields["retrieve"])}
+    versions = {name: version for name, version in fields["versions"].items() if name in names}
     if found.dropped:
         record["dropped"] = {name: round(value, 6) for name, value in found.dropped.items()}
-    alone = found.rerank_only[main]
-    if alone is not None:
-        record["rerank_only"] = {name: alone.stack.tuned[name] for name in _OF_CASE[:2]}
+    records = {case: one.record() for case, one in found.tuned.items()}
+    if found.rerank_only:
+        alone = found.rerank_only[main].record()
+        record["rerank_only"] = {name: alone[name] for name in _OF_CASE[:2]}
     if main:
-        record["cases"] = {
-            case: {name: one.stack.tuned[name] for name in _OF_CASE} for case, one in found.tuned.items()
-        }
-    cases = {case: whole(case, {}) for case in others}
-    return replace(whole(main, {**found.tuned[main].stack.tuned, **record}), cases=cases)
+        record["cases"] = {case: {name: one[name] for name in _OF_CASE} for case, one in records.items()}
+    assert combiner is not None
+    tuned = {**records[main], **record}
+    return Stack(combiner, **{**fields, "versions": versions}, rerank_only=plain_one, tuned=tuned)
+
+
+def _joined(tuned: Mapping[str, TuningResult]) -> Linear | None:
+    """The weights of the first case, with the weights of the other cases; None if nothing was tuned."""
+    if not tuned:
+        return None
+    main, *others = (one.combiner for one in tuned.values())
+    return replace(main, cases=dict(zip([*tuned][1:], others)))
 
 
 def _saved(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:

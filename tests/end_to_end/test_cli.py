@@ -358,7 +358,7 @@ def test_an_unknown_category_is_refused_with_similar_ones(run, small, trained):
     ask = ("query", "gene expression", "--stack", STACK, "-w", trained)
     plain = run(*ask, "--category", category, "--json").json
     other = run(*ask, "--category", category.swapcase(), "--json").json
-    assert (plain["categories"], plain["case"], plain["unknown_categories"]) == ([category], "brought", [])
+    assert (plain["categories"], plain["case"], plain["unknown_categories"]) == ([category], "given", [])
     assert other == plain
     done = run(*ask, "--category", category[:-1])
     done.fails(2, repr(category[:-1]))

@@ -35,7 +35,10 @@ MAPPING = {
 }
 SIZE = 60
 PARTS = [Stack.parse(f"bm25*0.{i} + meta*0.{10 - i}") for i in range(1, 5)]
-CASES = replace(PARTS[0], cases={"inferred": PARTS[1], "brought": PARTS[3]})
+CASES = replace(
+    PARTS[0],
+    combiner=replace(PARTS[0].combiner, cases={"inferred": PARTS[1].combiner, "given": PARTS[3].combiner}),
+)
 """A stack that has weights for each case of queries."""
 TEMPLATE = '{"query": {"bool": {"should": [{"match": {"body": "{{q}}"}}, {"match": {"head": "{{q}}"}}]}}}'
 OWN = replace(Stack.parse("search*0.4 + text*0.6"), search=SearchTemplate("template", "own.json", TEMPLATE))
@@ -192,7 +195,7 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
     weighed = {"stack": "bm25,meta", "explain": True}
     rows = (
         ("human cell", {}, PARTS[1], "inferred"),
-        ("cell of a human", {"categories": ["Cell Biology"]}, PARTS[3], "brought"),
+        ("cell of a human", {"categories": ["Cell Biology"]}, PARTS[3], "given"),
     )
     for text, more, stack, case in rows:
         answer = search(plugged, text, ext={"rerank": {**weighed, **more}})
@@ -201,7 +204,7 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
         for hit in answer["hits"]["hits"]:
             (about,) = hit["fields"]["_rerank"]
             assert hit["_score"] == pytest.approx(sum(s["weighted"] for s in about["signals"].values()))
-            for name, weight in zip(stack.signals, stack.weight_values):
+            for name, weight in stack.combiner.shares().items():
                 assert about["signals"][name]["weighted"] == pytest.approx(
                     weight * about["signals"][name]["normalized"]
                 )
@@ -226,7 +229,7 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
     shown = hook_status(run, library, "--name", "cases")["weights"]
     assert shown["stack"] == str(PARTS[0])
     assert {case: row["stack"] for case, row in shown["cases"].items()} == {
-        "brought": str(PARTS[3]),
+        "given": str(PARTS[3]),
         "inferred": str(PARTS[1]),
     }
     assert f"queries that bring categories: {PARTS[3]}   (min-max)" in run("hook", "status", *where).out

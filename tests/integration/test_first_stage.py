@@ -198,8 +198,8 @@ def test_stored_template(shelf: Workspace, node: Node, tmp_path: Path) -> None:
     node.request("PUT", "/_scripts/shelf-search", {"script": {"lang": "mustache", "source": source}})
     queries, qrels = [Query("q", "wolf")], Qrels([("q", "d20", 1), ("q", "d5", 1)])
     report = tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage="stored:shelf-search")
-    assert report.tuned.stack.search is not None
-    assert report.tuned.stack.search.fingerprint
+    assert report.stack.search is not None
+    assert report.stack.search.fingerprint
     stack = shelf.stack("bm25,search")
     answer = shelf.pipeline(stack.signals).answer(queries[0], stack)
     assert answer.found["search"] == len(answer.ranking) > 0

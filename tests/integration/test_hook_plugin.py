@@ -392,7 +392,7 @@ def test_explain(hook: Hook, dummy: Dummy) -> None:
     assert "ext" not in hook.search(WORDS)
     assert "_rerank" not in json.dumps(hook.search(WORDS))
     assert "weights" not in answer["ext"]["rerank"]
-    weights = {"stack": "bm25*1.00", "normalization": "min-max", "case": "brought"}
+    weights = {"stack": "bm25*1.00", "normalization": "min-max", "case": "given"}
     dummy.answering = lambda handler, body: handler.send(reverse(body, weights=weights))
     assert hook.search(body)["ext"]["rerank"]["weights"] == weights
     answer = hook.search({**body, "sort": ["n"]})

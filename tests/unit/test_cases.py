@@ -1,4 +1,4 @@
-"""Weights for queries that bring categories, whose categories are inferred, and that have none."""
+"""Weights for queries with categories, whose categories are inferred, and that have none."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank.combiners.base import CASES
 from rerank.errors import InputError
 from rerank.rankers.base import Ranker
-from rerank.stack.cases import CASES
 
 TOPICS = ("a", "b", "c")
 
@@ -65,9 +65,9 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_each_case_has_weights_of_its_own(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     report = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels)
-    stack = report.tuned.stack
+    stack = report.stack
     assert (report.tuned.queries, report.tuned.value) == (4, 1.0)
-    assert list(stack.cases) == ["inferred", "none"]
+    assert list(stack.combiner.cases) == ["inferred", "none"]
     assert report.cases["inferred"].queries == report.cases["none"].queries == 8
     told = stack.tuned["cases"]
     assert list(told) == list(CASES)
@@ -78,19 +78,19 @@ def test_each_case_has_weights_of_its_own(topics: Any) -> None:
 
 def test_the_weights_of_each_case_are_shown(topics: Any, run: Any) -> None:
     workspace, brought, bare, qrels = topics
-    stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).tuned.stack
+    stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).stack
     workspace.use_stack(stack)
     for command in (("stack", "list"), ("status",)):
         shown = run(*command, "-w", workspace.folder).out
         for queries, one in (
-            ("queries that bring categories", stack),
-            ("queries whose categories are inferred", stack.cases["inferred"]),
-            ("queries without categories", stack.cases["none"]),
+            ("queries with categories", stack.combiner),
+            ("queries whose categories are inferred", stack.combiner.cases["inferred"]),
+            ("queries without categories", stack.combiner.cases["none"]),
         ):
             assert f"  {queries}: {one}   ({one.normalization})\n" in shown
     cases = run("stack", "list", "-w", workspace.folder, "--json").json["releases"][0]["cases"]
     assert {case: one["stack"] for case, one in cases.items()} == {
-        case: str(one) for case, one in stack.cases.items()
+        case: str(one) for case, one in stack.combiner.cases.items()
     }
 
 
@@ -101,15 +101,19 @@ def test_without_weight_for_categories_there_is_one_case(topics: Any) -> None:
     report = tune(
         workspace, "bm25,same", queries=queries, qrels=Qrels((query.id, "a0", 1) for query in queries)
     )
-    stack = report.tuned.stack
-    assert (stack.signals, stack.cases, report.cases) == (("bm25",), {}, {})
+    stack = report.stack
+    assert (stack.signals, stack.combiner.cases, report.cases) == (("bm25",), {}, {})
     assert (list(report.dropped), report.tuned.queries, report.tuned.value) == (["same"], 8, 1.0)
 
 
 def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
-    stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).tuned.stack
-    weights = {"brought": stack, "inferred": stack.cases["inferred"], "none": stack.cases["none"]}
+    stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).stack
+    weights = {
+        "given": stack,
+        "inferred": stack.for_case("inferred"),
+        "none": stack.for_case("none"),
+    }
 
     def value(queries: Sequence[Query], **options: Any) -> float:
         judged = Qrels((q.id, d, g) for q in queries for d, g in qrels[q.id].items())
@@ -121,17 +125,17 @@ def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None
         workspace, ["bm25,same"], queries=judged, qrels=qrels, baseline="bm25", measures=["nDCG"]
     )
     told = {(one.case, one.stack): (one.queries, one.measures["nDCG"]) for one in report.cases}
-    assert list(told) == [
-        (case, stack) for case in ("brought", "inferred") for stack in ("bm25", "bm25,same")
-    ]
-    assert told["brought", "bm25,same"] == (4, pytest.approx(value(brought)))
+    assert list(told) == [(case, stack) for case in ("given", "inferred") for stack in ("bm25", "bm25,same")]
+    assert told["given", "bm25,same"] == (4, pytest.approx(value(brought)))
     assert told["inferred", "bm25,same"] == (4, pytest.approx(value(bare)))
     mixed = value([*brought, *bare])
     assert mixed == pytest.approx((value(brought) + value(bare)) / 2)
     pipeline = workspace.pipeline(stack.signals)
-    for query, case in ((brought[0], "brought"), (bare[0], "inferred")):
+    for query, case in ((brought[0], "given"), (bare[0], "inferred")):
         answer = pipeline.answer(query, stack)
-        alone = pipeline.answer(query, replace(weights[case], cases={}))
+        alone = pipeline.answer(
+            query, replace(weights[case], combiner=replace(weights[case].combiner, cases={}))
+        )
         assert answer.case == answer.to_json([])["case"] == case
         assert (answer.ranking.ids, str(answer.stack)) == (alone.ranking.ids, str(weights[case]))
     blind = replace(pipeline, infer_categories=False).answer(bare[0], stack)
@@ -141,7 +145,7 @@ def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None
 def test_without_a_signal_that_reads_categories_there_is_one_case(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     report = tune(workspace, "bm25,tfidf", queries=[*brought, *bare], qrels=qrels)
-    assert (report.tuned.queries, report.cases, report.tuned.stack.cases) == (8, {}, {})
+    assert (report.tuned.queries, report.cases, report.tuned.combiner.cases) == (8, {}, {})
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.records import Qrels
-from rerank.search.score_table import ScoreTable
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 

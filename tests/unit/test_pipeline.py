@@ -235,11 +235,11 @@ def test_categories_match_without_regard_to_case_and_unknown_ones_are_ignored(en
         return pipeline.answer(Query("q", "apple", categories), STACK)
 
     plain = answer("a", infer=False)
-    assert (plain.case, plain.unknown_categories) == ("brought", ())
+    assert (plain.case, plain.unknown_categories) == ("given", ())
     for given, unknown in ((("A",), ()), (("A", "a"), ()), (("x", "A"), ("x",))):
         other = answer(*given)
         assert (other.query.categories, other.unknown_categories) == (("a",), unknown)
-        assert (other.case, other.ranking.scores.tolist()) == ("brought", plain.ranking.scores.tolist())
+        assert (other.case, other.ranking.scores.tolist()) == ("given", plain.ranking.scores.tolist())
     for infer, case in ((True, "inferred"), (False, "none")):
         none, bare = answer("x", "y", infer=infer), answer(infer=infer)
         assert (none.case, bare.case, none.unknown_categories) == (case, case, ("x", "y"))

@@ -61,7 +61,7 @@ def test_a_stack_without_its_first_stage_is_tuned(workspace: Workspace, tmp_path
     """As table 3 of Kuwa et al. (2020) adds the scores of text and meta alone."""
     path = tmp_path / "s.json"
     report = tune(workspace, "bm25,short", first_stage="tfidf", folds=3, out=path, **AT)
-    stack = report.tuned.stack
+    stack = report.stack
     assert (stack.signals, stack.first_stage, report.rerank_only) == (("bm25", "short"), "tfidf", None)
     rows = evaluate(workspace, [str(path)], **AT).results
     assert report.tuned.first_stage_value == pytest.approx(rows[0].measures["nDCG"], abs=1e-12)
@@ -88,13 +88,13 @@ def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: 
     assert report.rerank_only is not None
     assert report.rerank_only.value == alone.value
     saved = Stack.load(path)
-    assert saved == report.tuned.stack == Stack.from_json(saved.to_json())
+    assert saved == report.stack == Stack.from_json(saved.to_json())
     plain = saved.without_first_stage()
     assert plain is not None
-    assert (plain.signals, plain.weights, plain.parts) == (
-        ("bm25", "short"), alone.stack.weights, alone.stack.parts,
+    assert (plain.signals, plain.combiner.weights, plain.combiner.parts) == (
+        ("bm25", "short"), alone.combiner.weights, alone.combiner.parts,
     )  # fmt: skip
-    assert plain.normalization == alone.stack.normalization
+    assert plain.combiner.normalization == alone.combiner.normalization
     row = evaluate(workspace, [str(path)], rerank_only=True, **judged).results[-1]
     assert row.rerank_only
     assert row.measures["nDCG"] == pytest.approx(alone.value, abs=1e-12)
@@ -119,7 +119,7 @@ def test_a_damaged_rerank_only_is_refused() -> None:
 def test_signals_without_weight_are_left_out(workspace: Workspace, tmp_path: Path) -> None:
     """The stack is still found by the names that were asked for, and ranks as the tuner has measured."""
     report = tune(workspace, "tfidf,bm25,field:age", **AT)  # all documents are as old
-    stack = report.tuned.stack
+    stack = report.stack
     assert (stack.signals, list(report.dropped)) == (("tfidf", "bm25"), ["field:age"])
     assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25", "field:age"]
     assert report.rows()[-1]["weight"] == 0.0
@@ -137,12 +137,12 @@ def test_one_signal_has_nothing_to_tune(workspace: Workspace, signal: str) -> No
 def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     report = tune(workspace, "tfidf,short", protocol="pool-first:2", out=path, **AT)
-    record = report.tuned.stack.tuned
+    record = report.stack.tuned
     assert (record["protocol"], record["candidate_recall"]) == ("pool-first:2", {})
-    assert (report.tuned.stack.depth, report.protocol) == (1000, "pool-first:2")
+    assert (report.stack.depth, report.protocol) == (1000, "pool-first:2")
     rows = evaluate(workspace, [str(path)], protocols=["pool-first:2"], **AT).results
     assert rows[1].measures["nDCG"] == pytest.approx(report.tuned.value, abs=1e-12)
-    shallow = tune(workspace, "tfidf,short", protocol="retrieved:2", out=path, **AT).tuned.stack
+    shallow = tune(workspace, "tfidf,short", protocol="retrieved:2", out=path, **AT).stack
     assert (shallow.depth, shallow.tuned["protocol"]) == (2, "retrieved:2")
     with pytest.raises(UsageError, match="unknown protocol 'pool:2'"):
         tune(workspace, "tfidf,short", protocol="pool:2", **AT)

@@ -80,7 +80,7 @@ def test_neither_training_nor_tuning_changes_what_is_in_use(workspace: Workspace
     assert workspace.versions() == {"lsi": "v1"}  # a name alone stands for what is in use
     assert lacking(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # both are at hand
     assert (ranking(workspace), workspace.releases) == (before, used)
-    tuned = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).tuned.stack
+    tuned = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
     assert tuned.versions == {"lsi": "v3"}
     assert workspace.stack(STACK, latest=True) == tuned
     assert (ranking(workspace), workspace.releases) == (before, used)
@@ -115,7 +115,7 @@ def test_what_is_not_worse_is_promoted_and_taken_back(workspace: Workspace) -> N
 def test_no_version_that_was_promoted_is_lost(workspace: Workspace) -> None:
     """Not by a training, a tuning, a refused candidate, weights of the user, or a rollback."""
     trained(workspace, "v2", 4)
-    promoted = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).tuned.stack
+    promoted = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
     assert promote(workspace, queries=QUERIES, qrels=QRELS).version == 2
     best = ranking(workspace)
     trained(workspace, "v3", 0)
@@ -138,8 +138,8 @@ def test_a_candidate_that_ranks_like_the_stack_in_use_is_refused(workspace: Work
     used = workspace.releases
     weights = str(used.stack)
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
-    tuned = tune(workspace, STACK, measure="RR", normalizations=[used.stack.normalization], **asked)
-    assert (str(tuned.tuned.stack), tuned.tuned.stack == used.stack) == (weights, False)
+    tuned = tune(workspace, STACK, measure="RR", normalizations=[used.stack.combiner.normalization], **asked)
+    assert (str(tuned.stack), tuned.stack == used.stack) == (weights, False)
     with pytest.raises(UsageError, match="ranks exactly as the stack in use"):
         promote(workspace, **asked)
     assert workspace.releases == used

@@ -7,28 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.service.endpoints import relevance
-from rerank.stack.stack import Stack
+from rerank.combiners.linear import Linear
 
 
-def stack(normalization: str) -> Stack:
+def linear(normalization: str) -> Linear:
     bounds = {"tfidf": (0.0, 1.0), "text": (0.0, 1.0)}
-    return Stack.parse("tfidf*2 + text*3", normalization=normalization, bounds=bounds)
+    return Linear(("tfidf", "text"), (2, 3), 1, normalization, bounds)
 
 
 @pytest.mark.parametrize("normalization", ["min-max", "z-score", "none", "bounds"])
 @given(rows=st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
 def test_from_0_to_1_in_the_same_order(normalization, rows):
-    final = stack(normalization).score(np.array(rows))[0]
-    told = relevance(stack(normalization), final)
-    assert ((told >= 0) & (told <= 1)).all()
-    assert (np.diff(told[np.argsort(final)]) >= 0).all()
+    final = linear(normalization).combine(np.array(rows)).final
+    scores = linear(normalization).relevance(final)
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert (np.diff(scores[np.argsort(final)]) >= 0).all()
 
 
 def test_by_hand():
-    np.testing.assert_allclose(relevance(stack("min-max"), np.array([5.0, 2.0])), [1.0, 0.4])
-    np.testing.assert_allclose(relevance(stack("z-score"), np.log([3.0, 1 / 3])), [0.75, 0.25])
-    np.testing.assert_allclose(relevance(stack("none"), np.array([3.0, -1 / 3])), [0.875, 0.375])
-    bm25 = relevance(Stack.parse("bm25"), np.array([41.5, 41.25]))
+    np.testing.assert_allclose(linear("min-max").relevance(np.array([5.0, 2.0])), [1.0, 0.4])
+    np.testing.assert_allclose(linear("z-score").relevance(np.log([3.0, 1 / 3])), [0.75, 0.25])
+    np.testing.assert_allclose(linear("none").relevance(np.array([3.0, -1 / 3])), [0.875, 0.375])
+    bm25 = Linear(("bm25",), (1,), normalization="none").relevance(np.array([41.5, 41.25]))
     assert 1 > bm25[0] > bm25[1]
-    assert relevance(stack("none"), np.array([1e308, -1e308])).tolist() == [1.0, 0.0]
+    assert linear("none").relevance(np.array([1e308, -1e308])).tolist() == [1.0, 0.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,9 +132,7 @@ def test_a_workspace_remembers_its_search(hunters: Workspace, tmp_path: Path) ->
 
 def test_a_search_of_ones_own_retrieves_alone() -> None:
     with pytest.raises(UsageError, match="finds all candidates"):
-        Stack.parse("search", first_stage="search").__class__(
-            ("search",), (1,), "search", retrieve=("search", "s2net")
-        )
+        replace(Stack.parse("search", first_stage="search"), retrieve=("search", "s2net"))
     over = Stack.parse("bm25*0.25 + text*0.75").with_template(SearchTemplate("run", "x"))
     assert str(over) == "search*0.25 + text*0.75"
     with pytest.raises(UsageError, match="another first stage"):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from rerank.combiners.linear import Linear
 from rerank.errors import TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
@@ -206,7 +207,9 @@ def test_weighted_ndcg_is_what_ir_measures_computes(seed):
         scores.append(model)
         rows.append((f"q{q}", [f"d{d:03}" for d in candidates], np.stack((first, model), axis=1)))
         grades += [(f"q{q}", f"d{d:03}", int(g)) for d, g in zip(relevant, grade)]
-    stacks = [Stack(("tfidf", "text"), (20 - n, n), "tfidf", normalization="z-score") for n in range(21)]
+    stacks = [
+        Stack(Linear(("tfidf", "text"), (20 - n, n), normalization="z-score"), "tfidf") for n in range(21)
+    ]
     runs = {str(n): {q: one.rank(ids, found).ids for q, ids, found in rows} for n, one in enumerate(stacks)}
     evaluation = evaluate_runs(runs, Qrels(grades), ["nDCG"])
     values = [evaluation.mean(run, "nDCG") for run in runs]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rerank.combiners import measure as measuring
 from rerank.combiners.folds import cross_validate
 from rerank.combiners.grid import Grid, compositions, weight_grid
+from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
-from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 
 SIGNALS = ("bm25", "text", "meta")
@@ -42,7 +42,8 @@ def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, r
     return ScoreTable.build(signals, rows), Qrels(judgments), rows
 
 
-def run_of(stack, rows):
+def run_of(combiner, rows):
+    stack = Stack(combiner, "bm25")
     return {query: stack.rank(ids, scores).ids for query, ids, scores in rows}
 
 
@@ -106,15 +107,16 @@ def test_ndcg_by_hand():
     qrels = Qrels([("q", "d1", 1), ("q", "d2", 0), ("q", "d3", 2), ("q", "d4", 3), ("empty", "d1", 1)])
     dcg = 1 / math.log2(2) + 2 / math.log2(4)
     ideal = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
-    values = by_tuner(Stack.parse("bm25"), table, qrels)
+    values = by_tuner(Stack.parse("bm25").combiner, table, qrels)
     assert values == {"empty": 0.0, "q": pytest.approx(dcg / ideal, abs=1e-15)}
     assert tune(table, qrels, first_stage="bm25").value == pytest.approx(dcg / ideal / 2)
 
 
 def test_a_tie_is_decided_by_the_id():
     table = ScoreTable.build(["bm25"], [("q", ["d2", "d10", "d1"], np.zeros((3, 1)))])
+    bm25 = Stack.parse("bm25").combiner
     for id, place in (("d1", 1), ("d10", 2), ("d2", 3)):
-        assert by_tuner(Stack.parse("bm25"), table, Qrels([("q", id, 1)]))["q"] == 1 / math.log2(place + 1)
+        assert by_tuner(bm25, table, Qrels([("q", id, 1)]))["q"] == 1 / math.log2(place + 1)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -134,7 +136,7 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
         grid = Grid(normalization, weights, parts)
         (sums,) = measuring.sum_values(table, judged, [grid], by, None, [0] * len(judged))
         for setting in range(0, len(grid), 7):
-            stack = grid.stack(setting, signals, first_stage="bm25")
+            stack = grid.linear(setting, signals, {})
             expected = by_ir_measures(stack, rows, qrels, measure)
             assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
             assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
@@ -150,14 +152,14 @@ def test_last_bits_are_no_difference_for_the_tuner_either(normalization):
         noisy.append((query, ids, scores))
     table = ScoreTable.build(SIGNALS, noisy)
     for text in ("text*1.0", "bm25*0.3+text*0.6+meta*0.1"):
-        stack = Stack.parse(text, normalization=normalization)
+        stack = Stack.parse(text, normalization=normalization).combiner
         chosen = [SIGNALS.index(name) for name in stack.signals]
         expected = by_ir_measures(stack, [(q, ids, scores[:, chosen]) for q, ids, scores in noisy], qrels)
         found = by_tuner(stack, table, qrels)
         assert {query: found[query] for query in expected} == pytest.approx(expected, abs=1e-12)
     without = [(q, ids, scores[:, [0, 2]]) for q, ids, scores in noisy]
-    assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalization=normalization), without) == run_of(
-        Stack.parse("bm25*0.3+text*0.6+meta*0.1", normalization=normalization), noisy
+    assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalization=normalization).combiner, without) == run_of(
+        Stack.parse("bm25*0.3+text*0.6+meta*0.1", normalization=normalization).combiner, noisy
     )
 
 
@@ -167,7 +169,7 @@ def test_many_candidates_and_many_relevant_ones():
     ids = [f"d{n:04d}" for n in range(4500)]
     rows = [("q", ids, random.integers(0, 50, (4500, 2)).astype(float))]
     table = ScoreTable.build(["bm25", "text"], rows)
-    stack = Stack.parse("bm25*0.55+text*0.45")
+    stack = Stack.parse("bm25*0.55+text*0.45").combiner
     for relevant in (3, 400):
         qrels = Qrels(("q", str(id), 1) for id in random.choice(ids, relevant, replace=False))
         for measure in ("nDCG", "nDCG@10", "RR", "AP"):
@@ -179,8 +181,8 @@ def test_fixed_bounds():
     table, qrels, rows = random_case(1)
     bounds = {"bm25": (0.0, 50.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["bounds"], bounds=bounds)
-    assert dict(tuned.stack.bounds) == bounds
-    evaluated = by_ir_measures(tuned.stack, rows, qrels)
+    assert dict(tuned.combiner.bounds) == bounds
+    evaluated = by_ir_measures(tuned.combiner, rows, qrels)
     assert tuned.value == pytest.approx(sum(evaluated.values()) / len(evaluated), abs=1e-12)
     with pytest.raises(UsageError, match="finite range of bm25"):
         tune(table, qrels, first_stage="bm25", normalizations=["bounds"])
@@ -194,11 +196,11 @@ def test_fixed_bounds():
 def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n_signals, measure):
     table, qrels, rows = random_case(seed, queries=6, candidates=12, signals=SIGNALS[:n_signals])
     tuned = tune(table, qrels, first_stage="bm25", parts=10, measure=measure)
-    evaluated = by_ir_measures(tuned.stack, rows, qrels, measure)
-    assert (tuned.measure, tuned.stack.tuned["measure"]) == (measure, measure)
+    evaluated = by_ir_measures(tuned.combiner, rows, qrels, measure)
+    assert (tuned.measure, tuned.record()["measure"]) == (measure, measure)
     assert tuned.value == pytest.approx(sum(evaluated.values()) / tuned.queries, abs=1e-12)
     first_column = [(query, ids, scores[:, :1]) for query, ids, scores in rows]
-    alone = by_ir_measures(Stack.parse("bm25"), first_column, qrels, measure)
+    alone = by_ir_measures(Stack.parse("bm25").combiner, first_column, qrels, measure)
     assert tuned.first_stage_value == pytest.approx(sum(alone.values()) / tuned.queries, abs=1e-12)
     assert tuned.value >= tuned.first_stage_value - 1e-12
     assert tuned.single_signal["bm25"] == tuned.first_stage_value
@@ -211,8 +213,8 @@ def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n
     assert set(tuned.ablation) == (set(table.signals) if n_signals > 1 else set())
     for flat in tuned.near_optimal:
         assert 1 <= flat.settings <= flat.of
-        total = sum(tuned.stack.weights)
-        for name, weight in zip(tuned.stack.signals, tuned.stack.weights):
+        total = sum(tuned.combiner.weights)
+        for name, weight in zip(tuned.combiner.signals, tuned.combiner.weights):
             low, high = flat.shares[name]
             assert low - 1e-12 <= weight / total <= high + 1e-12
 
@@ -220,7 +222,10 @@ def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n
 def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.5, 0.5], [2.0, 0.5, 0.5]]))]
     tuned = tune(ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)]), first_stage="bm25")
-    assert (str(tuned.stack), tuned.stack.normalization) == ("bm25*1.00 + text*0.00 + meta*0.00", "min-max")
+    assert (str(tuned.combiner), tuned.combiner.normalization) == (
+        "bm25*1.00 + text*0.00 + meta*0.00",
+        "min-max",
+    )
     assert tuned.near_optimal[0].settings < tuned.near_optimal[0].of
 
 
@@ -229,15 +234,19 @@ def test_ties_go_to_the_first_stage_then_to_equal_weights():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
     table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["min-max"], parts=21)
-    assert tuned.stack.weights == (10, 6, 5)  # 10 of 21 is the most that lets b win; 6 and 5 the most equal
+    assert tuned.combiner.weights == (
+        10,
+        6,
+        5,
+    )  # 10 of 21 is the most that lets b win; 6 and 5 the most equal
     moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
-    assert moved.stack.weights == (6, 10, 5)
+    assert moved.combiner.weights == (6, 10, 5)
 
 
 def test_the_order_of_normalizations_decides_between_them():
     table, qrels, _ = random_case(2, signals=SIGNALS[:1])
     for names in (["z-score", "min-max"], ["none", "z-score"]):
-        assert tune(table, qrels, first_stage="bm25", normalizations=names).stack.normalization == names[0]
+        assert tune(table, qrels, first_stage="bm25", normalizations=names).combiner.normalization == names[0]
 
 
 def test_raw_scores_of_another_scale_need_the_fine_grid():
@@ -250,23 +259,24 @@ def test_raw_scores_of_another_scale_need_the_fine_grid():
         judgments.append((f"q{q}", f"d{int((words + meaning).argmax())}", 1))
     table, qrels = ScoreTable.build(["bm25", "text"], rows), Qrels(judgments)
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["none"])
-    assert str(tuned.stack) == "bm25*0.003 + text*1.000"
+    assert str(tuned.combiner) == "bm25*0.003 + text*1.000"
     assert tuned.value == 1.0
 
 
 def test_the_result_is_the_same_every_time_and_goes_into_the_file(tmp_path):
     table, qrels, _ = random_case(4, queries=70)
     seen: list[int] = []
-    one = tune(table, qrels, first_stage="bm25", versions={"text": "v1"}, depth=30, progress=seen.append)
-    two = tune(table, qrels, first_stage="bm25", versions={"text": "v1"}, depth=30)
+    one = tune(table, qrels, first_stage="bm25", progress=seen.append)
+    two = tune(table, qrels, first_stage="bm25")
     assert one == two
     assert sum(seen) == one.queries
-    one.stack.save(tmp_path / "one.json")
+    stack = Stack(one.combiner, "bm25", 30, versions={"text": "v1"}, tuned=one.record())
+    stack.save(tmp_path / "one.json")
     loaded = Stack.load(tmp_path / "one.json")
-    assert loaded == one.stack
+    assert loaded == stack
     assert loaded.tuned["value"] == round(one.value, 6)
     assert (loaded.versions, loaded.depth) == ({"text": "v1"}, 30)
-    assert json.loads(json.dumps(one.stack.tuned)) == one.stack.tuned
+    assert json.loads(json.dumps(one.record())) == one.record()
 
 
 def test_what_cannot_be_tuned():
@@ -295,9 +305,9 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
     settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
     result = cross_validate(table, qrels, folds=4, seed=3, **settings)
     final = tune(table, qrels, **settings)
-    assert (str(result.final.stack), result.final.near_optimal) == (str(final.stack), final.near_optimal)
+    assert result.final.near_optimal == final.near_optimal
     assert result.final.value == pytest.approx(final.value, abs=1e-12)
-    assert result.final.stack == final.stack
+    assert result.final.combiner == final.combiner
     assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
     assert result.value == pytest.approx(np.mean(list(result.per_query.values())), abs=1e-12)
     assert result.value <= final.value + 1e-12
@@ -308,9 +318,9 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
         inside = {queries[index] for place, index in enumerate(rng) if place % 4 == number}
         rest = Qrels((q, d, g) for q in qrels for d, g in qrels[q].items() if q not in inside)
         again = tune(table, rest, **settings)
-        assert (str(again.stack), again.stack.normalization) == (fold.stack, fold.normalization)
+        assert (str(again.combiner), again.combiner.normalization) == (fold.stack, fold.normalization)
         assert fold.value == pytest.approx(again.value, abs=1e-12)
-        expected = by_ir_measures(again.stack, rows, qrels, measure)
+        expected = by_ir_measures(again.combiner, rows, qrels, measure)
         assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})
     assert cross_validate(table, qrels, folds=4, seed=3, **settings) == result
 

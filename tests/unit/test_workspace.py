@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.combiners.linear import Linear
 from rerank.engines import registry
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
@@ -365,10 +366,8 @@ def tuned(workspace):
     for name in ("text", "meta"):
         workspace.install(make_ranker(name))
     stack = Stack(
-        ("tfidf", "text", "meta"),
-        (10, 6, 4),
+        Linear(("tfidf", "text", "meta"), (10, 6, 4), normalization="z-score"),
         "tfidf",
-        normalization="z-score",
         depth=50,
         versions={"text": "v1", "meta": "v1"},
     )
@@ -381,7 +380,7 @@ def tuned(workspace):
 def test_a_stack_by_its_signals_in_any_order(tuned):
     for text in ("tfidf,text,meta", "meta,text,tfidf", " text + tfidf,meta"):
         found = tuned.stack(text)
-        assert (str(found), found.normalization, found.depth) == (
+        assert (str(found), found.combiner.normalization, found.depth) == (
             "tfidf*0.50 + text*0.30 + meta*0.20",
             "z-score",
             50,
@@ -390,7 +389,7 @@ def test_a_stack_by_its_signals_in_any_order(tuned):
 
 def test_a_stack_with_weights_is_just_that(tuned):
     found = tuned.stack("text*0.25 + bm25*0.75")
-    assert (str(found), found.normalization, found.first_stage) == (
+    assert (str(found), found.combiner.normalization, found.first_stage) == (
         "text*0.25 + bm25*0.75",
         "min-max",
         "bm25",
@@ -496,11 +495,11 @@ def test_the_stack_in_use(tmp_path):
     queries, qrels = [Query("q", "wolf")], Qrels([("q", "wolf", 1)])
     first = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
     assert workspace.default_stack == "bm25,tfidf"  # the first that is tuned
-    assert workspace.stack(workspace.default_stack) == first.tuned.stack
+    assert workspace.stack(workspace.default_stack) == first.stack
     other = Stack.parse("bm25*0.3 + tfidf*0.7")
     other.save(tmp_path / "other.json")
     assert workspace.use_stack(str(tmp_path / "other.json")) == other
-    assert Workspace.open(workspace.folder).stack("bm25,tfidf") == first.tuned.stack
+    assert Workspace.open(workspace.folder).stack("bm25,tfidf") == first.stack
     assert workspace.stack(workspace.default_stack) == other
     assert str(workspace.use_stack("bm25")) == "bm25*1.00"
     assert workspace.default_stack == "bm25"

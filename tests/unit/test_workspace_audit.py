@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import Encoder, SearchRequest, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.files import folder_lock
 from rerank.records import Document, Qrels, Query
-from rerank.search.score_table import ScoreTable
 from rerank.workflows.ingest import encode, ingest
 from rerank.workflows.tune import tune
 from rerank.workspace import Workspace

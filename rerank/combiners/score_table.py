@@ -42,7 +42,7 @@ class ScoreTable:
     document_ids: for each query its candidates' ids, ascending: a tie is then decided by position.
     scores:       (Q, C, S) float64 raw scores; rows from ``counts[q]`` on are padding (NaN).
     counts:       (Q,) how many candidates each query has; 0 is allowed.
-    cases:        (Q,) where each query's categories come from (``rerank.stack.cases.CASES``); a query can
+    cases:        (Q,) where each query's categories come from (``rerank.combiners.base.CASES``); a query can
                   have a row for each case.
     key:          whatever the caller needs to know what a saved table was made from.
     """

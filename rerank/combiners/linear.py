@@ -1,0 +1,189 @@
+"""A weighted sum of normalized scores."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.base import CASES, Array, Combined, Combiner
+from rerank.combiners.normalize import NORMALIZATIONS, combine, normalize
+from rerank.errors import TrainingError, UsageError
+from rerank.text import plural
+
+PARTS = 20
+"""Weights are counted in twentieths unless finer ones are requested."""
+
+NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
+SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
+"""Names of signals: rankers and first stages, a clause of a search, a numeric field."""
+
+
+@dataclass(frozen=True)
+class Linear(Combiner):
+    """Weights of signals, and how their scores are normalized.
+
+    signals:       S names; the weighted scores are added in this order.
+    weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
+    normalization: one of NORMALIZATIONS.
+    bounds:        signal -> (low, high), for the normalization ``bounds``.
+    cases:         case -> the weights of its queries; other cases have the weights above.
+
+    Raises UsageError when these do not fit together.
+
+    >>> linear = Linear(("tfidf", "text"), (7, 13))
+    >>> str(linear), linear.combine(np.array([[0.9, 0.1], [0.2, 0.8]])).final.tolist()
+    ('tfidf*0.35 + text*0.65', [0.35, 0.65])
+    """
+
+    signals: tuple[str, ...]
+    weights: tuple[int, ...]
+    parts: int = PARTS
+    normalization: str = "min-max"
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    cases: Mapping[str, Linear] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.signals:
+            check_name(name)
+        if not self.signals or len(set(self.signals)) < len(self.signals):
+            raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
+        if len(self.weights) != len(self.signals):
+            raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
+        if min(self.weights) < 0 or max(self.weights) == 0 or self.parts < 1:
+            raise UsageError("weights must not be negative, nor all 0, and parts must be 1 or more")
+        if self.normalization not in NORMALIZATIONS:
+            raise UsageError(
+                f"unknown normalization {self.normalization!r}; choose one of {', '.join(NORMALIZATIONS)}"
+            )
+        for name in self.signals if self.normalization == "bounds" else ():
+            low, high = self.bounds.get(name, (0.0, 0.0))
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise UsageError(
+                    f"normalization 'bounds' needs a finite range of {name}, low < high; use another method"
+                )
+        for case, one in self.cases.items():
+            if case not in CASES or one.signals != self.signals or one.cases:
+                raise UsageError(
+                    f"{case!r} is not a case with weights for {', '.join(self.signals)}; tune it again"
+                )
+
+    def __str__(self) -> str:
+        fractions = [Fraction(weight, self.parts) for weight in self.weights]
+        digits = max(map(_decimals, fractions))
+        texts = [str(weight) if digits > 9 else f"{float(weight):.{digits}f}" for weight in fractions]
+        return " + ".join(f"{name}*{text}" for name, text in zip(self.signals, texts))
+
+    @cached_property
+    def values(self) -> Array:
+        """The weights as numbers, (S,): each is weights[s] / parts, rounded once."""
+        values = np.array([weight / self.parts for weight in self.weights], dtype=np.float64)
+        values.setflags(write=False)
+        return values
+
+    def shares(self) -> dict[str, float]:
+        """Return the weight of each signal."""
+        return dict(zip(self.signals, self.values.tolist()))
+
+    def for_case(self, case: str) -> Linear:
+        """Return the weights of a case: its own if it has any.
+
+        >>> Linear(("bm25",), (20,)).for_case("inferred") == Linear(("bm25",), (20,))
+        True
+        """
+        return self.cases.get(case, self)
+
+    def combine(self, scores: NDArray[Any]) -> Combined:
+        """Normalize and add the raw (n, S) scores; see :class:`Combiner`."""
+        scores = np.asarray(scores, dtype=np.float64)
+        if scores.ndim != 2 or scores.shape[1] != len(self.signals):
+            raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
+        if not np.isfinite(scores).all():
+            wrong = ~np.isfinite(scores)
+            name = self.signals[int(wrong.any(axis=0).argmax())]
+            raise TrainingError(
+                f"signal {name} gave {int(wrong.any(axis=1).sum())} of"
+                f" {plural(len(scores), 'candidate[|s]')} a score that is not finite;"
+                f" train {name} again or leave it out of the stack"
+            )
+        ranges = [self.bounds[name] for name in self.signals] if self.normalization == "bounds" else None
+        normalized = normalize(scores, self.normalization, ranges)
+        return Combined(combine(normalized, self.values), normalized, normalized * self.values)
+
+    def relevance(self, final: Array) -> Array:
+        """Map final scores to numbers from 0 to 1.
+
+        Under min-max and rank a score is a sum of parts from 0 to 1, so it is divided by the sum of the
+        weights. z-scores s become 1 / (1 + exp(-s)), raw scores (1 + s / (1 + |s|)) / 2.
+
+        >>> Linear(("tfidf", "text"), (10, 10)).relevance(np.array([0.75, 0.25])).tolist()
+        [0.75, 0.25]
+        >>> Linear(("text",), (20,), normalization="z-score").relevance(np.array([0.0])).tolist()
+        [0.5]
+        """
+        if self.normalization in ("min-max", "rank"):
+            return np.clip(final * (self.parts / sum(self.weights)), 0.0, 1.0)
+        squashed: Array = np.tanh(final / 2)
+        if self.normalization == "none":
+            squashed = final / (1 + np.abs(final))
+        return 0.5 + 0.5 * squashed
+
+    def summary(self) -> dict[str, Any]:
+        """Describe the weights and those of the cases as JSON values."""
+        cases = {case: one._named() for case, one in self.cases.items()}
+        return {**self._named(), "cases": cases}
+
+    def _named(self) -> dict[str, Any]:
+        return {"stack": str(self), "normalization": self.normalization}
+
+    def settings(self, case: str) -> tuple[object, ...]:
+        """Return everything that decides a final score of a case; the order of the signals does not."""
+        one = self.for_case(case)
+        weights = {name: Fraction(weight, one.parts) for name, weight in zip(one.signals, one.weights)}
+        return weights, one.normalization, dict(one.bounds) if one.normalization == "bounds" else {}
+
+    def renamed(self, names: Mapping[str, str]) -> Linear:
+        """Return the same weights for signals with other names: old -> new."""
+        return replace(
+            self,
+            signals=tuple(names.get(name, name) for name in self.signals),
+            bounds={names.get(name, name): pair for name, pair in self.bounds.items()},
+            cases={case: one.renamed(names) for case, one in self.cases.items()},
+        )
+
+    def without(self, name: str) -> Linear | None:
+        """Return the other signals with unchanged weights; None if none of them has a weight.
+
+        A case in which none of them has a weight gets the weights of the other cases.
+        """
+        kept = [(n, w) for n, w in zip(self.signals, self.weights) if n != name]
+        if not any(weight for _, weight in kept):
+            return None
+        cases = {case: one.without(name) for case, one in self.cases.items()}
+        return replace(
+            self,
+            signals=tuple(n for n, _ in kept),
+            weights=tuple(w for _, w in kept),
+            cases={case: one for case, one in cases.items() if one is not None},
+        )
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError for a name that a signal cannot have."""
+    if not re.fullmatch(SIGNAL, name):
+        raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
+
+
+def _decimals(weight: Fraction) -> int:
+    """Digits after the point that write the weight exactly, at least 2; 99 if no number of digits does."""
+    for digits in range(2, 10):
+        if (weight * 10**digits).denominator == 1:
+            return digits
+    return 99
