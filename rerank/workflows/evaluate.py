@@ -242,7 +242,7 @@ class _Tables:
             report.kept[str(protocol)] = rankings.kept
             report.query_cases = report.query_cases or rankings.cases
         evaluation = self._measure(report, rankings.ids(), self.experiment.qrels, self.measures, protocol)
-        if any(entry.stack.cases for entry in self.entries):
+        if any(entry.stack.combiner.cases for entry in self.entries):
             report.cases += _by_case(evaluation, rankings.cases, protocol)
         if report.new_documents is not None:
             ids = rankings.ids(without=self.dropped)
