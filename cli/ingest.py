@@ -66,8 +66,8 @@ def command(
 
     CORPUS is one or more files of JSON lines (plain or .gz; - is stdin) or of articles in JATS. All documents
     are checked before the first is changed. In a folder, an error or an interruption changes nothing. In
-    OpenSearch, a new or replaced collection appears when it is complete; other documents change one by one,
-    and the same command continues an interrupted ingest. If the encoding at the end is interrupted, the
+    OpenSearch, a new or replaced collection appears when it is complete; other documents change one by one:
+    run an interrupted command again. If the encoding at the end is interrupted, the
     documents are kept; `rerank encode` continues it.
     """
     from rerank.workflows.ingest import ingest

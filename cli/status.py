@@ -41,8 +41,6 @@ def command(folder: str, as_json: bool, verify: bool) -> None:
         return
     documents = plural(found.documents, "document[|s]")
     click.echo(f"{documents} ({found.lang or 'no one language'}) in {found.place}")
-    if found.interrupted:
-        click.echo("an ingest was interrupted: run the same command again, or any other ingest, to finish it")
     for left in found.unfinished:
         how = f"{left.done} of {left.of} {left.unit}s" if left.done else "its starts are tried"
         called = ["--as", left.name] if left.name != left.variant else []

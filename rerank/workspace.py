@@ -1,7 +1,7 @@
 """A workspace: the folder that holds one collection's index, its fitted rankers, stacks and runs.
 
 rerank.toml         format, engine, language, where the cluster is; may be edited by hand
-engine/             the local engine's documents, index and features; or an unfinished ingest into a cluster
+engine/             the local engine's documents, index and features; features of an attached index
 categories.tsv      the category graph, if one was given
 rankers/NAME.json   which version of a ranker is the newest; NAME-VERSION/ holds it
 stacks/*.json       stacks as they were tuned last
@@ -186,7 +186,7 @@ class Workspace:
         with suppress(OSError, RerankError):
             (self.folder / "engine").mkdir(exist_ok=True)
             with self.engine.lock():
-                if len(self.engine) or self.engine.unfinished() is not None:
+                if len(self.engine):
                     return
                 self.engine.discard()
                 (self.folder / "rerank.toml").unlink()

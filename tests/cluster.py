@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import Engine, SearchRequest
-from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, encoding
+from rerank.engines.opensearch import OpenSearchEngine, Settings, encoding, writing
 from rerank.engines.opensearch.layout import FEATURES
 from rerank.errors import EngineError
 from rerank.records import Document
@@ -88,7 +88,7 @@ def clean(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small requests, so that a fault falls between them."""
-    monkeypatch.setattr(bulk, "_CHUNK_ACTIONS", 40)
+    monkeypatch.setattr(writing, "CHUNK_ACTIONS", 40)
     monkeypatch.setattr(encoding, "_BATCH", 64)
 
 

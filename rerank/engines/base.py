@@ -263,34 +263,22 @@ class Engine(ABC):
         encoders: Sequence[Encoder] = (),
         replace: bool = False,
         skip_refused: bool = False,
-        source: str = "",
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
         """Add or update ``documents`` by id and remove the ids of ``delete``.
 
         Documents are consumed as a stream. If the iterable raises, nothing changes. A full disk, a dead
-        server or a kill leaves the old state or the new one. A cluster has no transactions: it can have an
-        unfinished ingest, which the next ingest completes first.
+        server or a kill leaves the old state or the new one. A cluster has no transactions: an interrupted
+        ingest in place leaves some of the documents written, and is run again.
 
         encoders: write these features together with the documents. An engine may leave them to
             :meth:`write_features`.
         replace: remove the documents that are not among ``documents``.
         skip_refused: leave out documents that the engine refuses, instead of raising EngineError.
-        source: the text that :meth:`unfinished` returns after an interruption.
         progress: called with numbers of written documents, if the engine writes after reading all of them.
 
         Raises BusyError when another process is writing, InputError when an id occurs twice.
         """
-
-    def unfinished(self) -> str | None:
-        """Return the ``source`` of an ingest that was interrupted and waits for :meth:`finish`, or None."""
-        return None
-
-    def finish(
-        self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
-    ) -> WriteResult:
-        """Finish the interrupted ingest; see :meth:`write`."""
-        raise NotImplementedError("nothing is ever left unfinished by this engine")
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing through this workspace; BusyError if one is writing."""

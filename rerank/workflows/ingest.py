@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rerank.engines.base import Encoder, WriteResult
@@ -187,17 +184,6 @@ class _Files:
                 )
             progress.say(f"{self.names}: no documents; {_LAYOUTS[self.format]}")
 
-    def fingerprint(self, delete: Sequence[str], replace: bool) -> str:
-        """Return a text that identifies an ingest, to continue it after an interruption; never for a pipe."""
-        files: list[object] = []
-        for source in self.sources:
-            path = Path(source)
-            known = path.stat() if path.is_file() else None
-            files.append(
-                [str(path.resolve()), known.st_size, known.st_mtime_ns] if known else secrets.token_hex(8)
-            )
-        return json.dumps([files, self.format, self.body, list(delete), replace])
-
 
 def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
     """Open a workspace. Raises an error if its documents are elsewhere or have another language."""
@@ -245,24 +231,15 @@ def _write(
     encoders: Sequence[Encoder],
     progress: Progress,
 ) -> WriteResult:
-    """Finish an interrupted ingest, and write the documents unless it was the same ingest."""
-    engine, source = workspace.engine, files.fingerprint(delete, replace)
+    """Write the documents; the progress shows how many the engine has sent."""
     sending = _Sending(progress)
     try:
-        unfinished = engine.unfinished()
-        if unfinished is not None:
-            progress.say("finishing the ingest that was interrupted")
-            done = engine.finish(skip_refused=files.skip_invalid, progress=sending.advance)
-            if done is not None and unfinished == source:
-                return done
-            sending.finish()
-        return engine.write(
+        return workspace.engine.write(
             progress.over(documents, "ingest", unit="doc"),
             delete,
             encoders=encoders,
             replace=replace,
             skip_refused=files.skip_invalid,
-            source=source,
             progress=sending.advance,
         )
     finally:

@@ -67,7 +67,7 @@ class Stacks(Report):
 class StatusReport(Report):
     """What there is. stacks: the candidates. releases: the stacks that are or were in use, newest first.
 
-    interrupted: whether an ingest waits to be finished; unfinished: trainings that do.
+    unfinished: interrupted trainings that can be resumed.
     """
 
     workspace: str
@@ -77,7 +77,6 @@ class StatusReport(Report):
     rankers: list[RankerState]
     stacks: list[StackState]
     releases: list[StackState]
-    interrupted: bool
     unfinished: list[Unfinished]
 
 
@@ -114,7 +113,6 @@ def status(workspace: Workspace) -> StatusReport:
         list(rankers.values()),
         found.stacks,
         found.releases,
-        workspace.engine.unfinished() is not None,
         unfinished(workspace.folder / "training"),
     )
 

@@ -63,12 +63,9 @@ def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
     node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": True})
     try:
         begun = time.monotonic()
-        fails_again(
-            run("ingest", tmp_path / "new.jsonl", "-w", folder), what, "run the same command again to go on"
-        )
+        fails_again(run("ingest", tmp_path / "new.jsonl", "-w", folder), what, "run the same command again")
         assert time.monotonic() - begun < 10  # not tried again for two minutes
         fails_again(run("ingest", "--delete", "n1", "-w", folder), what)
-        assert "an ingest was interrupted" in run("status", "-w", folder).out
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
     finally:
         node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None})
@@ -76,7 +73,6 @@ def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
     assert (report["added"], report["updated"], report["documents"]) == (10, 10, 30)
     expected = {f"n{i}": f"{'cell' if i < 10 else 'gene'} number {i}" for i in range(30)}
     assert documents(node, name) == expected
-    assert "interrupted" not in run("status", "-w", folder).out
 
 
 def test_no_new_index_may_be_made(run, few, node, name, tmp_path):
@@ -101,25 +97,19 @@ def test_documents_that_the_cluster_refuses(run, few, node, name, tmp_path, writ
 
     # A new collection: nothing is left of it.
     command = ("ingest", file, "-w", folder, *at(node.url, name))
-    refused = "OpenSearch refuses 2 of 32 documents, {}: 'bad-1': "
-    run(*command).fails(
-        1,
-        refused.format("nothing was changed"),
-        "'bad-2': ",
-        "or leave such documents out with --skip-invalid",
-    )
+    refused = "OpenSearch refuses 2 of 32 documents: 'bad-1': "
+    run(*command).fails(1, refused, "'bad-2': ", "--skip-invalid")
     assert not folder.exists()
     assert indices(node, name) == {}
     # Replacing: the old one stays.
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     there = indices(node, name)
-    run("ingest", file, "--replace", "-w", folder).fails(1, refused.format("nothing was changed"))
+    run("ingest", file, "--replace", "-w", folder).fails(1, refused)
     assert documents(node, name) == texts(20, "cell")
     assert indices(node, name) == there
     # In place: the others are in.
-    run("ingest", file, "-w", folder).fails(1, refused.format("the others are in"))
+    run("ingest", file, "-w", folder).fails(1, refused)
     assert documents(node, name) == texts(30, "gene")
-    assert "interrupted" not in run("status", "-w", folder).out
     # Left out on request, and listed by id.
     for more in ([], ["--replace"]):
         done = run("ingest", file, "--skip-invalid", *more, "-w", folder)
@@ -136,7 +126,7 @@ def test_ids_that_are_too_long(run, few, node, name, tmp_path, write_lines):
     for id, size in (("x" * 513, 513), ("ü" * 257, 514)):
         file = write_lines(tmp_path / "long.jsonl", [{"_id": "ok", "text": "x"}, {"_id": id, "text": "x"}])
         run("ingest", file, "-w", folder, *at(node.url, name)).fails(
-            1, f"document 2: its id has {size} bytes and OpenSearch takes 512: '{id[:40]}'"
+            1, f"document 2: its id has {size} bytes, OpenSearch accepts 512: '{id[:40]}'"
         )
         assert not folder.exists()
     assert indices(node, name) == {}
@@ -223,7 +213,7 @@ def test_a_shard_that_goes_while_documents_come_in(run, many, node, name, tmp_pa
         edit(folder, url=proxy.url, timeout=2)  # a bulk waits for a primary for a minute
         done = run("ingest", many, "-w", folder)
         if done.code:  # else the cluster has given the shard back in time
-            done.fails(1, "writing documents: ", "run the same command again to go on")
+            done.fails(1, "writing documents: ", "run the same command again")
     assert gone.is_set()
     edit(folder, url=node.url, timeout=60)
     node.request("PUT", f"/{index}/_settings", {"index.routing.allocation.require._name": None})
@@ -296,11 +286,8 @@ def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
     with Proxy(node.port, rule=only_bulks(slow(3))) as proxy:
         edit(folder, url=proxy.url, timeout=1)
         run("ingest", many, "-w", folder).fails(
-            1, f"writing documents: no answer from {proxy.url} within 1 s; check the cluster, or raise",
-            f"of {MANY:,} documents are in: run the same command again to go on",
-        )  # fmt: skip
-        status = run("status", "-w", folder)
-        assert "an ingest was interrupted: run the same command again, or any other ingest" in status.out
+            1, f"writing documents: no answer from {proxy.url} within 1 s", "run the same command again"
+        )
         proxy.rule = lambda request: None
         edit(folder, timeout=60)
         assert run("ingest", many, "-w", folder, "--json").json["documents"] == MANY
@@ -315,9 +302,7 @@ def test_requests_that_are_too_large(run, node, name, tmp_path, write_lines):
     file = write_lines(tmp_path / "large.jsonl", [*records, {"_id": "large", "text": "y" * 30_000}])
     with Proxy(node.port, rule=limit) as proxy:
         command = ("ingest", file, "-w", tmp_path / "ws", *at(proxy.url, name))
-        run(*command).fails(
-            1, "refuses 1 of 1,001 documents, nothing was changed: 'large': 30,", "too many for a"
-        )
+        run(*command).fails(1, "refuses 1 of 1,001 documents: 'large': 30,", "(413)")
         done = run(*command, "--skip-invalid")
         assert "1,000 added" in done.out
         assert "skipped document 'large': 30," in done.err

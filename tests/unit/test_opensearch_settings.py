@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,12 +14,11 @@ from opensearchpy import exceptions as client_errors
 
 from rerank import config_file
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
-from rerank.engines.opensearch.bulk import Plan, action
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import block, cause, explain
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of
 from rerank.engines.opensearch.layout import FEATURES, OwnedLayout, feature_key
-from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
+from rerank.errors import EngineError, InputError, UsageError
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
 
@@ -281,112 +277,3 @@ def test_features_that_are_of_another_width() -> None:
         EngineError, match="width 2, but its stored ones have dtype <f4 and width 4; give it a"
     ):
         column("text", np.zeros((2, 2), np.float32), 2, Column("<f4", 4, 0))
-
-
-# ----------------------------------------------------------------------------------------------------- plans
-
-
-def a_plan(folder: Path, actions: int = 5000) -> Plan:
-    lines = (action("index", f"n{i}", {"text": str(i)}) for i in range(actions))
-    return Plan.write(folder, lines, lambda: {"target": "x"})
-
-
-class Cluster:
-    """Takes every document, and remembers the ids; fails from a body on."""
-
-    def __init__(self, bodies: int = 1000) -> None:
-        self.ids: list[str] = []
-        self.left = bodies
-        self.transport = SimpleNamespace(perform_request=self.take)
-
-    def take(self, method: str, path: str, params: object, body: bytes) -> dict[str, Any]:
-        self.left -= 1
-        if self.left < 0:
-            raise client_errors.AuthorizationException(403, "x", {"error": {"type": "x", "reason": "no"}})
-        ids = [json.loads(line)["index"]["_id"] for line in body.splitlines()[::2]]
-        self.ids += ids
-        return {"errors": False, "items": [{"index": {"_id": id, "result": "created"}} for id in ids]}
-
-
-def test_a_plan_of_another_user_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = a_plan(tmp_path / "plan", 1)
-    plan.check_own()
-    monkeypatch.setattr(os, "geteuid", lambda: 65533)
-    if os.getuid() == 0:
-        os.chown(plan.folder / "plan.json", 65534, 65534)
-    with pytest.raises(WorkspaceError, match=r"plan: an unfinished ingest of another user \(uid \d+\)"):
-        plan.check_own()
-
-
-def test_a_plan_is_sent_once(tmp_path: Path) -> None:
-    plan = a_plan(tmp_path / "plan")
-    assert (plan.actions, plan.sent, plan.about["target"]) == (5000, 0, "x")
-    cluster, seen = Cluster(), []
-    assert plan.send(cluster, HERE, "x", seen.append).created == 5000  # type: ignore[arg-type]
-    assert sorted(cluster.ids) == sorted(f"n{i}" for i in range(5000))
-    assert (sum(seen), plan.sent) == (5000, 5000)
-    again = Plan(plan.folder)
-    assert again.sent == 5000
-    assert again.send(Cluster(0), HERE, "x").created == 5000  # type: ignore[arg-type]
-    again.forget_sent()
-    assert Plan(plan.folder).sent == 0
-    plan.remove()
-    assert not Plan.exists(plan.folder)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 2, 20, 60])
-def test_a_plan_whose_log_was_cut_short(tmp_path: Path, cut: int) -> None:
-    """What was cut is sent again, and what is written after it can be read."""
-    plan = a_plan(tmp_path / "plan", 10_000)
-    first = Cluster(2)
-    with pytest.raises(EngineError, match=r"\(403\)"):
-        plan.send(first, HERE, "x")  # type: ignore[arg-type]
-    assert plan.sent == 4000
-    log = plan.folder / "done"
-    log.write_bytes(log.read_bytes()[: len(log.read_bytes()) - cut])
-    plan = Plan(plan.folder)
-    assert plan.sent == (4000 if cut < 2 else 2000)
-    second = Cluster(1)
-    with pytest.raises(EngineError):
-        plan.send(second, HERE, "x")  # type: ignore[arg-type]
-    plan = Plan(plan.folder)
-    assert plan.sent == (6000 if cut < 2 else 4000)
-    third = Cluster()
-    assert plan.send(third, HERE, "x").created == 10_000  # type: ignore[arg-type]
-    everything = {*first.ids, *second.ids, *third.ids}
-    assert everything == {f"n{i}" for i in range(10_000)}
-    assert len(third.ids) == 10_000 - (6000 if cut < 2 else 4000)
-
-
-def test_nothing_is_left_of_a_plan_that_was_not_finished(tmp_path: Path) -> None:
-    def actions() -> Any:
-        yield action("index", "a", {})
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        Plan.write(tmp_path / "plan", actions(), dict)
-    assert not (tmp_path / "plan").exists()
-
-
-def test_a_plan_that_is_damaged(tmp_path: Path) -> None:
-    plan = a_plan(tmp_path / "plan")
-    right = {name: (plan.folder / name).read_bytes() for name in ("plan.json", "actions")}
-    for name, wrong in (
-        ("plan.json", b""),
-        ("plan.json", b"{}"),
-        ("plan.json", b"[]"),
-        ("plan.json", right["plan.json"][:-5]),
-        ("actions", b""),
-        ("actions", right["actions"][:-1]),
-        ("actions", None),
-    ):
-        (plan.folder / name).unlink()
-        if wrong is not None:
-            (plan.folder / name).write_bytes(wrong)
-        with pytest.raises(
-            WorkspaceError, match=r"an unfinished ingest that cannot be read .*; remove it, and"
-        ):
-            Plan(plan.folder)
-        (plan.folder / name).write_bytes(right[name])
-    (plan.folder / "done").write_bytes(b'junk\n{"chunk"\n\n{}\n{"chunk": 0, "created": 2000}')
-    assert Plan(plan.folder).sent == 2000

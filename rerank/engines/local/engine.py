@@ -207,7 +207,6 @@ class LocalEngine(Engine):
         encoders: Sequence[Encoder] = (),
         replace: bool = False,
         skip_refused: bool = False,
-        source: str = "",
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
         """Add, update and remove documents, all or nothing; see :meth:`Engine.write`.

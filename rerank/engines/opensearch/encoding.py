@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder
-from rerank.engines.opensearch.bulk import Sender, Written, action
+from rerank.engines.opensearch.bulk import Action, action, send
 from rerank.engines.opensearch.features import (
     Column,
     check_mapping,
@@ -64,10 +64,12 @@ class _Plan:
             "seq_no_primary_term": True,
         }
 
-    def actions(self, hits: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]) -> bytes:
-        """The updates of ``_bulk``. Each names its own index: an attached alias may stand for several."""
+    def actions(
+        self, hits: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]
+    ) -> list[Action]:
+        """The updates of ``_bulk``. Each names its own index: an attached alias can have several."""
         dropped: dict[str, Any] = dict.fromkeys(self.dropped)
-        return b"".join(
+        return [
             action(
                 "update",
                 hit["_id"],
@@ -78,7 +80,7 @@ class _Plan:
                 if_primary_term=hit["_primary_term"],
             )
             for hit, found in zip(hits, features, strict=True)
-        )
+        ]
 
 
 class Features:
@@ -203,27 +205,21 @@ class Features:
 
     def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
         """Encode the documents without features; return whether some were changed during the pass."""
-        counted: dict[int, list[tuple[str, set[str]]]] = {}
+
+        def batches() -> Iterator[tuple[list[tuple[str, set[str]]], list[Action]]]:
+            for hits in self._reader.pages(plan.body(self._layout.source), part):
+                features, encoded = self._encoded(plan, hits)
+                yield encoded, plan.actions(hits, features)
+
         changed = False
-
-        def done(number: int, written: Written) -> None:
-            nonlocal changed
-            if written.refused:
-                id, reason = written.refused[0]
-                raise EngineError(f"storing features: OpenSearch refuses document {id!r}: {reason}")
-            failed = {*written.conflicts, *written.missing}
-            changed |= bool(written.conflicts)
-            for name, ids in counted.pop(number):
-                count(name, len(ids - failed))
-
-        with (
-            self._index.asking("storing features"),
-            Sender(self._client, self._settings, self._settings.index, done) as sender,
-        ):
-            for number, hits in enumerate(self._reader.pages(plan.body(self._layout.source), part)):
-                features, counted[number] = self._encoded(plan, hits)
-                sender.put(number, plan.actions(hits, features))
         with self._index.asking("storing features"):
+            for encoded, written in send(self._client, self._settings, self._settings.index, batches()):
+                if written.refused:
+                    id, reason = written.refused[0]
+                    raise EngineError(f"storing features: OpenSearch refuses document {id!r}: {reason}")
+                changed |= bool(written.conflicts)
+                for name, ids in encoded:
+                    count(name, len(ids.difference(written.conflicts, written.missing)))
             self._index.refresh(self._settings.index)
         return changed
 

@@ -96,8 +96,7 @@ class OpenSearchEngine(Engine):
     ) -> OpenSearchEngine:
         """Use an index; ``fields`` are those of one that rerank has not made (see attach.py).
 
-        folder: where an ingest that was interrupted waits to be finished. Nothing is asked of the cluster
-        before it is needed.
+        folder: of the engine in the workspace. Nothing is asked of the cluster before it is needed.
         """
         return cls(Index(settings, folder, AttachedLayout(fields) if fields else None, lang))
 
@@ -144,7 +143,6 @@ class OpenSearchEngine(Engine):
         encoders: Sequence[Encoder] = (),
         replace: bool = False,
         skip_refused: bool = False,
-        source: str = "",
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
         """Add, update and remove documents; see :meth:`Writer.write`."""
@@ -154,19 +152,8 @@ class OpenSearchEngine(Engine):
             encoders=encoders,
             replace=replace,
             skip_refused=skip_refused,
-            source=source,
             progress=progress,
         )
-
-    def unfinished(self) -> str | None:
-        """Return the ``source`` of an ingest that was interrupted while it was sent, or None."""
-        return self.writer.unfinished()
-
-    def finish(
-        self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
-    ) -> WriteResult:
-        """Send the rest of an interrupted ingest."""
-        return self.writer.finish(skip_refused=skip_refused, progress=progress)
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing through this folder."""

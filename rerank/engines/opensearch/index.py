@@ -110,11 +110,14 @@ class Index:
             )
         return found
 
-    def uuids(self) -> dict[str, str]:
-        """Name -> uuid of the indices that the name stands for now."""
+    def uuids(self, name: str = "") -> dict[str, str]:
+        """Return index -> uuid of the current indices of a name; default: the name of the settings."""
+        params = (
+            {"flat_settings": "true", "ignore_unavailable": "true"} if name else {"flat_settings": "true"}
+        )
         with self.asking("looking for the index"):
             found = self.client.indices.get_settings(
-                index=self.settings.index, name="index.uuid", params={"flat_settings": "true"}
+                index=name or self.settings.index, name="index.uuid", params=params
             )
         return {name: about["settings"]["index.uuid"] for name, about in found.items()}
 
@@ -133,11 +136,9 @@ class Index:
     def _missing(self) -> EngineError:
         return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")
 
-    def make(self, name: str, *, alias: bool, ingest: str = "") -> None:
-        """Make an empty index. alias: give it the name of the settings. ingest: mark it with this name."""
+    def make(self, name: str, *, alias: bool) -> None:
+        """Create an empty index. alias: give it the name of the settings."""
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
-        if ingest:
-            body["mappings"]["_meta"]["rerank"]["ingest"] = ingest
         if alias:
             body["aliases"] = {self.settings.index: {}}
         # It can only be set now, and it is only known to clusters with the k-NN plugin.

@@ -1,20 +1,19 @@
-"""Ingest: documents come into an index in place, or into a new one that takes its place when complete."""
+"""Ingest: documents are written into the index in place, or into a new index that replaces it."""
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import replace as replace_column
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import IO
 
 from rerank.engines.base import Encoder, WriteResult
-from rerank.engines.opensearch.bulk import Plan, Written, action
+from rerank.engines.opensearch.bulk import CHUNK_ACTIONS, CHUNK_BYTES, Action, Written, action, send
 from rerank.engines.opensearch.connection import check
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, column
@@ -22,13 +21,50 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, OwnedLayout, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
+from rerank.files import DISK_ERRORS
 from rerank.records import Document
 from rerank.text import plural
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
-"""The setting that names the search pipeline of searches that name none."""
+"""The setting with the search pipeline of searches that do not name one."""
 
-_BATCH = 256  # documents a call of an encoder
+_BATCH = 256  # documents per call of an encoder
+_CLEANUP = 5.0  # seconds that removing a half-written index may take
+
+
+@dataclass
+class _Spool:
+    """The checked actions of an ingest, in a temporary file.
+
+    columns: of the features among them. unchanged: number of documents that the index has already.
+    """
+
+    file: IO[bytes]
+    actions: int = 0
+    unchanged: int = 0
+    columns: dict[str, Column] = field(default_factory=dict)
+
+    def put(self, found: Action) -> None:
+        """Append one action."""
+        self.file.write("".join(f"{line}\n" for line in found if line is not None).encode())
+        self.actions += 1
+
+    def batches(self) -> Iterator[tuple[int, list[Action]]]:
+        """Read all actions, in batches for one request each; yields their number, too."""
+        self.file.seek(0)
+        batch: list[Action] = []
+        size = 0
+        for line in self.file:
+            found = line.decode().rstrip("\n")
+            batch.append(
+                (found, None if found.startswith('{"delete"') else self.file.readline().decode().rstrip("\n"))
+            )
+            size += sum(len(part or "") for part in batch[-1])
+            if size >= CHUNK_BYTES or len(batch) == CHUNK_ACTIONS:
+                yield len(batch), batch
+                batch, size = [], 0
+        if batch:
+            yield len(batch), batch
 
 
 class Writer:
@@ -37,7 +73,6 @@ class Writer:
     def __init__(self, index: Index, features: Features, reader: Reader) -> None:
         self._index, self._features, self._reader = index, features, reader
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
-        self._plan = index.folder / "unfinished"
 
     def write(
         self,
@@ -47,204 +82,178 @@ class Writer:
         encoders: Sequence[Encoder] = (),
         replace: bool = False,
         skip_refused: bool = False,
-        source: str = "",
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
         """Add, update and remove documents; see :meth:`Engine.write`.
 
-        All documents are read and checked, and written to the engine's folder, before the first is sent.
-        What an interruption leaves is finished by :meth:`finish`, which the next ingest calls first.
+        All documents are read, checked and spooled to a temporary file before the first is sent. Run an
+        interrupted ingest again: documents that the index has already are skipped.
 
-        replace: the documents go into a new index, and the alias moves when that is complete. It is always
-            done that way while the collection is empty.
+        replace: the documents go into a new index, and the alias moves when it is complete. An empty
+            collection is always written this way.
         """
         if isinstance(self._layout, AttachedLayout):
             raise UsageError(
-                f"index {self._settings.index!r} is attached, and written by others: change documents there"
+                f"index {self._settings.index!r} is attached and only read; change the documents where they"
+                " are written"
             )
-        with self._index.lock():
-            if Plan.exists(self._plan):
-                self._carry_out(Plan(self._plan), True, None)
-            current, replace = self._current(replace)
-            written: dict[str, Column] = {}
-            delete = list(dict.fromkeys(delete))
-            impossible = [id for id in delete if not usable(id)]
-            same = _Same()
-            reader = None if replace else self._reader
-            actions = self._actions(documents, delete, encoders, written, reader, same)
-            target = self._next(current) if replace else current
-
-            def about() -> dict[str, Any]:
-                made = {key: [c.dtype, c.width, c.vectors, c.passages] for key, c in written.items()}
-                return {
-                    "source": source,
-                    "target": target,
-                    "replaces": replace and current,
-                    "columns": made,
-                    "unknown": impossible,
-                    "unchanged": same.count,
-                    "name": secrets.token_hex(8),
-                }
-
-            plan = Plan.write(self._plan, actions, about)
-            if plan.actions == 0:
-                plan.remove()
-                return WriteResult(0, 0, 0, tuple(impossible), unchanged=same.count)
-            return self._carry_out(plan, skip_refused, progress)
+        delete = list(dict.fromkeys(delete))
+        written = Written()
+        try:
+            with self._index.lock(), tempfile.TemporaryFile(dir=self._index.folder) as file:
+                current, replace = self._current(replace)
+                spool = _Spool(file)
+                self._fill(spool, documents, delete, encoders, compare=not replace)
+                file.flush()
+                if spool.actions:
+                    carry_out = self._replace if replace else self._send
+                    written = carry_out(current, spool, skip_refused, progress)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            raise EngineError(
+                f"{self._index.folder}: cannot be written ({error.strerror}), nothing was ingested; free"
+                " space and run again"
+            ) from error
+        return WriteResult(
+            written.created,
+            written.updated,
+            written.deleted,
+            (*written.missing, *(id for id in delete if not usable(id))),
+            tuple(written.refused),
+            encoded=written.created + written.updated if spool.columns else 0,
+            unchanged=spool.unchanged,
+        )
 
     def _current(self, replace: bool) -> tuple[str, bool]:
         """The index of the alias, and whether a new one replaces it: also if it is empty."""
-        if replace and not self._index.indices():  # somebody has deleted it
+        if replace and not self._index.indices():  # another client has deleted it
             check(self._client, self._settings)
-            with self._index.asking("making the index"):
+            with self._index.asking("creating the index"):
                 self._index.make(f"{self._settings.index}-000001", alias=True)
         self._index.check()
         (current, *others) = sorted(self._index.indices())
         if others:
             raise EngineError(
-                f"alias {self._settings.index!r} stands for {1 + len(others)} indices; rerank writes to one"
+                f"alias {self._settings.index!r} has {1 + len(others)} indices; rerank writes to one: remove"
+                " the alias from the others"
             )
         replace = replace or len(self._index) == 0
         if replace and current == self._settings.index:
             raise UsageError(
-                f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
+                f"{current!r} is an index, not an alias, so it cannot be replaced; ingest in place"
             )
         return current, replace
 
-    def unfinished(self) -> str | None:
-        """Return the ``source`` of an ingest that was interrupted while it was sent, or None."""
-        return str(Plan(self._plan).about["source"]) if Plan.exists(self._plan) else None
-
-    def finish(
-        self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
-    ) -> WriteResult:
-        """Send the rest of an interrupted ingest."""
-        with self._index.lock():
-            return self._carry_out(Plan(self._plan), skip_refused, progress)
-
-    def _actions(
+    def _fill(
         self,
+        spool: _Spool,
         documents: Iterable[Document],
-        delete: Iterable[str],
+        delete: Sequence[str],
         encoders: Sequence[Encoder],
-        written: dict[str, Column],
-        reader: Reader | None,
-        same: _Same,
-    ) -> Iterator[bytes]:
-        """The actions of an ingest; ``written`` receives the columns of the features among them.
-
-        reader: reads the stored documents; unchanged ones are counted (``same``) and skipped.
-        """
+        compare: bool,
+    ) -> None:
+        """Check all documents and spool their actions. compare: skip those that the index has already."""
         assert isinstance(self._layout, OwnedLayout)
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         stored = self._features.stored() if encoders else {}
         retrieving = self._features.retrieving(encoders)
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
             for document in batch:
-                _check_document(document, len(places) + 1)
-                if document.id in places:
+                position = len(positions) + 1
+                _check_document(document, position)
+                if positions.setdefault(document.id, position) != position:
                     raise InputError(
-                        f"id {document.id!r} occurs twice, as document {places[document.id]} and as document"
-                        f" {len(places) + 1} of this ingest; keep one"
+                        f"id {document.id!r} occurs twice, as document {positions[document.id]} and as"
+                        f" document {position} of this ingest; keep one"
                     )
-                places[document.id] = len(places) + 1
-            if reader is not None:
-                there = reader.get([document.id for document in batch])
+            if compare:
+                before = self._reader.get([document.id for document in batch])
                 fresh = [
-                    new for new, old in zip(batch, there) if old is None or self._key(new) != self._key(old)
+                    new for new, old in zip(batch, before) if old is None or self._key(new) != self._key(old)
                 ]
-                same.count += len(batch) - len(fresh)
+                spool.unchanged += len(batch) - len(fresh)
                 batch = fresh
-            if not batch:
-                continue
             sources = [self._layout.to_source(document) for document in batch]
-            for name, version, encode, _, passages in encoders:
+            for name, version, encode, _, passages in encoders if batch else ():
                 key = feature_key(name, version)
                 values = encode(batch)
-                written[key] = column(name, values, len(batch), written.get(key) or stored.get(key))
-                texts = written[key].encode(values)
+                found = column(name, values, len(batch), spool.columns.get(key) or stored.get(key))
+                texts = found.encode(values)
                 for source, text in zip(sources, texts):
                     source.setdefault(FEATURES, {})[key] = text
                 if name in retrieving:
-                    written[key] = replace_column(written[key], vectors="hnsw", passages=passages)
-                    written[key].add_vectors(key, [source[FEATURES] for source in sources], texts)
+                    found = replace(found, vectors="hnsw", passages=passages)
+                    found.add_vectors(key, [source[FEATURES] for source in sources], texts)
+                spool.columns[key] = found
             for document, source in zip(batch, sources):
-                yield action("index", document.id, source)
+                spool.put(action("index", document.id, source))
         for id in delete:
-            if id in places:
+            if id in positions:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
             if usable(id):
-                yield action("delete", id)
+                spool.put(action("delete", id))
 
     def _key(self, document: Document) -> str:
-        """A document as the index keeps it, for comparing."""
+        """A document as the index stores it, for comparing."""
         assert isinstance(self._layout, OwnedLayout)
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
-    def _carry_out(
-        self, plan: Plan, skip_refused: bool, progress: Callable[[int], object] | None
-    ) -> WriteResult:
-        """Send a plan, and move the alias if it replaces the collection."""
-        plan.check_own()
-        target, old = plan.about["target"], plan.about["replaces"]
+    def _send(
+        self, target: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
+    ) -> Written:
+        """Write the spooled documents to an index and make them visible."""
         with self._index.asking("ingesting"):
-            if old and not self._client.indices.exists(index=target):
-                plan.forget_sent()  # into an index that is gone
-                self._index.make(target, alias=False, ingest=plan.about["name"])
-                self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
-            elif old:
-                self._check_ours(target, plan)
             now = time.time()
-            made = {
-                key: Column(dtype, width, now, *vectors)
-                for key, (dtype, width, *vectors) in plan.about["columns"].items()
-            }
-            self._features.map(made, target)
+            self._features.map({key: replace(c, since=now) for key, c in spool.columns.items()}, target)
+        written = Written()
         try:
-            written = plan.send(self._client, self._settings, target, progress)
+            for count, done in send(self._client, self._settings, target, spool.batches()):
+                written.add(done)
+                if progress is not None:
+                    progress(count)
         except EngineError as error:
-            raise EngineError(
-                f"{error}; {plan.sent:,} of {plural(plan.actions, 'document[|s]')} are in: run the"
-                " same command again to go on"
-            ) from error
+            raise EngineError(f"{error}; then run the same command again") from error
         if written.refused and not skip_refused:
-            if old:
-                with suppress(Exception):
-                    self._client.indices.delete(index=target)
-            plan.remove()
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
-            rest = "nothing was changed" if old else "the others are in"
             raise EngineError(
-                f"OpenSearch refuses {len(written.refused):,} of {plural(plan.actions, 'document[|s]')},"
-                f" {rest}: {first}; mend them, or leave such documents out with"
-                f" --skip-invalid"
+                f"OpenSearch refuses {len(written.refused):,} of {plural(spool.actions, 'document[|s]')}:"
+                f" {first}; correct them, or skip such documents with --skip-invalid"
             )
         with self._index.asking("completing the ingest"):
-            if old:
-                self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
             self._index.refresh(target)
-            if old:
-                self._check_complete(target, plan, written)
-                # One that was sent twice, because the first answer was lost, is no update.
-                written.created, written.updated = written.created + written.updated, 0
+        return written
+
+    def _replace(
+        self, old: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
+    ) -> Written:
+        """Write the spooled documents to a new index, and move the alias to it; a failure removes it."""
+        target = self._next(old)
+        with self._index.asking("ingesting"):
+            self._index.make(target, alias=False)
+            uuid = self._index.uuids(target).get(target)
+            self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
+        try:
+            written = self._send(target, spool, skip_refused, progress)
+            # One that was sent twice, because the first answer was lost, is no update.
+            written.created, written.updated = written.created + written.updated, 0
+            with self._index.asking("completing the ingest"):
+                self._check_complete(target, uuid, written.created)
+                self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
                 self._keep_pipeline(old, target)
                 moves = [{"remove_index": {"index": old}}] if self._client.indices.exists(index=old) else []
                 moves.append({"add": {"index": target, "alias": self._settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
-        plan.remove()
-        return WriteResult(
-            written.created,
-            written.updated,
-            written.deleted,
-            (*written.missing, *plan.about.get("unknown", ())),
-            tuple(written.refused),
-            encoded=written.created + written.updated if plan.about["columns"] else 0,
-            unchanged=plan.about.get("unchanged", 0),
-        )
+        except BaseException:
+            with suppress(Exception):
+                if self._index.uuids(target).get(target) == uuid:
+                    self._client.indices.delete(index=target, params={"request_timeout": _CLEANUP})
+            raise
+        return written
 
     def _keep_pipeline(self, old: str, target: str) -> None:
-        """Give the new index the default search pipeline of the old one, which may be a hook's."""
+        """Give the new index the default search pipeline of the old one, for example the hook's."""
         found = self._client.indices.get_settings(
             index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
         )
@@ -252,40 +261,26 @@ class Writer:
         if settings:
             self._client.indices.put_settings(index=target, body=settings)
 
-    def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
-        """Raise EngineError if the new index does not hold all sent documents: the alias must not move."""
-        self._check_ours(target, plan)
-        count = self._index.count({"match_all": {}}, target)
-        added = written.created + written.updated
-        if count != added:
-            plan.forget_sent()
-            raise EngineError(
-                f"index {target!r} at {self._settings.where} was changed by others while documents came"
-                f" in ({count:,} are there, not {added:,}); nothing was replaced: remove it, and run again"
-            )
+    def _check_complete(self, target: str, uuid: str | None, expected: int) -> None:
+        """Raise EngineError if the new index is another one, or has other documents, than were sent.
 
-    def _check_ours(self, target: str, plan: Plan) -> None:
-        """Raise EngineError when an index is not the one that this ingest has made.
-
-        A cluster makes an index by itself, and not as it should be, for documents on their way into one
-        that somebody has deleted.
+        A cluster recreates an index that was deleted while documents are sent to it, without its mapping.
         """
-        about = self._client.indices.get(index=target)[target]["mappings"].get("_meta", {}).get("rerank", {})
-        if about.get("ingest") != plan.about["name"]:
-            plan.forget_sent()
+        count = self._index.count({"match_all": {}}, target)
+        if self._index.uuids(target).get(target) != uuid or count != expected:
             raise EngineError(
-                f"index {target!r} at {self._settings.where} was deleted or made anew by others while"
-                " documents came in; nothing was replaced: remove it, and run again"
+                f"index {target!r} at {self._settings.where} was changed by another client during the"
+                f" ingest ({count:,} documents instead of {expected:,}); nothing was replaced: remove it, and"
+                " run again"
             )
 
     def _next(self, current: str) -> str:
-        """Return the name of the index after ``current``, free of what an abandoned ingest has left."""
+        """Return the name of the index after ``current``; removes what an interrupted ingest has left."""
         found = re.fullmatch(r"(.*)-(\d{6})", current)
-        number = int(found[2]) if found else 0
-        name = f"{self._settings.index}-{number + 1:06}"
-        with self._index.asking("making the index"):
-            if self._client.indices.exists(index=name):
-                about = self._client.indices.get(index=name)[name]
+        name = f"{self._settings.index}-{(int(found[2]) if found else 0) + 1:06}"
+        with self._index.asking("creating the index"):
+            about = self._client.indices.get(index=name, params={"ignore_unavailable": "true"}).get(name)
+            if about is not None:
                 if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
                     raise EngineError(
                         f"{self._settings.where} has an index {name!r} that is in use; remove or rename it"
@@ -294,25 +289,18 @@ class Writer:
         return name
 
 
-@dataclass
-class _Same:
-    """Number of unchanged documents of an ingest."""
-
-    count: int = 0
-
-
-def _check_document(document: Document, place: int) -> None:
+def _check_document(document: Document, position: int) -> None:
     if not document.id:
-        raise InputError(f"document {place} has an empty id; give it one")
+        raise InputError(f"document {position} has an empty id; give it one")
     try:
         size = len(document.id.encode())
         document.content.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"document {place} ({document.id!r}) is no valid text ({error.reason}); mend it"
+            f"document {position} ({document.id!r}) is not valid text ({error.reason}); correct it"
         ) from error
     if size > LONGEST_ID:
         raise InputError(
-            f"document {place}: its id has {size} bytes and OpenSearch takes {LONGEST_ID}:"
+            f"document {position}: its id has {size} bytes, OpenSearch accepts {LONGEST_ID}:"
             f" {document.id[:40]!r}…; give it a shorter one"
         )
