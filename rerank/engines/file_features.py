@@ -193,8 +193,9 @@ class FeatureFiles:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            again = "`rerank encode --force`"
-            raise WorkspaceError(f"{path} is corrupt ({error}); encode again with {again}") from error
+            raise WorkspaceError(
+                f"{path} is corrupt ({error}); encode again with `rerank encode --force`"
+            ) from error
         return dtype, width
 
     def _path(self, name: str, version: str) -> Path:

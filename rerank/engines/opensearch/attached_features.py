@@ -1,14 +1,14 @@
-"""The features of an attached index: updates and reads its sidecar.
+"""The features of an attached index, in files of the workspace. The index is only read.
 
-The index is only read. Every change of a document gets the next sequence number of its shard. So a range
-query over ``_seq_no`` finds the changes since the last encoding, and an interruption loses one batch at most.
+Every change of a document gets the next sequence number of its shard. So a range query over ``_seq_no``
+finds the changes since the last encoding, and an interruption loses one batch at most.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,12 @@ from rerank.engines.base import Encoder
 from rerank.engines.opensearch.index import OURS, Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
-from rerank.engines.opensearch.sidecar import Place, Ranges, Sidecar, lacking
+from rerank.engines.opensearch.text_rows import DocumentLocation, Ranges, TextRows, gaps
 from rerank.records import Document
 
-_BATCH = 256  # documents a call of an encoder
+_BATCH = 256  # documents per call of an encoder
+_KEPT = 2  # versions of a ranker: the service still uses the one before
+_COMPARED = 5000  # changed documents whose texts are looked up when missing features are counted
 
 
 class Shard(NamedTuple):
@@ -36,78 +38,75 @@ class Shard(NamedTuple):
 
 
 class AttachedFeatures:
-    """Fills and reads the sidecar of one attached index."""
+    """Writes and reads the features of one attached index."""
 
-    def __init__(self, index: Index, folder: Path) -> None:
+    def __init__(self, index: Index, reader: Reader, folder: Path) -> None:
         self._index, self._client, self._settings = index, index.client, index.settings
-        self._reader = Reader(index)
+        self._reader = reader
         layout = index.layout
         fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, AttachedLayout) else ""
-        self._sidecar = Sidecar(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
+        self._rows = TextRows(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
 
     @property
-    def sidecar(self) -> Sidecar:
-        """The files of the generation in use. Rows from one sidecar are read from the same one."""
-        self._sidecar = self._sidecar.current()
-        return self._sidecar
-
-    # -- what there is -----------------------------------------------------------------------------------
-
-    def shards(self) -> list[Shard]:
-        """The shards of the indices that the name stands for now."""
-        with self._index.asking("reading the index's state"):
-            stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
-        return [
-            Shard(name, about["uuid"], int(number), copy["seq_no"]["global_checkpoint"])
-            for name, about in sorted(stats["indices"].items())
-            for number, copies in sorted(about["shards"].items())
-            for copy in copies
-            if copy["routing"]["primary"]
-        ]
+    def rows(self) -> TextRows:
+        """The rows and features in use. Rows are only valid for the object that returned them."""
+        self._rows = self._rows.current()
+        return self._rows
 
     def missing(self, name: str, version: str) -> int:
-        """Count the documents that have no feature, or changed after it was made."""
-        sidecar = self.sidecar
-        if sidecar.about(name, version) is None:
+        """Count the documents whose text has no feature; of many changed documents, all count."""
+        rows = self.rows
+        if version not in rows.features.versions().get(name, ()):
             return len(self._index)
         count = 0
-        for shard in self.shards():
-            left = lacking(sidecar.covered(name, version, shard.uuid, shard.number), shard.last)
-            if left:
-                body = {**OURS, "size": 0, "track_total_hits": True, "query": _numbered(left)}
-                count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
+        for shard in self._shards():
+            left = gaps(rows.covered(name, version, shard.uuid, shard.number), shard.last)
+            if not left:
+                continue
+            body = {**OURS, "size": 0, "track_total_hits": True, "query": _numbered(left)}
+            changed = int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
+            if changed > _COMPARED:
+                count += changed
+                continue
+            for first, last in left:
+                for _, documents, _ in self._pages(shard, first, last):
+                    count += int(rows.features.read(name, version, rows.of_texts(documents))[1].sum())
         return count
 
     def versions(self) -> dict[str, str]:
-        """Ranker -> the version that covers the most, of two the newer."""
+        """Return ranker -> the version that covers the most documents, of two the newer."""
         best = {}
-        for name, versions in self.sidecar.versions().items():
+        for name, versions in self.rows.features.versions().items():
             fewest = {version: self.missing(name, version) for version in versions}
             best[name] = min(reversed(versions), key=fewest.__getitem__)
         return best
 
-    # -- reading -----------------------------------------------------------------------------------------
-
-    def gather(
+    def read(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
         """Return the features of n hits, and which are missing.
 
-        features: ranker -> version. versions: of each hit its index, sequence number and primary term.
+        features: ranker -> version. versions: index, sequence number and primary term of each hit. The text of
+        a document that changed since the last encoding is looked up.
         """
-        uuids, sidecar = self._index.uuids() if ids else {}, self.sidecar
-        rows = sidecar.find(
-            [
-                Place(uuids.get(name, ""), -1, seq_no, term, id)
-                for id, (name, seq_no, term) in zip(ids, versions)
-            ]
-        )
+        uuids, rows = self._index.uuids() if ids else {}, self.rows
+        found = np.full(len(ids), -1, np.int64)
+        for name in {name for name, _, _ in versions}:
+            where = np.array([i for i, (index, _, _) in enumerate(versions) if index == name])
+            seq_nos, terms = np.array([versions[i][1:] for i in where.tolist()], np.int64).T
+            found[where] = rows.find(
+                uuids.get(name, ""), None, seq_nos, terms, [ids[i] for i in where.tolist()]
+            )
+        unknown = np.flatnonzero(found < 0)
+        stored = rows.features.versions() if len(unknown) else {}
+        if any(version in stored.get(name, ()) for name, version in features.items()):
+            documents = self._reader.get([ids[i] for i in unknown.tolist()])
+            there = [i for i, document in enumerate(documents) if document is not None]
+            found[unknown[there]] = rows.of_texts([one for one in documents if one is not None])
         values, missing = {}, {}
         for name, version in features.items():
-            values[name], missing[name] = sidecar.gather(name, version, rows)
+            values[name], missing[name] = rows.features.read(name, version, found)
         return values, missing
-
-    # -- writing -----------------------------------------------------------------------------------------
 
     def write(
         self,
@@ -131,38 +130,53 @@ class AttachedFeatures:
             if progress is not None:
                 progress(read)
 
-        sidecar = self.sidecar
-        if force:
-            sidecar = sidecar.repair((encoder.name, encoder.version) for encoder in encoders)
-        job = _Job(sidecar, encoders, part, force, count)
-        shards = self.shards()
-        wanted = [job.wanted(shard) for shard in shards]
-        if any(wanted):
+        rows = self.rows.repaired() if force else self.rows
+        job = _Job(rows, force, count)
+        shards = self._shards()
+        work = [job.work(shard, encoders) for shard in shards]
+        if any(work):
             with self._index.asking("reading documents"):
                 self._index.refresh(self._settings.index)
-        for shard, ranges in zip(shards, wanted):
+        number, parts = part
+        for shard, ranges in zip(shards, work):
             for (first, last), some in sorted(ranges.items()):
-                self._range(job, shard, first, last, some)
+                size = last - first + 1
+                begin, end = first + size * number // parts, first + size * (number + 1) // parts - 1
+                for hits, documents, reached in self._pages(shard, begin, end):
+                    job.store(shard, hits, documents, some)
+                    job.cover(shard, some, begin, reached)
         for encoder in encoders:
             kept = {encoder.version, *(keep or {}).get(encoder.name, ())}
-            sidecar.drop(encoder.name, kept, [shard.uuid for shard in shards])
+            for other in rows.features.versions().get(encoder.name, [])[:-_KEPT]:
+                if other not in kept:
+                    rows.remove(encoder.name, other)
+        rows.drop_indices([shard.uuid for shard in shards])
         return encoded
 
-    def _range(self, job: _Job, shard: Shard, first: int, last: int, encoders: Sequence[Encoder]) -> None:
-        """Encode this process's part of a range of sequence numbers."""
-        (number, count), size = job.part, last - first + 1
-        begin, end = first + size * number // count, first + size * (number + 1) // count - 1
-        body = self._reader.numbered({"range": {"_seq_no": {"gte": begin, "lte": end}}}, _BATCH)
-        while begin <= end:
+    def _shards(self) -> list[Shard]:
+        """The shards of the current indices of the name."""
+        with self._index.asking("reading the index's state"):
+            stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
+        return [
+            Shard(name, about["uuid"], int(number), copy["seq_no"]["global_checkpoint"])
+            for name, about in sorted(stats["indices"].items())
+            for number, copies in sorted(about["shards"].items())
+            for copy in copies
+            if copy["routing"]["primary"]
+        ]
+
+    def _pages(
+        self, shard: Shard, first: int, last: int
+    ) -> Iterator[tuple[list[dict[str, Any]], list[Document], int]]:
+        """Read a range of sequence numbers; yields hits, documents and the number that was reached."""
+        body = self._reader.numbered({"range": {"_seq_no": {"gte": first, "lte": last}}}, _BATCH)
+        reached = first - 1
+        while reached < last:
             hits = self._reader.shard(shard.name, shard.number, body)["hits"]
+            reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else last
+            yield hits, [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits], reached
             if hits:
-                documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
-                job.store(shard, hits, documents, encoders)
                 body["search_after"] = hits[-1]["sort"]
-            reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else end
-            for encoder in encoders:
-                job.sidecar.cover(encoder.name, encoder.version, shard.uuid, shard.number, begin, reached)
-            begin = reached + 1
 
 
 @dataclass(frozen=True)
@@ -172,20 +186,21 @@ class _Job:
     count: called with a ranker, and the numbers of documents that were encoded and read.
     """
 
-    sidecar: Sidecar
-    encoders: Sequence[Encoder]
-    part: tuple[int, int]
+    rows: TextRows
     force: bool
     count: Callable[[str, int, int], None]
 
-    def wanted(self, shard: Shard) -> dict[tuple[int, int], list[Encoder]]:
-        """Ranges of sequence numbers, and the encoders whose features do not cover them."""
-        wanted: dict[tuple[int, int], list[Encoder]] = {}
-        for encoder in self.encoders:
-            covered = self.sidecar.covered(encoder.name, encoder.version, shard.uuid, shard.number)
-            for first, last in lacking([] if self.force else covered, shard.last):
-                wanted.setdefault((first, last), []).append(encoder)
-        return wanted
+    def work(self, shard: Shard, encoders: Sequence[Encoder]) -> dict[tuple[int, int], list[Encoder]]:
+        """Return ranges of sequence numbers, and the encoders whose features do not cover them."""
+        work: dict[tuple[int, int], list[Encoder]] = {}
+        stored = self.rows.features.versions()
+        for encoder in encoders:
+            covered: Ranges = []
+            if not self.force and encoder.version in stored.get(encoder.name, ()):
+                covered = self.rows.covered(encoder.name, encoder.version, shard.uuid, shard.number)
+            for first, last in gaps(covered, shard.last):
+                work.setdefault((first, last), []).append(encoder)
+        return work
 
     def store(
         self,
@@ -194,19 +209,29 @@ class _Job:
         documents: Sequence[Document],
         encoders: Sequence[Encoder],
     ) -> None:
-        """Encode the documents without features, and note where all of them are."""
-        rows = self.sidecar.rows_for(documents)
+        """Encode the documents without features, and store the rows of all."""
+        if not documents:
+            return
+        rows = self.rows.add(documents)
         for name, version, encode, *_ in encoders:
-            _, missing = self.sidecar.gather(name, version, rows)
-            where = np.arange(len(rows)) if self.force else np.flatnonzero(missing)
+            missing = np.ones(len(rows), np.bool_)
+            if not self.force:
+                missing = self.rows.features.read(name, version, rows)[1]
+            where = np.flatnonzero(missing)
             if len(where):
                 values = encode([documents[i] for i in where.tolist()])
-                self.sidecar.store(name, version, rows[where], values, force=self.force)
+                self.rows.features.write(name, version, rows[where], values, replace=self.force)
             self.count(name, len(where), len(hits))
-        places = [
-            Place(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"]) for hit in hits
+        locations = [
+            DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
+            for hit in hits
         ]
-        self.sidecar.place(shard.uuid, shard.number, places, rows)
+        self.rows.locate(locations, rows)
+
+    def cover(self, shard: Shard, encoders: Sequence[Encoder], first: int, last: int) -> None:
+        """Record that a range of sequence numbers is encoded."""
+        for encoder in encoders:
+            self.rows.cover(encoder.name, encoder.version, shard.uuid, shard.number, first, last)
 
 
 def _numbered(ranges: Ranges) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
-from rerank.engines.opensearch.sidecar import Place
+from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
@@ -63,7 +63,9 @@ class OpenSearchEngine(Engine):
         self.encoder = Features(index, self.reader)
         self.writer = Writer(index, self.encoder, self.reader)
         attached = isinstance(index.layout, AttachedLayout)
-        self.attached_features = AttachedFeatures(index, index.folder / "features") if attached else None
+        self.attached_features = (
+            AttachedFeatures(index, self.reader, index.folder / "features") if attached else None
+        )
         self.retrieval = Retrieval(index, self.encoder, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
@@ -159,6 +161,11 @@ class OpenSearchEngine(Engine):
         """Keep other processes from writing through this folder."""
         return self.index.lock()
 
+    def verify(self) -> dict[str, str]:
+        """Check the features of an attached index; see :meth:`Engine.verify`."""
+        found = self.attached_features.rows.corruptions() if self.attached_features else ()
+        return {str(path): problem for path, problem in found}
+
     def discard(self) -> None:
         """Remove the index, if it is empty."""
         self.index.discard()
@@ -187,9 +194,9 @@ class OpenSearchEngine(Engine):
         """Return the documents with these ids, in this order; None for an unknown id."""
         return self.reader.get(ids)
 
-    def at(self, places: Sequence[Place]) -> list[Document | None]:
-        """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
-        return self.reader.at(places)
+    def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
+        """Return the documents at these locations; None if a document has changed or was deleted."""
+        return self.reader.at(locations)
 
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, shard by shard."""

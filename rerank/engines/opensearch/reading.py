@@ -13,7 +13,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.opensearch.errors import explain
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import FEATURES, AttachedLayout
-from rerank.engines.opensearch.sidecar import Place
+from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.errors import EngineError
 from rerank.records import Document
 
@@ -107,18 +107,18 @@ class Reader:
                     raise EngineError(f"reading documents: {found['error'].get('reason')}")
             yield from (found for found in answer["docs"] if found.get("found"))
 
-    def at(self, places: Sequence[Place]) -> list[Document | None]:
-        """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
+    def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
+        """Return the documents at these locations; None if a document has changed or was deleted."""
         names = {uuid: name for name, uuid in self._index.uuids().items()}
         found: dict[tuple[str, int, int], Document] = {}
-        for uuid, shard in dict.fromkeys((place.uuid, place.shard) for place in places):
+        for uuid, shard in dict.fromkeys((one.uuid, one.shard) for one in locations):
             if uuid not in names:
                 continue
-            numbers = [place.seq_no for place in places if (place.uuid, place.shard) == (uuid, shard)]
+            numbers = [one.seq_no for one in locations if (one.uuid, one.shard) == (uuid, shard)]
             body = self.numbered({"terms": {"_seq_no": numbers}}, len(numbers))
             for hit in self.shard(names[uuid], shard, body)["hits"]:
                 found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
-        return [found.get((place.uuid, place.shard, place.seq_no)) for place in places]
+        return [found.get((one.uuid, one.shard, one.seq_no)) for one in locations]
 
     def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
         """The body of a search for documents in the order of their sequence numbers."""

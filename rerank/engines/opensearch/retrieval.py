@@ -312,7 +312,7 @@ class Retrieval:
         if self._attached and features:
             versions = found.versions or [_UNKNOWN] * len(found.ids)
             versions = versions if order is None else [versions[i] for i in order]
-            values, missing = self._attached.gather(features, ids, versions)
+            values, missing = self._attached.read(features, ids, versions)
         for name in () if self._attached else features:
             if name in wanted:
                 texts = found.features[wanted[name]]

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.file_features import FeatureFiles
-from rerank.errors import WorkspaceError, action_hint
+from rerank.errors import WorkspaceError
 from rerank.files import folder_lock
 from rerank.records import Document
 
@@ -282,8 +282,9 @@ class TextRows:
         except sqlite3.OperationalError as error:
             raise WorkspaceError(f"{self._path}: {error}; check the folder and the disk") from error
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            again = action_hint("encode", force=True)
-            raise WorkspaceError(f"{self._path} is corrupt ({error}); encode again with {again}") from error
+            raise WorkspaceError(
+                f"{self._path} is corrupt ({error}); encode again with `rerank encode --force`"
+            ) from error
 
     def _number(self, db: sqlite3.Connection, uuid: str) -> int:
         db.execute("INSERT OR IGNORE INTO indices (uuid) VALUES (?)", (self._key(uuid),))
