@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.arrays import to_float32
 from rerank.engines.base import Engine
-from rerank.engines.opensearch.sidecar import Place
+from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.search.scorer import INFERENCE_DEPTH
@@ -26,7 +26,7 @@ class HookHits:
     """The hits of one call, and their locations.
 
     ours: (n,) whether a hit is a document of the workspace's index: features belong to an index and an id.
-    beside: whether the index is attached; its features are in a sidecar.
+    beside: whether the index is attached; its features are in files of the workspace.
     placed: whether the engine can find documents by their places.
     """
 
@@ -44,46 +44,42 @@ class HookHits:
         self.ours = np.array(own, np.bool_)[self._indices] if not all(own) else np.ones(n, np.bool_)
         attached = getattr(engine, "attached_features", None)
         self.beside, self.placed = attached is not None, hasattr(engine, "at")
-        self._sidecar = attached.sidecar if attached is not None and len(numbers.seq_nos) else None
+        self._text_rows: TextRows | None = attached.rows if attached and len(numbers.seq_nos) else None
         self._rows: NDArray[np.int64] | None = None
 
     @property
     def attached(self) -> bool:
-        """Whether features are in a sidecar, and the hits' places came."""
-        return self._sidecar is not None
+        """Whether features are in files, and the hits' places came."""
+        return self._text_rows is not None
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Row of each hit in the sidecar, -1 without a row."""
+        """(n,) row of each hit in the feature files, -1 without a row."""
         if self._rows is None:
-            assert self._sidecar is not None
-            sidecar, places = self._sidecar, self._places
+            assert self._text_rows is not None
             shards, numbers, terms = self._numbers.shards, self._numbers.seq_nos, self._numbers.terms
-            if len(places.uuids) == 1:
-                self._rows = sidecar.lookup(places.uuids[0], shards, numbers, terms)
-                return self._rows
             self._rows = np.full(len(self._ids), -1, np.int64)
-            for i, uuid in enumerate(places.uuids):
+            for i, uuid in enumerate(self._places.uuids):
                 where = np.flatnonzero(self._indices == i)
-                self._rows[where] = sidecar.lookup(uuid, shards[where], numbers[where], terms[where])
+                self._rows[where] = self._text_rows.find(uuid, shards[where], numbers[where], terms[where])
         return self._rows
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Stored features of all hits, and (n,) bool where they are missing."""
-        assert self._sidecar is not None
-        values, missing = self._sidecar.gather(name, version, self.rows)
+        """Return the stored features of all hits, and (n,) bool which are missing."""
+        assert self._text_rows is not None
+        values, missing = self._text_rows.features.read(name, version, self.rows)
         if values.dtype == np.float16:
             values = to_float32(values)  # which rankers would do
         return values, missing
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:
-        """Id -> categories of the hits that may vote, if the sidecar has them."""
-        if self._sidecar is None or not len(scores):
+        """Id -> categories of the hits that may vote, if they are stored in files."""
+        if self._text_rows is None or not len(scores):
             return {}
         depth = min(INFERENCE_DEPTH, len(scores))
         last = np.partition(scores, -depth)[-depth]
         where = np.flatnonzero((scores >= last) & (self.rows >= 0))
-        found = self._sidecar.categories(self.rows[where])
+        found = self._text_rows.categories(self.rows[where])
         return {self._ids[i]: categories for i, categories in zip(where.tolist(), found)}
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
@@ -93,7 +89,7 @@ class HookHits:
             return list(self._engine.get([self._ids[i] for i in positions]))
         parts = (self._indices[which], numbers.shards[which], numbers.seq_nos[which], numbers.terms[which])
         wanted = zip(*(part.tolist() for part in parts))
-        places = [Place(self._places.uuids[index], *rest) for index, *rest in wanted]
+        places = [DocumentLocation(self._places.uuids[index], *rest) for index, *rest in wanted]
         found: list[Document | None] = self._engine.at(places)  # type: ignore[attr-defined]
         return found
 

@@ -86,8 +86,8 @@ class AttachedFeatures:
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
         """Return the features of n hits, and which are missing.
 
-        features: ranker -> version. versions: index, sequence number and primary term of each hit. The text of
-        a document that changed since the last encoding is looked up.
+        features: ranker -> version. versions: index, sequence number and primary term of each hit. The text
+        of a document that changed since the last encoding is looked up.
         """
         uuids, rows = self._index.uuids() if ids else {}, self.rows
         found = np.full(len(ids), -1, np.int64)

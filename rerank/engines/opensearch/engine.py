@@ -29,8 +29,8 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
-from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.engines.opensearch.templates import Templates
+from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
 from rerank.records import Candidates, Document, Query, SearchTemplate
