@@ -188,12 +188,12 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert run("status", "-w", folder, "--json").json["rankers"][0]["missing_features"] == 0
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
 
-    # What somebody changes is encoded again: a partial update of words, and of what is no word.
+    # A document with another text or category is encoded again; other fields do not matter.
     changed = node.request("GET", f"/{name}-a/_search?size=2")["hits"]["hits"]
     for hit, doc in zip(changed, ({"tags": [{"name": "new"}]}, {"code": "x"})):
         path = f"/{name}-a/_update/{hit['_id']}?refresh=true&routing={hit['_routing']}"
         node.request("POST", path, {"doc": doc})
-    assert "2 features missing: run `rerank encode -w " in run("status", "-w", folder).out
+    assert "1 feature missing: run `rerank encode -w " in run("status", "-w", folder).out
     query = ["query", changed[0]["_source"]["head"], "--stack", "bm25,meta", "-w", folder, "--json"]
     assert run(*query).json["recomputed"]["meta"] >= 1
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"meta": 1}

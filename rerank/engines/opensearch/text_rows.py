@@ -228,9 +228,10 @@ class TextRows:
                 (problem,) = db.execute("PRAGMA integrity_check").fetchone()
         except WorkspaceError as error:
             problem = str(error)
-        if problem != "ok":
+        if problem == "ok":
+            yield from self.features.corruptions()
+        else:
             yield self._path, problem
-        yield from self.features.corruptions()
 
     # -- the database ------------------------------------------------------------------------------------
 

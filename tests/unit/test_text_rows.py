@@ -1,0 +1,124 @@
+"""The rows of an attached index's documents: a changed document never gets an old feature."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
+from rerank.errors import WorkspaceError
+from rerank.records import Document
+
+COUNT = 40
+DOCUMENTS = [
+    Document(f"d{i}", text=f"wolf {i}", categories=(f"animals {i % 3}", "wölfe")) for i in range(COUNT)
+]
+VALUES = np.random.default_rng(3).normal(size=(COUNT, 21)).astype(np.float16)
+LOCATIONS = [DocumentLocation("uuid", i % 2, 7 + i, 1, f"d{i}") for i in range(COUNT)]
+SHARDS, SEQ_NOS = np.arange(COUNT) % 2, np.arange(COUNT) + 7
+TERMS, IDS = np.ones(COUNT, np.int64), [f"d{i}" for i in range(COUNT)]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> TextRows:
+    rows = TextRows(tmp_path / "features")
+    store(rows)
+    return rows
+
+
+def store(rows: TextRows) -> None:
+    numbers = rows.add(DOCUMENTS)
+    rows.features.write("text", "v1", numbers, VALUES)
+    rows.locate(LOCATIONS, numbers)
+    rows.cover("text", "v1", "uuid", 0, 0, 7 + COUNT)
+
+
+def read(rows: TextRows, shards: np.ndarray | None = SHARDS) -> int:
+    """How many documents have features; each of them must be the right one."""
+    numbers = rows.find("uuid", shards, SEQ_NOS, TERMS, IDS)
+    values, missing = rows.features.read("text", "v1", numbers)
+    assert missing.all() or (values[~missing] == VALUES[~missing]).all()
+    known = np.flatnonzero(numbers >= 0)
+    assert rows.categories(numbers[known]) == [DOCUMENTS[i].categories for i in known.tolist()]
+    return int((~missing).sum())
+
+
+def test_documents_are_found_by_shard_or_by_id(rows: TextRows, tmp_path: Path) -> None:
+    for other in (rows, TextRows(tmp_path / "features")):
+        assert read(other) == read(other, None) == COUNT
+        assert other.covered("text", "v1", "uuid", 0) == [[0, 7 + COUNT]]
+        for wrong in (
+            ("uuid", SHARDS, SEQ_NOS, TERMS + 1, IDS),
+            ("uuid", SHARDS + 2, SEQ_NOS, TERMS, IDS),
+            ("uuid", None, SEQ_NOS, TERMS, IDS[::-1]),
+            ("other", SHARDS, SEQ_NOS, TERMS, IDS),
+        ):
+            assert (other.find(*wrong) == -1).all()
+
+
+def test_a_document_written_again_keeps_its_row(rows: TextRows) -> None:
+    """Equal texts have one row, whatever their ids; another text has another row."""
+    again = [Document(f"other{i}", text=d.text, categories=d.categories) for i, d in enumerate(DOCUMENTS)]
+    assert rows.of_texts(again).tolist() == rows.add(DOCUMENTS).tolist() == rows.add(again).tolist()
+    assert rows.of_texts([Document("d0", text="fox")]).tolist() == [-1]
+
+
+def test_other_fields_are_other_documents(rows: TextRows, tmp_path: Path) -> None:
+    """Locations and coverage of the former fields do not count; equal texts keep their features."""
+    other = TextRows(tmp_path / "features", "other")
+    assert read(other) == 0
+    assert other.covered("text", "v1", "uuid", 0) == []
+    assert not other.features.read("text", "v1", other.add(DOCUMENTS))[1].any()
+
+
+def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
+    rows = TextRows(tmp_path / "features")
+    assert read(rows) == 0
+    assert (rows.features.versions(), list(rows.corruptions())) == ({}, [])
+    assert not (tmp_path / "features").exists()
+    other = TextRows(tmp_path / "features")
+    store(other)
+    assert read(rows) == COUNT  # another process has made the files
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_files(rows: TextRows, tmp_path: Path) -> None:
+    (tmp_path / "features").chmod(0o500)
+    (tmp_path / "features/rows.db").chmod(0o400)
+    assert read(TextRows(tmp_path / "features")) == COUNT
+
+
+def test_corrupt_rows_are_replaced(rows: TextRows, tmp_path: Path) -> None:
+    """Readers that still have the old files never mix them with the new ones."""
+    assert rows.repaired() is rows
+    path = tmp_path / "features/rows.db"
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(b"?" * len(data))
+    corrupt = TextRows(tmp_path / "features")
+    with pytest.raises(WorkspaceError, match=r"rows\.db"):
+        read(corrupt)
+    assert [found for found, _ in corrupt.corruptions()][:1] == [path]
+    new = corrupt.repaired()
+    numbers = new.add(DOCUMENTS[::-1])
+    new.features.write("text", "v1", numbers, VALUES[::-1])
+    new.locate(LOCATIONS[::-1], numbers)
+    assert read(new) == COUNT
+    read(rows)  # rows of the removed file
+    assert read(rows.current()) == COUNT
+
+
+def test_former_indices_and_versions_are_removed(rows: TextRows, tmp_path: Path) -> None:
+    for i in range(7):
+        rows.locate([one._replace(uuid=f"index{i}") for one in LOCATIONS], rows.of_texts(DOCUMENTS))
+    rows.drop_indices(["uuid"])
+    assert read(rows) == COUNT
+    with sqlite3.connect(tmp_path / "features/rows.db") as db:
+        (count,) = db.execute("SELECT count(*) FROM locations").fetchone()
+    assert count == 5 * COUNT
+    rows.remove("text", "v1")
+    assert (rows.features.versions(), rows.covered("text", "v1", "uuid", 0)) == ({}, [])
