@@ -14,13 +14,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from rerank.engines.base import Engine, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine, Settings, encoding, writing
@@ -101,7 +102,7 @@ def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearc
 
 def through(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSearchEngine:
     """The same index and folder by another client."""
-    settings = replace(engine.settings, **({"url": urls} if urls else {}), **options)
+    settings = structs.replace(engine.settings, **({"url": urls} if urls else {}), **options)
     return OpenSearchEngine.open(settings, engine.index.folder, engine.lang)
 
 

@@ -351,7 +351,7 @@ def test_a_cluster_that_is_none(script, trained, tmp_path):
                 answers.pop(0)
             failed = [line["error"] for line in server.log() if line["event"] == "engine failed"]
     assert len(failed) == 3
-    assert all(error.endswith("does not answer as OpenSearch does; is it one?") for error in failed)
+    assert all(error.endswith("does not answer as OpenSearch does; is it OpenSearch?") for error in failed)
 
 
 def test_the_log_steers_no_terminal(server):

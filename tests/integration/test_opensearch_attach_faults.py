@@ -33,7 +33,7 @@ def test_an_index_deleted_behind_our_back(run, few, node, name, tmp_path):
     node.request("DELETE", f"/{name}-*")
     for command in reading(few):
         run(*command, "-w", folder).fails(
-            1, f"no index '{name}'; check the name, or make it anew with `rerank ingest CORPUS --replace -w "
+            1, f"no index '{name}'; check the name, or create it again with `rerank ingest"
         )
     assert indices(node, name) == {}
     assert run("ingest", few, "--replace", "-w", folder, "--json").json["added"] == 20

@@ -112,11 +112,17 @@ ODD_ANSWERS = {
     "a list": ({"body": b"[]"}, "answers, but not as OpenSearch does"),
     "nothing": ({}, "answers, but not as OpenSearch does"),
     "half an object": ({"body": b'{"version": {"numb'}, "answers, but not as OpenSearch does"),
-    "half an answer": ({"body": b'{"version": {"number": "3.6.0"}}', "cut": True}, "its answer breaks off"),
-    "no UTF-8": ({"body": b"\xff\xfe"}, "its answer is no text"),
-    "a redirect": ({"status": 301, "headers": {"Location": "https://x"}}, "sends us elsewhere (301); check"),
+    "half an answer": (
+        {"body": b'{"version": {"number": "3.6.0"}}', "cut": True},
+        "is incomplete",
+    ),
+    "no UTF-8": ({"body": b"\xff\xfe"}, "its answer is not text"),
+    "a redirect": (
+        {"status": 301, "headers": {"Location": "https://x"}},
+        "another address (301)",
+    ),
     "not found": ({"status": 404, "body": b"no", "kind": "text/plain"}, "not as OpenSearch does; check host"),
-    "a bad gateway": ({"status": 502, "body": b"<b>x</b>", "kind": "text/html"}, "no answer from it (502)"),
+    "a bad gateway": ({"status": 502, "body": b"<b>x</b>", "kind": "text/html"}, "from the cluster (502)"),
     "too many requests": ({"status": 429}, "too busy (429); run again later"),
     "an error": ({"status": 500, "body": b"oops", "kind": "text/plain"}, "refuses (500): oops"),
     "Elasticsearch": (
@@ -185,13 +191,13 @@ def test_http_and_https_confused(run, few, node, tmp_path, authority):
 
 def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, stranger):
     folder = tmp_path / "ws"
-    unknown = "its certificate is signed by nobody known; name the signer's with --ca-file"
+    unknown = "the signer of its certificate is unknown"
     with Proxy(node.port, tls=authority.server()) as proxy:
         command = ("ingest", few, "-w", folder, *at(proxy.url, name))
         run(*command).fails(1, unknown)
         run(*command, "--ca-file", stranger.file).fails(1, unknown)
         run(*command, "--ca-file", tmp_path / "none").fails(1, "none: no such file; it is set as ca_file")
-        run(*command, "--ca-file", few).fails(1, "few.jsonl: holds no certificate in PEM (ca_file)")
+        run(*command, "--ca-file", few).fails(1, "few.jsonl: no certificate in PEM (ca_file)")
         assert not folder.exists()
         assert run(*command, "--ca-file", authority.file, "--json").json["added"] == 20
         # The workspace remembers it, from any folder.
@@ -226,7 +232,7 @@ def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, s
     )  # fmt: skip
     with Proxy(node.port, tls=authority.server(clients=True)) as proxy:
         command = ("ingest", few, "-w", folder, *at(proxy.url, name), "--ca-file", authority.file)
-        wanted = "does it want a client certificate (--client-cert), or another one?"
+        wanted = "does it need a client certificate (--client-cert)"
         run(*command).fails(1, wanted)
         run(*command, "--client-cert", wrong[0], "--client-key", wrong[1]).fails(1, wanted)
         run(*command, "--client-key", key).fails(2, "client_key is set without client_cert")
@@ -242,7 +248,7 @@ def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, s
             [few, key],
         ):
             options = [value for pair in zip(("--client-cert", "--client-key"), pair) for value in pair]
-            run(*command, *options).fails(1, "no client certificate in PEM with its own key, unencrypted")
+            run(*command, *options).fails(1, "no client certificate in PEM with an unencrypted key")
         assert not folder.exists()
         done = run(*command, "--client-cert", certificate, "--client-key", key, "--json")
         assert done.json["added"] == 20

@@ -48,8 +48,8 @@ __all__ = ["few", "impatient", "many", "name", "no_credentials"]
 @pytest.mark.parametrize(
     ("block", "what"),
     [
-        ("write", "the index is set read-only (index.blocks); lift the block to write to it"),
-        ("read_only", "the index is set read-only (index.blocks); lift the block to write to it"),
+        ("write", "the index is read-only (index.blocks); remove the block"),
+        ("read_only", "the index is read-only (index.blocks); remove the block"),
         (
             "read_only_allow_delete",
             "disk is full above its flood stage, and the index is read-only; free space",
@@ -79,7 +79,7 @@ def test_no_new_index_may_be_made(run, few, node, name, tmp_path):
     node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": True}})
     try:
         run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
-            1, "the cluster makes no new index now", "free space on the nodes"
+            1, "the cluster creates no new index", "free space on the nodes"
         )
         assert not (tmp_path / "ws").exists()
     finally:

@@ -59,7 +59,7 @@ def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch, by)
     hidden.write_text(PASSWORD + "\n", "utf-8")
     with Proxy(node.port, rule=basic("me", PASSWORD)) as proxy:
         command = ("ingest", few, "-w", folder, *at(proxy.url, name))
-        denied = "wants other credentials (401); check user, password or token"
+        denied = "needs other credentials (401); check user, password or token"
         run(*command).fails(1, denied)
         run(*command, "--user", "me").fails(
             2, "user 'me' has no password; set RERANK_OPENSEARCH_PASSWORD, or RERANK_OPENSEARCH_PASSWORD_FILE"
@@ -109,7 +109,7 @@ def test_a_token(run, few, node, name, tmp_path, monkeypatch, by):
         assert [d.code for d in done] == [0] * 5, done
         proxy.rule = bearer("another")
         done.append(run("status", "-w", folder))
-        done[-1].fails(1, "wants other credentials (401)")
+        done[-1].fails(1, "needs other credentials (401)")
     assert not leaks(token, folder, *done)
     monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", "x")
     monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", token)

@@ -9,14 +9,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from rerank.engines.opensearch import Settings, trust
+from rerank.engines.opensearch import Settings, auth
 from rerank.errors import RerankError, UsageError
 from rerank.workspace import Workspace
 
 
 @pytest.fixture(autouse=True)
 def nobody_is_known(monkeypatch, tmp_path):
-    monkeypatch.delenv(trust.HOSTS, raising=False)
+    monkeypatch.delenv(auth.HOSTS, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("TOKEN", "TOKEN_FILE", "PASSWORD", "PASSWORD_FILE"):
         monkeypatch.delenv(f"RERANK_OPENSEARCH_{name}", raising=False)
@@ -60,7 +60,7 @@ def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path
     host = url.removeprefix("http://")
     for number, (more, variable, what) in enumerate(
         (
-            (f'token_file = "{mine}"\n', None, f"what is in {mine}"),
+            (f'token_file = "{mine}"\n', None, f"the secret in {mine}"),
             (f'user = "me"\npassword_file = "{mine}"\n', None, "the password of me"),
             ("", "RERANK_OPENSEARCH_TOKEN", "the token of RERANK_OPENSEARCH_TOKEN"),
         )
@@ -72,24 +72,24 @@ def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path
             monkeypatch.setenv(variable, "sesame")
         for command in (("query", "wolf"), ("status",), ("encode",), ("ingest", "--delete", "x")):
             run(*command, "-w", folder).fails(
-                2, f"rerank.toml: would have {what} sent to {url}, which this user has never named", host
+                2, f"rerank.toml: sends {what} to {url}, which this user has never named", host
             )
     assert heard == []
-    monkeypatch.setenv(trust.HOSTS, f"search.example.org, {host}")  # the user's own word
-    run("query", "wolf", "-w", folder).fails(1, "wants other credentials (401)")
+    monkeypatch.setenv(auth.HOSTS, f"search.example.org, {host}")  # the user's own word
+    run("query", "wolf", "-w", folder).fails(1, "needs other credentials (401)")
     assert set(heard) == {"Bearer sesame"}
-    monkeypatch.setenv(trust.HOSTS, "search.example.org")
+    monkeypatch.setenv(auth.HOSTS, "search.example.org")
     run("query", "wolf", "-w", folder).fails(2, "which this user has never named")
 
 
 def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
     url, heard = listener
     monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", "sesame")
-    with pytest.raises(RerankError, match="wants other credentials"):
+    with pytest.raises(RerankError, match="needs other credentials"):
         Workspace.create(tmp_path / "mine", engine="opensearch", settings={"url": url, "index": "a"})
     assert (tmp_path / "config" / "rerank" / "hosts").read_text() == f"{url}\n"
     heard.clear()
-    with pytest.raises(RerankError, match="wants other credentials"):
+    with pytest.raises(RerankError, match="needs other credentials"):
         len(Workspace.open(foreign(tmp_path, url)).engine)
     assert heard
     other = url.replace("127.0.0.1", "localhost")
@@ -100,7 +100,7 @@ def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
 
 def test_without_a_secret_nobody_is_asked(listener, tmp_path):
     url, heard = listener
-    with pytest.raises(RerankError, match="wants other credentials"):
+    with pytest.raises(RerankError, match="needs other credentials"):
         len(Workspace.open(foreign(tmp_path, url)).engine)
     assert set(heard) == {None}
 
@@ -108,7 +108,7 @@ def test_without_a_secret_nobody_is_asked(listener, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_the_config_of_another_user_names_no_files(listener, tmp_path, monkeypatch):
     url, heard = listener
-    monkeypatch.setenv(trust.HOSTS, "127.0.0.1")
+    monkeypatch.setenv(auth.HOSTS, "127.0.0.1")
     folder = foreign(tmp_path, url, 'token_file = "/etc/hostname"\n')
     os.chown(folder / "rerank.toml", 65534, 65534)
     with pytest.raises(
@@ -127,7 +127,8 @@ def test_a_secret_over_http_is_warned_of(monkeypatch):
     ):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            trust.warn(Settings((url,), "a"))
+            monkeypatch.setenv(auth.HOSTS, "search.example.org,127.0.0.1")
+            auth.check_trust(Settings((url,), "a"), "here")
         assert [str(one.message) for one in said] == [
-            f"{url}: secrets go there unencrypted; use https"
+            f"{url}: secrets are sent there unencrypted; use https"
         ] * warned

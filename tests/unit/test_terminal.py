@@ -13,7 +13,7 @@ import pytest
 from rerank.cli import output
 from rerank.cli.program import show_once
 
-from rerank.engines.opensearch.trust import SecretWarning
+from rerank.engines.opensearch.auth import SecretWarning
 
 IMPORTS = """
 import sys, time

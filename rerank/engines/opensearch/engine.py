@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult, batches, hits_of_run
-from rerank.engines.opensearch import trust
 from rerank.engines.opensearch.attached_features import AttachedFeatures
+from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.index import Index
@@ -84,7 +84,7 @@ class OpenSearchEngine(Engine):
                 f"{settings.where} has an index {settings.index!r} already; choose another name,"
                 f" `rerank attach` it as it is, or open the workspace that made it"
             )
-        with index.asking("making the index"):
+        with index.asking("creating the index"):
             index.make(f"{settings.index}-000001", alias=True)
         return cls(index)
 
@@ -108,14 +108,13 @@ class OpenSearchEngine(Engine):
     ) -> OpenSearchEngine:
         """Open or make the engine of a workspace; the settings' ``fields`` are those of an attached index."""
         read, fields = _read(settings, where)
-        trust.check(read, where)
-        trust.warn(read)
+        check_trust(read, where)
         return cls.create(read, folder, lang) if new else cls.open(read, folder, lang, fields)
 
     @classmethod
     def named(cls, settings: Mapping[str, Any], where: str) -> None:
         """Remember that the user has named these nodes himself: secrets may be sent to them."""
-        trust.remember(_read(settings, where)[0])
+        trust(_read(settings, where)[0])
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:

@@ -13,7 +13,7 @@ from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
-from rerank.engines.opensearch.errors import MAKE_IT_ANEW, asking
+from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
 from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields
 from rerank.errors import EngineError, UsageError
 from rerank.files import folder_lock
@@ -134,7 +134,7 @@ class Index:
         return self._shape[1]
 
     def _missing(self) -> EngineError:
-        return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")
+        return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
 
     def make(self, name: str, *, alias: bool) -> None:
         """Create an empty index. alias: give it the name of the settings."""
