@@ -270,8 +270,8 @@ class Writer:
         if self._index.uuids(target).get(target) != uuid or count != expected:
             raise EngineError(
                 f"index {target!r} at {self._settings.where} was changed by another client during the"
-                f" ingest ({count:,} documents instead of {expected:,}); nothing was replaced: remove it, and"
-                " run again"
+                f" ingest (it has {plural(count, 'document[|s]')}, not {expected:,}); nothing"
+                " was replaced: remove it, and run again"
             )
 
     def _next(self, current: str) -> str:
