@@ -270,7 +270,7 @@ def paper() -> Paper:
     return Paper(
         "000: an encoder that learns from links",
         "N. Raman, S. Shah, M. Veloso: Structure and Semantics Preserving Document Representations. 2021. How"
-        " the code differs: [dense encoders](dense.md#where-it-deviates-from-the-paper-and-why). In the paper"
+        " the code differs: [dense encoders](dense.md#differences-to-the-paper). In the paper"
         " a query is a sentence around a citation (here: `contexts`). In the rows on links a query is a"
         " document that looks for its linked documents, which is another task. If all layers of MiniLM learn,"
         " in large batches, the contrastive loss finds many more links, and the paper's loss almost none."
