@@ -147,7 +147,7 @@ class ScoringRequestTest {
         found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
         assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
         plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, false, false, false, false);
-        assertNull(Body.of(plan, found).head.get("clauses"), "nobody requested for them");
+        assertNull(Body.of(plan, found).head.get("clauses"), "they are not requested");
     }
 
     @Test

@@ -116,23 +116,23 @@ class ScoringResponseTest {
     }
 
     @Test
-    void wishesNameFields() {
-        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
-            + " \"categoryVotes\": 10}}").requested();
+    void requestedFieldsAreRead() {
+        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
+            + " \"category_votes\": 10}}").requested();
         assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), 10, false, false, false, false), requested);
         assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), requested.fields("tags"));
     }
 
     @Test
-    void theServiceCanWishForNoOtherField() {
-        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested\": {\"features\": [], \"id\": \"salary\","
-            + " \"categories\": \"salary\", \"categoryVotes\": 10}}").requested();
+    void theServiceCanRequestNoOtherField() {
+        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [], \"id\": \"salary\","
+            + " \"categories\": \"salary\", \"category_votes\": 10}}").requested();
         assertEquals(List.of(), requested.fields(null));
     }
 
     @Test
-    void withoutVotersThereAreNoCategories() {
-        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested\": {\"features\": [], \"categoryVotes\": 0}}").requested();
+    void withoutVotesThereAreNoCategories() {
+        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [], \"category_votes\": 0}}").requested();
         assertEquals(new ScoringResponse.RequestedFields(List.of(), 0, false, false, false, false), requested);
         assertEquals(List.of(), requested.fields("tags"));
     }
@@ -140,21 +140,21 @@ class ScoringResponseTest {
     @ParameterizedTest
     @ValueSource(strings = {
         "{}",
-        "{\"features\": [\"*\"], \"categoryVotes\": 0}",
-        "{\"features\": [\"a.b\"], \"categoryVotes\": 0}",
-        "{\"features\": [3], \"categoryVotes\": 0}",
-        "{\"features\": [], \"categoryVotes\": 101}",
-        "{\"features\": [], \"categoryVotes\": -1}",
+        "{\"features\": [\"*\"], \"category_votes\": 0}",
+        "{\"features\": [\"a.b\"], \"category_votes\": 0}",
+        "{\"features\": [3], \"category_votes\": 0}",
+        "{\"features\": [], \"category_votes\": 101}",
+        "{\"features\": [], \"category_votes\": -1}",
     })
-    void wishesForWhatCannotBe(String requested) {
-        String json = "{\"passed\": \"x\", \"requested\": " + requested + "}";
+    void requestsThatAreRefused(String requested) {
+        String json = "{\"passed\": \"x\", \"requested_fields\": " + requested + "}";
         assertEquals("bad_answer", assertThrows(Failure.class, () -> read(json)).reason);
     }
 
     @Test
     void thirtyTwoFeaturesAreTheMost() {
         String list = "\"f\", ".repeat(32) + "\"f\"";
-        String json = "{\"passed\": \"x\", \"requested\": {\"categoryVotes\": 0, \"features\": [" + list + "]}}";
+        String json = "{\"passed\": \"x\", \"requested_fields\": {\"category_votes\": 0, \"features\": [" + list + "]}}";
         assertThrows(Failure.class, () -> read(json));
     }
 }

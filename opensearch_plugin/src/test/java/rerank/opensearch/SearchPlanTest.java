@@ -28,7 +28,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class SearchPlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final ScoringResponse.RequestedFields WISHES = new ScoringResponse.RequestedFields(List.of("text@v1"), 10, false, false, false, false);
+    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), 10, false, false, false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -135,7 +135,7 @@ class SearchPlanTest {
     @Test
     void candidatesComeWithWhatTheServiceWishes() {
         SearchPlan plan = prepared(words().from(2).size(3), Map.of());
-        plan.requested = WISHES;
+        plan.requested = REQUESTED;
         plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of(0, 100), List.of(source.from(), source.size()));
@@ -147,14 +147,14 @@ class SearchPlanTest {
     void clausesComeWithTheFirstSearchAndWhenTheServiceWishes() {
         SearchPlan plan = prepared(words(), Map.of());
         assertEquals(true, plan.candidates().includeNamedQueriesScore());
-        plan.requested = WISHES;
+        plan.requested = REQUESTED;
         assertEquals(false, plan.candidates().includeNamedQueriesScore());
     }
 
     @Test
     void whatTheUserAsksForIsNotAddedAgain() {
         SearchPlan plan = prepared(words().docValueField("ta*"), Map.of());
-        plan.requested = WISHES;
+        plan.requested = REQUESTED;
         plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of("rerank_features.text@v1"), plan.added);
@@ -165,7 +165,7 @@ class SearchPlanTest {
     @Test
     void bareCandidatesHaveNoStoredFields() {
         SearchPlan plan = prepared(words(), Map.of());
-        plan.requested = WISHES;
+        plan.requested = REQUESTED;
         plan.id = "id";
         plan.idsOnly = true;
         SearchSourceBuilder source = plan.candidates();
