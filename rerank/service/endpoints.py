@@ -1,26 +1,25 @@
-"""The endpoints: snapshot + body -> answer. Without HTTP.
-
-Each of them runs in a thread, and looks at the deadline between two stages.
-"""
+"""The endpoints: snapshot and body -> answer, without HTTP. Each runs in a thread."""
 
 from __future__ import annotations
 
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
 from rerank.search.scorer import Given, Scored, Stages
 from rerank.service.request_scores import LexicalScorer
-from rerank.service.schemas import RerankBody, SearchBody, TextDocument
+from rerank.service.schemas import IdsBody, RerankBody, SearchBody, TextDocument
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import lexical
@@ -29,7 +28,12 @@ from rerank.stack.stack import Stack
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""
 
-_MEMORY = 0.8  # how much of what encoding took counts of those before the last
+ENCODED = "*"
+"""Among the costs: seconds to encode a document, by all rankers together."""
+
+_MEMORY = 0.8  # weight of the earlier queries in the mean time to encode a query
+_SHARE = 0.5  # of the remaining time, for documents whose features are missing
+_GUESS = 0.005  # seconds to encode a document, before the first one
 
 _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 
@@ -38,32 +42,30 @@ class DeadlineError(Exception):
     """The time of a request is over."""
 
 
-class NotHereError(Exception):
-    """A request would take too long for the event loop."""
+class EventLoopError(Exception):
+    """A request takes too long for the event loop."""
 
 
 @dataclass
 class RequestContext(Stages):
-    """One request and its notes for the log. Scoring ends when its time is over.
+    """The limits of one request, and notes for the log.
 
-    deadline:   on the clock of ``time.monotonic``.
-    most:       candidates that are allowed.
-    encodes:    documents that the hook may encode.
-    costs:      ranker -> CPU seconds that the last queries took to encode, of all requests.
-    here:       whether it runs on the event loop, which must not be blocked.
-    seconds:    stage -> time taken.
-    begun:      when it came, on the same clock.
-    missing:    ranker -> features that had to be fetched or computed.
-    unscored:   why -> hits that keep their first-stage places.
-    without_features: hits without stored features that the hook has ``encoded``, or left ``unscored``.
-    passed:     why a hook's hits were passed through.
+    deadline:      on the clock of ``time.monotonic``; so is ``begun``.
+    max_candidates, max_encoded: as in the settings.
+    costs:         ranker -> mean CPU seconds to encode the last queries, of all requests.
+    on_event_loop: it runs on the event loop, which must not be blocked.
+    seconds:       stage -> time taken.
+    missing:       ranker -> features that were fetched or computed.
+    unscored:      reason -> hits that keep their places in the first stage.
+    without_features: hits without stored features that were ``encoded``, or left ``unscored``.
+    passed:        the reason why the hits of a hook keep their order.
     """
 
     deadline: float
-    most: int
-    encodes: int = 0
+    max_candidates: int
+    max_encoded: int = 0
     costs: dict[str, float] = field(default_factory=dict)
-    here: bool = False
+    on_event_loop: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     candidates: int | None = None
     begun: float = field(default_factory=time.monotonic)
@@ -74,29 +76,42 @@ class RequestContext(Stages):
     query: str | None = None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Time a stage; DeadlineError when it would begin too late."""
+        """Time a stage. Raises DeadlineError if it would begin too late."""
         if time.monotonic() > self.deadline:
             raise DeadlineError
         return super().stage(name)
 
     def leaves(self) -> None:
-        """The next step takes long. Raises NotHereError on the event loop."""
-        if self.here:
-            raise NotHereError
+        """Raise EventLoopError on the event loop: the next step takes long."""
+        if self.on_event_loop:
+            raise EventLoopError
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Note the seconds to encode a query, averaged over the last ones."""
+        """Note the seconds to encode a query."""
         self.costs[ranker] = seconds + _MEMORY * (self.costs.get(ranker, seconds) - seconds)
 
-    def takes(self, count: int, what: str) -> None:
-        """Note the candidates; UsageError when they are too many."""
-        if count > self.most:
-            raise UsageError(f"{count:,} {what}, but this service takes {self.most:,}; send fewer")
+    def check_count(self, count: int, noun: str) -> None:
+        """Note the number of candidates. Raises UsageError if there are too many."""
+        if count > self.max_candidates:
+            raise UsageError(f"{count:,} {noun}, but this service takes {self.max_candidates:,}; send fewer")
         self.candidates = count
+
+    def affordable(self, timeout: float | None = None) -> int:
+        """How many documents may be encoded in time. timeout: seconds that the client waits."""
+        left = self.deadline - time.monotonic()
+        if timeout is not None:
+            left = min(left, timeout - (time.monotonic() - self.begun))
+        return min(self.max_encoded, max(int(_SHARE * left / self.costs.get(ENCODED, _GUESS)), 0))
+
+    def to_log(self, with_query: bool) -> dict[str, Any]:
+        """The notes, as fields of the log."""
+        names = ("candidates", "missing", "without_features", "unscored", "passed")
+        notes = {name: value for name in names if (value := getattr(self, name)) not in (None, {})}
+        return notes | ({"query": self.query} if with_query and self.query is not None else {})
 
 
 def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Cut a text, and runs of marks to 32, as Unicode's stream-safe text: to order long ones takes for ever.
+    """Cut a text, and runs of combining marks to 32: Unicode sorts longer runs in quadratic time.
 
     >>> len(clean("a" + "\\u0301\\u0327" * 1000))
     33
@@ -105,31 +120,30 @@ def clean(text: str, longest: int = LONGEST_TEXT) -> str:
     return text if text.isascii() else _MARKS.sub(r"\1", text)
 
 
-def rerank(snapshot: Snapshot, body: RerankBody, work: RequestContext) -> dict[str, Any]:
-    """``POST /v1/rerank``: documents that the engine has never seen.
+def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dict[str, Any]:
+    """``POST /v1/rerank``: rerank documents of the request.
 
-    Equal scores keep the order of the request. Raises UsageError, InputError for what cannot be.
+    Equal scores keep the order of the request. Raises UsageError, InputError.
     """
-    work.takes(len(body.documents), "documents")
-    work.query = body.query
+    context.check_count(len(body.documents), "documents")
+    context.query = body.query
     stack = snapshot.stack(body.stack or (body.model if body.model and snapshot.knows(body.model) else None))
-    query = query_of(body.query, body.categories, body.lexical_text, body.lang)
+    query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     documents = [_document(i, given) for i, given in enumerate(body.documents)]
     results: list[dict[str, Any]] = []
     scorer = snapshot.scorer(stack)
     query, unknown_categories = scorer.with_known_categories(query)
     if documents:
-        with work.stage("lexical"):
-            counts = LexicalScorer([snapshot.analyze(document.content) for document in documents])
+        with context.stage("lexical"):
+            lexical_scorer = LexicalScorer([snapshot.analyze(document.content) for document in documents])
             terms = snapshot.analyze(query.lexical)
-            names = lexical((stack.first_stage, *stack.signals))
-            scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
-        given = Given.unseen(documents, scores, scorer.features)
-        scored = scorer.score(query, given, stages=work)
+            names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
+            scores = {name: lexical_scorer.score(name, terms) for name in names}
+        scored = scorer.score(query, Given.unseen(documents, scores, scorer.features), stages=context)
         stack = stack.for_case(scored.case)
-        ranking = ranked(stack, scored, work)
-        scores_told = stack.combiner.relevance(ranking.scores).tolist()
-        for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
+        ranking = rank(stack, scored, context)
+        values = stack.combiner.relevance(ranking.scores).tolist()
+        for position, score in zip(ranking.order.tolist()[: body.top_n], values):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
                 result["document"] = _returned(position, body.documents[position])
@@ -145,36 +159,122 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: RequestContext) -> dict[s
     }
 
 
-def search(snapshot: Snapshot, body: SearchBody, work: RequestContext) -> dict[str, Any]:
+def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/search``: the answer of ``rerank query --json``."""
-    work.query = body.query
+    context.query = body.query
     stack = snapshot.stack(body.stack)
-    for asked in (body.depth, body.k):
-        if asked is not None:
-            work.takes(asked, "candidates")
-    stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
-    query = query_of(body.query, body.categories, body.lexical_text, body.lang)
+    for count in (body.depth, body.k):
+        if count is not None:
+            context.check_count(count, "candidates")
+    stack = replace(stack, depth=min(body.depth or stack.depth, context.max_candidates))
+    query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     query = replace(query, params=body.params)
     pipeline = snapshot.pipeline_of(stack)
-    filters = filters_of(body.filter)
-    answer = pipeline.answer(query, stack, filters=filters, stages=work)
-    work.candidates = len(answer.ranking)
-    work.missing = dict(answer.recomputed)
-    with work.stage("documents"):
+    answer = pipeline.answer(query, stack, filters=filters_of(body.filter), stages=context)
+    context.candidates = len(answer.ranking)
+    context.missing = dict(answer.recomputed)
+    with context.stage("documents"):
         hits = pipeline.hits(answer, body.k, explain=body.explain)
     return {**answer.to_json(hits), "query": body.query}
 
 
-def ranked(stack: Stack, scored: Scored, work: RequestContext) -> Ranking:
-    """Put scored candidates in a stack's order."""
-    with work.stage("score"):
+def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> dict[str, Any]:
+    """``POST /v1/rerank_ids``: rerank documents of the engine, for the stock processors of OpenSearch.
+
+    The engine scores the query by the lexical signals and returns the stored features. Scores are rounded to
+    single precision, as in a hit of OpenSearch, and have a point or an exponent: ML Commons fails on ``1``
+    and on numbers of more than 18 characters.
+
+    Raises UsageError if the engine knows none of the ids, or if an id comes twice.
+    """
+    context.check_count(len(body.ids), "ids")
+    context.query = body.query
+    stack = snapshot.stack(body.stack)
+    query, ids = make_query(body.query, None), body.ids
+    if len(set(ids)) < len(ids):
+        raise UsageError("an id comes twice; send each once")
+    if not ids:
+        return {"model": str(stack), "results": []}
+    scorer, engine = snapshot.scorer(stack), snapshot.pipeline.engine
+    given = scorer.fetched(query.lexical, Given(ids, {}, documents=engine.get), context)
+    scorable, given = encodable(replace(given, candidates=None), context)
+    scored = scorer.score(query, given, stages=context)
+    context.missing = dict.fromkeys(scorer.features, len(ids))
+    if not scorable.any() or not (scored.raw.any() or engine.contains(ids)):
+        raise UsageError("the engine knows none of the ids; does the search return the field of the id?")
+    ranking = rank(stack, scored, context)
+    order, scores = kept_places(scorable, ranking.order, ranking.scores)
+    pairs = zip(order.tolist(), [float(str(score)) for score in scores.astype(np.float32)])
+    return {"model": str(stack), "results": [{"index": i, "relevance_score": score} for i, score in pairs]}
+
+
+def encodable(
+    given: Given, context: RequestContext, timeout: float | None = None, ours: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.bool_], Given]:
+    """Which of n documents can be scored, (n,) bool, and these documents.
+
+    Documents without features are encoded, as many as there is time for; others cannot be scored.
+
+    timeout: seconds that the client waits. ours: (n,) documents of the engine; others cannot be scored.
+    """
+    scorable = np.ones(len(given.ids), np.bool_) if ours is None else ours.copy()
+    lacking = [missing for missing in given.missing.values() if missing.any()]
+    if lacking and len(places := np.flatnonzero(np.logical_or.reduce(lacking) & scorable)):
+        context.leaves()
+        read, ids = given.documents, [given.ids[i] for i in places[: context.affordable(timeout)].tolist()]
+        assert read is not None
+        with context.stage("engine"):
+            documents = {id: document for id, document in zip(ids, read(ids)) if document is not None}
+        scorable[[i for i in places.tolist() if given.ids[i] not in documents]] = False
+        counts = {"encoded": len(documents), "unscored": len(places) - len(documents)}
+        context.without_features = {name: count for name, count in counts.items() if count}
+
+        def get(ids: Sequence[str]) -> Sequence[Document | None]:
+            return [documents[id] for id in ids] if documents.keys() >= {*ids} else read(ids)
+
+        given = replace(given, documents=get)
+    return scorable, given if scorable.all() else _subset(given, np.flatnonzero(scorable))
+
+
+def _subset(given: Given, places: NDArray[np.intp]) -> Given:
+    def cut(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {name: values[places] for name, values in columns.items()}
+
+    ids = [given.ids[i] for i in places.tolist()]
+    features, missing = cut(given.features), cut(given.missing)
+    return replace(given, ids=ids, scores=cut(given.scores), features=features, missing=missing)
+
+
+def kept_places(
+    scorable: NDArray[np.bool_], order: NDArray[np.int64], scores: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Put n hits in order; hits without a score keep their place and get the score of the hit before them.
+
+    scorable: (n,) bool. order: the m scorable ones, best first, by their number among these; scores: (m,).
+
+    >>> kept_places(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
+    (array([0, 3, 1, 2]), array([3., 3., 2., 1.]))
+    """
+    if len(order) == len(scorable):
+        return order, scores
+    merged, values = np.arange(len(scorable)), np.empty(len(scorable))
+    merged[scorable] = np.flatnonzero(scorable)[order]
+    values[scorable] = scores
+    before = np.maximum(np.cumsum(scorable) - 1, 0)
+    values[~scorable] = scores[before[~scorable]]
+    return merged, values
+
+
+def rank(stack: Stack, scored: Scored, context: RequestContext) -> Ranking:
+    """Put scored candidates in the order of a stack."""
+    with context.stage("score"):
         return stack.for_case(scored.case).rank(scored.ids, scored.raw)
 
 
-def query_of(
+def make_query(
     text: str, categories: Sequence[str] | None, lexical_text: str | None = None, lang: str | None = None
 ) -> Query:
-    """Make a query of what came. Raises UsageError for one without words."""
+    """Make a query from fields of a request. Raises UsageError if it has no words."""
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
     other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
@@ -182,20 +282,19 @@ def query_of(
 
 
 def _document(number: int, given: str | dict[str, Any]) -> Document:
-    """Read a document of a request; its place is its id, which settles ties. Raises UsageError."""
+    """Read a document of a request; its place is its id, which decides between equal scores."""
     if isinstance(given, str):
         return Document(f"{number:09}", text=clean(given))
     try:
-        found = msgspec.convert(given, TextDocument)
+        read = msgspec.convert(given, TextDocument)
     except msgspec.ValidationError as error:
         raise UsageError(f"documents.{number}: {error}") from error
-    return Document(
-        f"{number:09}", clean(found.title or ""), clean(found.text or ""), tuple(found.categories or ())
-    )
+    categories = tuple(read.categories or ())
+    return Document(f"{number:09}", clean(read.title or ""), clean(read.text or ""), categories)
 
 
 def _returned(number: int, given: str | dict[str, Any]) -> Any:
     try:
         return msgspec.Raw(msgspec.json.encode({"text": given} if isinstance(given, str) else given))
-    except (UnicodeEncodeError, RecursionError) as error:  # half of a surrogate pair, or too deep
+    except (UnicodeEncodeError, RecursionError) as error:  # half of a surrogate pair, or nested too deep
         raise UsageError(f"documents.{number}: cannot be returned ({error}); leave it out") from error

@@ -1,15 +1,15 @@
 """``POST /v1/hook``: the hits of a search, in the order of a stack.
 
-Stored features come with the call, or are read from the sidecar of an attached index. A few documents without
-features are encoded. Hits that cannot be scored keep their place in the first stage: documents of other
-indices, and documents whose features are missing.
+Stored features come with the call, or are read from the files of an attached index or from the engine. A few
+documents without features are encoded. Hits that cannot be scored keep their place in the first stage:
+documents of other indices, and documents whose features are missing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -22,8 +22,8 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
 from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
-from rerank.service.endpoints import RequestContext, query_of, ranked
-from rerank.service.hook_hits import ENCODED, HookHits, affordable
+from rerank.service.endpoints import ENCODED, RequestContext, encodable, kept_places, make_query, rank
+from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, Rows, SearchOptions
 from rerank.service.snapshot import Snapshot
@@ -31,276 +31,207 @@ from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 
 _NO_OPTIONS = SearchOptions()
-_NO_CLAUSES = {"features": [], "category_votes": 0, "clauses": True}
+_CLAUSES = {"features": [], "category_votes": 0, "clauses": True}
 """Requested for a stack whose clauses did not come."""
 _SHORT, _QUICK = 2000, 0.003
-"""Characters of a query, and seconds to encode one, that the event loop can wait for. A change of threads
-would take a millisecond, and no thread releases Python within five."""
-
-_UNKNOWN = "the engine knows none of the hits"
+"""Characters of a query, and seconds to encode one, that may block the event loop."""
 
 
 class PassedError(Exception):
     """A search keeps its order. The message is counted, so it must not contain text of a user."""
 
-    def __init__(self, reason: str, requested_fields: dict[str, Any] | None = None) -> None:
+    def __init__(self, reason: str, requested: dict[str, Any] | None = None) -> None:
         super().__init__(reason)
-        self.answer = {"passed": reason} | (
-            {"requested_fields": requested_fields} if requested_fields else {}
-        )
+        self.answer = {"passed": reason} | ({"requested_fields": requested} if requested else {})
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
     """A call and the scorer of its hits.
 
-    keys:    ranker -> name of its stored features. rows: that name -> the features that came.
-    clauses: signal -> scores of a named clause.
-    unknown_categories: categories of the user that no document has.
-    by_id:   whether the engine scores the hits by other signals, which needs ids.
+    clauses: signal -> scores of a named clause. by_id: whether the engine scores the hits by other signals,
+    which needs ids. unknown: categories of the user that no signal knows.
     """
 
     call: HookCall
+    hits: HookHits
+    rows: dict[str, tuple[bytes, Rows]]
     options: SearchOptions
     query: Query
     stack: Stack
     scorer: Scorer
-    keys: dict[str, str]
-    rows: dict[str, tuple[bytes, Rows]]
     clauses: dict[str, NDArray[np.float64]]
-    unknown_categories: Sequence[str]
     by_id: bool
+    unknown: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Features:
-    """The n hits with everything that is stored.
+def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[str, Any] | bytes:
+    """``POST /v1/hook``: put the hits of a search in the order of a stack.
 
-    stored:     ranker -> features, and (n,) bool where they are missing.
-    scorable:   (n,) which hits can be scored. documents: documents to encode, by id.
-    categories: id -> categories of the first hits.
-    """
-
-    hits: HookHits
-    ids: list[str]
-    stored: dict[str, tuple[NDArray[Any], NDArray[np.bool_]]]
-    scorable: NDArray[np.bool_]
-    documents: dict[str, Document]
-    categories: dict[str, Sequence[str]]
-
-    def read(self, asked: Sequence[str]) -> list[Document | None]:
-        """The documents of these ids."""
-        if all(id in self.documents for id in asked):
-            return [self.documents[id] for id in asked]
-        place = {id: i for i, id in enumerate(self.ids)}
-        return self.hits.documents([place[id] for id in asked])
-
-
-def hook(snapshot: Snapshot, call: HookCall, work: RequestContext) -> dict[str, Any] | bytes:
-    """``POST /v1/hook``: hits of a search, in the order of a stack.
-
-    The scores that came are the scores of the stack's first stage. Features that did not come, in the version
-    in use, are read from the engine, and computed if it has none.
+    The scores of the hits are the scores of the first stage of the stack.
     """
     try:
-        search = _parse(snapshot, call, work)
-        found = _look_up(snapshot, search, work)
-        scored = _score(search, found, work)
+        search = _parse(snapshot, call, context)
+        given = _stored(snapshot, search, context)
+        scorable, scored = _score(search, given, context)
     except PassedError as passed:
-        work.passed = str(passed)
+        context.passed = str(passed)
         return passed.answer
-    ranking = ranked(search.stack, scored, work)
-    order, scores = kept_places(found.scorable, ranking.order, ranking.scores)
-    answer: dict[str, Any] = {"requested_fields": _requested_fields(search, found.hits)}
-    if search.unknown_categories:
-        answer["unknown_categories"] = list(search.unknown_categories)
-    if work.without_features:
-        answer["without_features"] = work.without_features
-    if search.options.explain:
-        signals = {hit.id: hit.explanation() for hit in ranking}
-        answer["signals"] = [signals.get(found.ids[i], {}) for i in order.tolist()]
-        answer["weights"] = _weights(search.stack, scored.case)
-    if call.numbers_follow:
-        return _as_bytes(answer, order, scores)
-    return {"ids": [found.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
+    return _answer(search, scorable, scored, context)
 
 
-def _parse(snapshot: Snapshot, call: HookCall, work: RequestContext) -> _Search:
-    """Read the words, the stack and the clauses of a call. Raises PassedError, UsageError."""
-    ids, options = call.ids, call.said.rerank or _NO_OPTIONS
+def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
+    """Step 1: the words, stack and clauses of a call. Raises PassedError, UsageError."""
+    ids, options, rows = call.ids, call.body.rerank or _NO_OPTIONS, call.rows()
     if len(call.numbers.scores) != len(ids):
         raise UsageError(f"{len(ids)} ids came with {len(call.numbers.scores)} scores; send one for each")
-    rows = call.rows()
-    work.takes(len(ids), "hits")
-    text = options.query if options.query is not None else query_text(call.said.query, snapshot.words)
-    work.query = text
-    stack, scorer = snapshot.scorer_of(options.stack or call.said.stack)
+    context.check_count(len(ids), "hits")
+    text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
+    context.query = text
+    stack, scorer = snapshot.scorer_of(options.stack or call.body.stack)
     if text is None or not text.strip():
         raise PassedError("the query has no text")
     if not ids:
         raise PassedError("there are no hits")
     if len(set(ids)) < len(ids):
         raise PassedError("two hits have the same id")
-    if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in scorer.features):
-        work.leaves()
-    keys = {name: feature_key(name, version) for name, version in scorer.features.items()}
+    if len(text) > _SHORT or any(context.costs.get(name, 1.0) > _QUICK for name in scorer.features):
+        context.leaves()
     clauses = _clauses(stack, call, "of that name" if options.stack else None)
-    query = query_of(text, options.categories, lang=options.lang)
-    query, unknown = scorer.with_known_categories(query)
-    by_id = any(is_field(name) for name in stack.signals) or bool(
-        set(lexical(stack.signals)) - {stack.first_stage}
-    )
-    return _Search(call, options, query, stack, scorer, keys, rows, clauses, unknown, by_id)
+    query, unknown = scorer.with_known_categories(make_query(text, options.categories, lang=options.lang))
+    others = set(lexical(stack.signals)) - {stack.first_stage}
+    by_id = bool(others) or any(is_field(name) for name in stack.signals)
+    hits = HookHits(snapshot.pipeline.engine, call, context)
+    return _Search(call, hits, rows, options, query, stack, scorer, clauses, by_id, unknown)
 
 
-def _look_up(snapshot: Snapshot, search: _Search, work: RequestContext) -> _Features:
-    """Read stored features, and the documents that can be encoded in time. Raises PassedError."""
-    call, scorer = search.call, search.scorer
-    hits = HookHits(snapshot.pipeline.engine, call, work)
-    ids = call.ids
-    with work.stage("decode"):
+def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArray[np.float64]]:
+    """Signal -> scores of the clauses that a stack reads. shown: names a clause in a reason."""
+    scores: dict[str, NDArray[np.float64]] = {}
+    for signal in filter(is_clause, stack.signals):
+        name = signal.removeprefix(CLAUSE)
+        if call.body.clauses is None:
+            raise PassedError("the scores of clauses did not come", _CLAUSES)
+        if name not in call.body.clauses and name not in clause_names(call.body.query):
+            raise PassedError(f"no clause {shown or name}"[:64], _CLAUSES)
+        scores[signal] = np.array(call.body.clauses.get(name) or [0.0] * len(call.ids), np.float64)
+        if len(scores[signal]) != len(call.ids):
+            raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")
+    return scores
+
+
+def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Given:
+    """Step 2: the hits with their features: from the call, from files, or from the engine."""
+    call, hits, scorer, ids = search.call, search.hits, search.scorer, search.call.ids
+    with context.stage("decode"):
         stored = {}
-        for name, key in search.keys.items():
+        for name, version in scorer.features.items():
+            key = feature_key(name, version)
             if hits.attached:
-                stored[name] = hits.features(name, scorer.features[name])
+                stored[name] = hits.features(name, version)
             elif key in search.rows:
                 stored[name] = _decode(snapshot.columns[key], *search.rows[key], len(ids))
-        if call.has_no_ids and (search.by_id or len(stored) < len(search.keys)):
-            work.leaves()
+        if call.has_no_ids and (search.by_id or len(stored) < len(scorer.features)):
+            context.leaves()
             ids = hits.names()
-        categories: dict[str, Sequence[str]] = {**call.said.categories}
+        categories: dict[str, Sequence[str]] = {**call.body.categories}
         if scorer.infers and not search.query.categories:
             categories |= hits.categories(call.numbers.scores)
-    scorable = hits.ours.copy()
-    documents: dict[str, Document] = {}
-    lacks = [missing for _, missing in stored.values() if missing.any()]
-    if lacks and len(where := np.flatnonzero(np.logical_or.reduce(lacks) & hits.ours)):
-        work.leaves()
-        with work.stage("engine"):
-            chosen = where[: affordable(work, call.said.timeout)].tolist()
-            pairs = zip(chosen, hits.documents(chosen))
-            documents = {ids[i]: document for i, document in pairs if document is not None}
-        scorable[[i for i in where.tolist() if ids[i] not in documents]] = False
-        counts = {"encoded": len(documents), "unscored": len(where) - len(documents)}
-        work.without_features = {name: count for name, count in counts.items() if count}
-    foreign, missing = ~hits.ours, hits.ours & ~scorable
-    reasons = (("foreign", np.count_nonzero(foreign)), ("missing", np.count_nonzero(missing)))
-    work.unscored = {reason: int(count) for reason, count in reasons if count}
+    context.missing = {name: len(ids) for name in scorer.features if name not in stored}
+    features = {name: values for name, (values, _) in stored.items()}
+    missing = {name: lacking for name, (_, lacking) in stored.items()}
+
+    def read(wanted: Sequence[str]) -> list[Document | None]:
+        position = {id: i for i, id in enumerate(ids)}
+        return hits.documents([position[id] for id in wanted])
+
+    scores = {search.stack.first_stage: call.numbers.scores, **search.clauses}
+    given = Given(ids, scores, features, missing, categories, read)
+    with context.stage("engine"):
+        return replace(scorer.fetched(search.query.lexical, given, context), candidates=None)
+
+
+def _score(search: _Search, given: Given, context: RequestContext) -> tuple[NDArray[np.bool_], Scored]:
+    """Steps 3 and 4: encode documents in the time that is left, then score. Raises PassedError."""
+    ours = search.hits.ours
+    scorable, given = encodable(given, context, search.call.body.timeout, ours)
+    counts = {"foreign": np.count_nonzero(~ours), "missing": np.count_nonzero(ours & ~scorable)}
+    context.unscored = {reason: int(count) for reason, count in counts.items() if count}
     if not scorable.any():
-        raise PassedError(_UNKNOWN)
-    return _Features(hits, ids, stored, scorable, documents, categories)
+        raise PassedError("the engine knows none of the hits")
+    begin, encoded = time.monotonic(), context.without_features.get("encoded", 0)
+    scored = search.scorer.score(search.query, given, stages=context)
+    if encoded:
+        context.costs[ENCODED] = max((time.monotonic() - begin) / encoded, 1e-6)
+    context.missing |= {name: n for name, n in scored.missing.items() if name not in context.missing}
+    return scorable, scored
 
 
-def _score(search: _Search, found: _Features, work: RequestContext) -> Scored:
-    """Score the hits that can be scored. Raises PassedError."""
-    every = bool(found.scorable.all())
-    those = slice(None) if every else np.flatnonzero(found.scorable)
-    scores = {search.stack.first_stage: search.call.numbers.scores, **search.clauses}
-    given = Given(
-        found.ids if every else [found.ids[i] for i in np.flatnonzero(found.scorable).tolist()],
-        {name: values[those] for name, values in scores.items()},
-        {name: values[those] for name, (values, _) in found.stored.items()},
-        {name: missing[those] for name, (_, missing) in found.stored.items()},
-        found.categories,
-        found.read,
-    )
-    begin = time.monotonic()
-    scored = search.scorer.score(search.query, given, stages=work)
-    if found.documents:
-        work.costs[ENCODED] = max((time.monotonic() - begin) / len(found.documents), 1e-6)
-    work.missing = dict(scored.missing)
-    if scored.missing and scored.unknown == len(found.ids):
-        raise PassedError(_UNKNOWN)
-    return scored
+def _answer(
+    search: _Search, scorable: NDArray[np.bool_], scored: Scored, context: RequestContext
+) -> dict[str, Any] | bytes:
+    """Step 5: the answer. Raises UsageError if the explanation is too long."""
+    call, ranking = search.call, rank(search.stack, scored, context)
+    order, scores = kept_places(scorable, ranking.order, ranking.scores)
+    answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
+    if search.unknown:
+        answer["unknown_categories"] = list(search.unknown)
+    if context.without_features:
+        answer["without_features"] = context.without_features
+    if search.options.explain:
+        names = iter(scored.ids)
+        signals = {hit.id: hit.explanation() for hit in ranking}
+        ids = [next(names) if can else None for can in scorable.tolist()]
+        answer["signals"] = [signals.get(ids[i] or "", {}) for i in order.tolist()]
+        used = search.stack.for_case(scored.case)
+        # Without the inferred categories: the user may not be allowed to read them.
+        answer["weights"] = {
+            "stack": str(used),
+            "normalization": used.combiner.normalization,
+            "case": scored.case,
+        }
+    if not call.numbers_follow:
+        return {"ids": [call.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
+    head = msgspec.json.encode(answer)
+    if len(head) >= 1 << 24:  # its length has three bytes
+        raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
+    parts = order.astype(">i4").tobytes(), scores.astype(">f4").tobytes()
+    return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
 
 
-def _requested_fields(search: _Search, hits: HookHits) -> dict[str, Any]:
-    """The fields of the next call."""
-    said, infers = search.call.said, search.scorer.infers
-    # Documents are found by ids faster than by places: if their categories are needed and did not come.
-    reads = infers and not (hits.beside or said.categories or search.query.categories)
-    without_ids = hits.placed and not (search.by_id or reads)
+def _requested_fields(search: _Search) -> dict[str, Any]:
+    """The fields that the next call is to send."""
+    infers, sidecar, categories = search.scorer.infers, search.hits.sidecar, search.call.body.categories
+    # By ids, documents are found faster: if their categories are needed and did not come.
+    reads = infers and not (sidecar or categories or search.query.categories)
+    without_ids = search.hits.locatable and not (search.by_id or reads)
+    keys = [feature_key(name, version) for name, version in search.scorer.features.items()]
     return {
-        "features": [] if hits.beside else list(search.keys.values()),
-        "category_votes": INFERENCE_DEPTH if infers and not hits.beside else 0,
-        "places": hits.beside or without_ids,
+        "features": [] if sidecar else keys,
+        "category_votes": INFERENCE_DEPTH if infers and not sidecar else 0,
+        "places": sidecar or without_ids,
         "without_ids": without_ids,
         "clauses": bool(search.clauses),
         "numbers": True,
     }
 
 
-def _weights(stack: Stack, case: str) -> dict[str, str]:
-    """The weights of a case, without the inferred categories: they may be hidden from the user."""
-    used = stack.for_case(case)
-    return {"stack": str(used), "normalization": used.combiner.normalization, "case": case}
-
-
-def _as_bytes(answer: dict[str, Any], order: NDArray[np.int64], scores: NDArray[np.float64]) -> bytes:
-    """An answer whose places and scores are bytes after the JSON. Raises UsageError if it is too long."""
-    head = msgspec.json.encode(answer)
-    if len(head) >= 1 << 24:  # its length is three bytes
-        raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
-    parts = order.astype(">i4").tobytes(), scores.astype(">f4").tobytes()
-    return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
-
-
-def _clauses(stack: Stack, call: HookCall, called: str | None) -> dict[str, NDArray[np.float64]]:
-    """Signal -> scores of the clauses of the search that a stack reads.
-
-    called: the name of a clause in a reason; None: its own. Raises PassedError if one is missing.
-    """
-    found: dict[str, NDArray[np.float64]] = {}
-    for signal in filter(is_clause, stack.signals):
-        name = signal.removeprefix(CLAUSE)
-        if call.said.clauses is None:
-            raise PassedError("the scores of clauses did not come", _NO_CLAUSES)
-        if name not in call.said.clauses and name not in clause_names(call.said.query):
-            raise PassedError(f"no clause {called or name}"[:64], _NO_CLAUSES)
-        found[signal] = np.array(call.said.clauses.get(name) or [0.0] * len(call.ids), np.float64)
-        if len(found[signal]) != len(call.ids):
-            raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")
-    return found
-
-
-def kept_places(
-    scorable: NDArray[np.bool_], order: NDArray[np.int64], scores: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Put n hits in order. Some keep their place and get the score of the hit before them.
-
-    scorable: (n,) bool. order: the m that are, best first, counted among themselves; scores: (m,) of them.
-
-    >>> kept_places(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
-    (array([0, 3, 1, 2]), array([3., 3., 2., 1.]))
-    """
-    if len(order) == len(scorable):
-        return order, scores
-    positions = np.flatnonzero(scorable)[order]
-    merged = np.arange(len(scorable))
-    merged[scorable] = positions
-    values = np.empty(len(scorable))
-    values[scorable] = scores
-    before = np.maximum(np.cumsum(scorable) - 1, 0)
-    values[~scorable] = scores[before[~scorable]]
-    return merged, values
-
-
 def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Features of n hits, and where they are missing; corrupted features count as missing."""
+    """Features of n hits, and (n,) which ones are missing; corrupted features count as missing."""
     nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
-    if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # as stored: padded to a multiple of 3
+    if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # stored rows have a multiple of 3 bytes
         return nothing
-    found = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
-    values = np.ascontiguousarray(found).view(column.dtype)
+    stored = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
+    values = np.ascontiguousarray(stored).view(column.dtype)
     missing = np.zeros(count, np.bool_)
     if values.dtype == np.float16:
-        values = to_float32(values)  # which rankers would do, and np.isfinite is faster on
+        values = to_float32(values)  # as rankers do, and np.isfinite is faster
     if rows.missing:
         missing[rows.missing] = True
         if missing.sum() != len(rows.missing):
             return nothing
-        there, values = values, np.zeros((count, column.width), values.dtype)
-        values[~missing] = there
-    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():  # by rows takes longer
+        present, values = values, np.zeros((count, column.width), values.dtype)
+        values[~missing] = present
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
         missing |= ~finite.all(axis=1)
     return values, missing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
-from typing import TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,6 +16,9 @@ from prometheus_client import (
     multiprocess,
 )
 
+if TYPE_CHECKING:
+    from rerank.service.endpoints import RequestContext
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -23,58 +26,58 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _REGISTRY = CollectorRegistry()
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _COUNTS = (1, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+_counter = partial(Counter, registry=_REGISTRY)
+_times = partial(Histogram, registry=_REGISTRY, buckets=_SECONDS)
 
-REQUESTS = Counter("rerank_requests", "Answers by status", ["endpoint", "status"], registry=_REGISTRY)
-SECONDS = Histogram(
-    "rerank_request_seconds", "Time to answer", ["endpoint"], buckets=_SECONDS, registry=_REGISTRY
-)
-STAGES = Histogram(
-    "rerank_stage_seconds", "Time by stage", ["endpoint", "stage"], buckets=_SECONDS, registry=_REGISTRY
-)
+REQUESTS = _counter("rerank_requests", "Answers by status", ["endpoint", "status"])
+SECONDS = _times("rerank_request_seconds", "Time to answer", ["endpoint"])
+STAGES = _times("rerank_stage_seconds", "Time by stage", ["endpoint", "stage"])
 CANDIDATES = Histogram(
     "rerank_candidates", "Documents scored", ["endpoint"], buckets=_COUNTS, registry=_REGISTRY
 )
-MISSING = Counter(
-    "rerank_features_missing", "Features fetched or computed", ["endpoint", "ranker"], registry=_REGISTRY
+MISSING = _counter("rerank_features_missing", "Features fetched or computed", ["endpoint", "ranker"])
+UNSCORED = _counter("rerank_unscored", "Hits of the hook that kept their first-stage places", ["reason"])
+WITHOUT_FEATURES = _counter(
+    "rerank_searches_without_features", "Hook requests with hits that have no stored features"
 )
-UNSCORED = Counter(
-    "rerank_unscored", "Hits of the hook that kept their first-stage places", ["reason"], registry=_REGISTRY
-)
-WITHOUT_FEATURES = Counter(
-    "rerank_searches_without_features",
-    "Hook requests with hits that have no stored features",
-    registry=_REGISTRY,
-)
-PASSED = Counter("rerank_passed", "Hook requests passed through", ["reason"], registry=_REGISTRY)
-ERRORS = Counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"], registry=_REGISTRY)
-REFUSED = Counter(
-    "rerank_refused", "Connections ended before a request was complete", ["status"], registry=_REGISTRY
-)
-RELOADS = Counter("rerank_reloads", "Changes of rankers or stacks", ["result"], registry=_REGISTRY)
-BUSY = Gauge("rerank_requests_in_hand", "Now", registry=_REGISTRY, multiprocess_mode="livesum")
-
+PASSED = _counter("rerank_passed", "Hook requests passed through", ["reason"])
+ERRORS = _counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"])
+REFUSED = _counter("rerank_refused", "Connections ended before a request was complete", ["status"])
+RELOADS = _counter("rerank_reloads", "Changes of rankers or stacks", ["result"])
+BUSY = Gauge("rerank_requests_in_hand", "Current requests", registry=_REGISTRY, multiprocess_mode="livesum")
 
 One = TypeVar("One", Counter, Gauge, Histogram)
 
 
 @lru_cache(10_000)
 def of(metric: One, *labels: str | int) -> One:
-    """The counter of these labels; to find it again would take as long as to count."""
+    """The counter of these labels; to find it again takes as long as to count."""
     return metric.labels(*labels)
 
 
-def _registry() -> CollectorRegistry:
-    """Counters of this process, or of all workers."""
-    if SHARED not in os.environ:
-        return _REGISTRY
-    registry = CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return registry
+def observe(endpoint: str, context: RequestContext) -> None:
+    """Count what was noted of one request."""
+    for stage, seconds in list(context.seconds.items()):
+        of(STAGES, endpoint, stage).observe(seconds)
+    if context.candidates is not None:
+        of(CANDIDATES, endpoint).observe(context.candidates)
+    for ranker, count in list(context.missing.items()):
+        of(MISSING, endpoint, ranker).inc(count)
+    for reason, count in list(context.unscored.items()):
+        of(UNSCORED, reason).inc(count)
+    if context.without_features:
+        WITHOUT_FEATURES.inc()
+    if context.passed is not None:
+        of(PASSED, context.passed).inc()
 
 
 def text() -> bytes:
-    """All of it in Prometheus's text format."""
-    return generate_latest(_registry())
+    """All counters of this process, or of all workers, in the text format of Prometheus."""
+    registry = _REGISTRY
+    if SHARED in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
 
 
 def forget(process: int) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the service."""
+"""The OpenAPI description of the service, made from its schemas."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rerank import __version__
 from rerank.service.schemas import EXAMPLES, Problem, TextDocument, decode
 
 STATUSES = {
-    400: "The body is no JSON",
+    400: "The body is not JSON",
     401: "The token is missing or wrong",
-    403: "The token is good for other endpoints",
+    403: "The token is not valid for this endpoint",
     408: "The request did not come in time",
     413: "The body is too long",
-    415: "The body is said to be no JSON",
+    415: "The content type is not JSON",
     421: "Another host's name, or a web page of another origin",
-    422: "The body says what cannot be",
-    431: "The headers are too many or too long",
+    422: "A field of the body is wrong",
+    431: "The headers are too long",
     502: "The engine cannot answer",
     503: "Too many requests at once",
     504: "Not done in time",
@@ -29,17 +29,17 @@ _SCHEMAS = "#/components/schemas/{name}"
 
 
 class Endpoint(NamedTuple):
-    """What is posted to a path, and who answers what."""
+    """A path that takes a body. kinds: content types that it takes, next to JSON."""
 
     path: str
     function: Callable[..., dict[str, Any] | bytes]
     body: type[msgspec.Struct]
     answer: type[msgspec.Struct]
-    kinds: tuple[str, ...] = ()  # of bodies that are taken, beside JSON
+    kinds: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """As tokens and the service's settings say it."""
+        """Its name in tokens and in the settings of the service."""
         return self.function.__name__
 
     def read(self, data: bytes) -> Any:
@@ -49,17 +49,15 @@ class Endpoint(NamedTuple):
 
 
 def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bool) -> dict[str, Any]:
-    """Describe endpoints, and what can be got. token: all but ``open_paths`` need one."""
-    kinds = dict.fromkeys(
-        [Problem, TextDocument, *(kind for one in endpoints for kind in (one.body, one.answer))]
-    )
+    """Describe the endpoints and pages. token: all paths but ``open_paths`` need a token."""
+    structs = [Problem, TextDocument, *(kind for one in endpoints for kind in (one.body, one.answer))]
+    kinds = dict.fromkeys(structs)
     schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)[1]
     for kind in EXAMPLES.keys() & kinds.keys():
         schemas[kind.__name__]["examples"] = [EXAMPLES[kind]]
     if "RerankBody" in schemas:
         document = {"anyOf": [{"type": "string"}, _reference(TextDocument)]}
         schemas["RerankBody"]["properties"]["documents"]["items"] = document
-    components = {"schemas": schemas}
     paths: dict[str, Any] = {}
     for one in endpoints:
         summary = (one.function.__doc__ or "").splitlines()[0].split(": ", 1)[-1]
@@ -68,15 +66,20 @@ def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bo
     anything = {"application/json": {"schema": {"type": "object"}}}
     text = {"text/plain": {"schema": {"type": "string"}}}
     paths["/healthz"] = {"get": _operation("healthz", "Whether the process answers", anything)}
-    paths["/readyz"] = {"get": _operation("readyz", "What is served", anything, 503)}
+    paths["/readyz"] = {"get": _operation("readyz", "The stack and rankers that are served", anything)}
     paths["/metrics"] = {"get": _operation("metrics", "Counters for Prometheus", text, 401)}
-    made = {"openapi": "3.1.0", "info": {"title": "rerank", "version": __version__}, "paths": paths}
-    if not token:
-        return {**made, "components": components}
-    for path in paths.keys() & set(open_paths):
-        paths[path]["get"]["security"] = []
-    schemes = {"token": {"type": "http", "scheme": "bearer"}}
-    return {**made, "components": {**components, "securitySchemes": schemes}, "security": [{"token": []}]}
+    components: dict[str, Any] = {"schemas": schemas}
+    described: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "rerank", "version": __version__},
+        "paths": paths,
+    }
+    if token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        described["security"] = [{"token": []}]
+        for path in paths.keys() & set(open_paths):
+            paths[path]["get"]["security"] = []
+    return {**described, "components": components}
 
 
 def _operation(path: str, summary: str, content: dict[str, Any], *statuses: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""BM25 and tf-idf of documents that come with the request: they are the whole collection.
+"""BM25 and tf-idf of documents that come with a request: these documents are the whole collection.
 
-The formulas are the local engine's, with the number of documents, their lengths and the documents that a
-term is in counted over the request alone. So scores need no engine, and depend on nothing but the request.
+The formulas are the ones of the local engine. So scores need no engine and depend only on the request.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 
 K1, B = 1.2, 0.75
 
+Array = NDArray[np.float64]
+
 
 class LexicalScorer:
-    """How often each term occurs in each of n documents.
-
-    documents: the terms of each, as ``rerank.text.analyzer`` gives them.
+    """Scores n documents. documents: the terms of each document, from ``rerank.text.Terms``.
 
     >>> LexicalScorer([["wolf", "pup"], ["fox"]]).score("tfidf", ["fox"]).tolist()
     [0.0, 1.0]
@@ -26,42 +25,38 @@ class LexicalScorer:
 
     def __init__(self, documents: Sequence[Sequence[str]]) -> None:
         numbers: dict[str, int] = {}
-        flat = [numbers.setdefault(term, len(numbers)) for terms in documents for term in terms]
-        self._numbers = numbers
-        self._lengths = np.array([len(terms) for terms in documents], np.float64)
-        places = np.repeat(np.arange(len(documents)), [len(terms) for terms in documents])
-        pairs, counts = np.unique(
-            places * max(len(numbers), 1) + np.array(flat, np.int64), return_counts=True
-        )
-        self._documents, self._terms = np.divmod(pairs, max(len(numbers), 1))
+        terms = [numbers.setdefault(term, len(numbers)) for one in documents for term in one]
+        lengths = [len(one) for one in documents]
+        rows, width = np.repeat(np.arange(len(documents)), lengths), max(len(numbers), 1)
+        pairs, counts = np.unique(rows * width + np.array(terms, np.int64), return_counts=True)
+        self._numbers, self._lengths = numbers, np.array(lengths, np.float64)
+        self._rows, self._terms = np.divmod(pairs, width)
         self._counts = counts.astype(np.float64)
-        self._in = np.bincount(self._terms, minlength=len(numbers))  # documents that each term is in
+        self._frequency = np.bincount(self._terms, minlength=len(numbers))  # documents with each term
 
-    def score(self, signal: str, query: Sequence[str]) -> NDArray[np.float64]:
-        """(n,) scores by ``bm25`` or ``tfidf``; 0 = no shared term. query: its terms."""
-        asked = np.zeros(len(self._numbers))
+    def score(self, signal: str, query: Sequence[str]) -> Array:
+        """(n,) scores by ``bm25`` or ``tfidf``; 0 without a shared term. query: its terms."""
+        weights = np.zeros(len(self._numbers))
         for term, count in Counter(query).items():
             if term in self._numbers:
-                asked[self._numbers[term]] = count
+                weights[self._numbers[term]] = count
         n = len(self._lengths)
-        if not asked.any():
+        if not weights.any():
             return np.zeros(n)
-        parts = self._bm25(asked) if signal == "bm25" else self._tfidf(asked)
-        return np.bincount(self._documents, parts, n).astype(np.float64)
+        parts = self._bm25(weights) if signal == "bm25" else self._tfidf(weights)
+        return np.bincount(self._rows, parts, n).astype(np.float64)
 
-    def _bm25(self, asked: NDArray[np.float64]) -> NDArray[np.float64]:
-        idf = np.log(1 + (len(self._lengths) - self._in + 0.5) / (self._in + 0.5))
-        length = (self._lengths / self._lengths.mean())[self._documents]
+    def _bm25(self, query: Array) -> Array:
+        idf = np.log(1 + (len(self._lengths) - self._frequency + 0.5) / (self._frequency + 0.5))
+        length = (self._lengths / self._lengths.mean())[self._rows]
         saturated = self._counts * (K1 + 1) / (self._counts + K1 * (1 - B + B * length))
-        parts: NDArray[np.float64] = (asked * idf)[self._terms] * saturated
+        parts: Array = (query * idf)[self._terms] * saturated
         return parts
 
-    def _tfidf(self, asked: NDArray[np.float64]) -> NDArray[np.float64]:
-        idf = np.log((1 + len(self._lengths)) / (1 + self._in)) + 1
+    def _tfidf(self, query: Array) -> Array:
+        idf = np.log((1 + len(self._lengths)) / (1 + self._frequency)) + 1
         weights = (1 + np.log(self._counts)) * idf[self._terms]
-        norms = np.sqrt(np.bincount(self._documents, weights * weights, len(self._lengths)))
-        query = np.where(asked > 0, (1 + np.log(np.maximum(asked, 1))) * idf, 0)
-        parts: NDArray[np.float64] = (
-            weights / norms[self._documents] * (query / np.linalg.norm(query))[self._terms]
-        )
+        norms = np.sqrt(np.bincount(self._rows, weights * weights, len(self._lengths)))
+        vector = np.where(query > 0, (1 + np.log(np.maximum(query, 1))) * idf, 0)
+        parts: Array = weights / norms[self._rows] * (vector / np.linalg.norm(vector))[self._terms]
         return parts

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers. msgspec checks them; the OpenAPI description is made from these classes."""
+"""Bodies of requests and answers. msgspec checks them, and ``openapi`` describes them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from rerank.errors import InputError
 
 MOST = 100_000
-"""Entries of a list of documents, hits or features, whatever the settings of the service are."""
+"""Entries of a list of documents, hits or features, with any settings of the service."""
 
 LONGEST_HOOK = 2**20
-"""Bytes of a hook's JSON. Millions of small values would delay all other requests while they are read."""
+"""Bytes of a hook's JSON. To read millions of small values would delay all other requests."""
 
+BINARY = "application/octet-stream"
 NUMBERS_FOLLOW = b"\1"
-"""First byte of a hook's call, or of its answer, with numbers as bytes: no JSON begins like that."""
+"""First byte of a hook's call, or of its answer, with numbers as bytes."""
 
 _LARGEST = 3.5e38
 
@@ -30,7 +31,7 @@ Score = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 Categories = Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=100)]
 StackText = Annotated[str, Meta(max_length=1000, description="Signals, or signals with weights.")]
 Words = Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
-"""Not empty. This is only described here: the endpoint reports an empty query."""
+"""Not empty. The endpoint checks it; this is only its description."""
 Lang = Annotated[str, Meta(max_length=100, description="Language of the query.")]
 LexicalText = Annotated[
     str,
@@ -112,7 +113,7 @@ class Rows(Struct):
 
 
 class Places(Struct):
-    """Locations of hits. index: place of each hit's index in ``uuids``; empty: all hits are in the first."""
+    """Locations of hits. index: position of each hit's index in ``uuids``; empty: all are in the first."""
 
     uuids: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=MOST)] = []
     index: Several = []
@@ -158,17 +159,19 @@ class HookBody(Struct, kw_only=True):
 
         Raises msgspec.DecodeError; InputError if the length is wrong or too large.
         """
-        # No JSON begins like that, and no length of 16 MiB is read.
-        framed = data[:1] in (b"\0", NUMBERS_FOLLOW)
+        framed = data[:1] in (b"\0", NUMBERS_FOLLOW)  # JSON never begins like this
         begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
         if end > len(data):
             raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
         if end - begin > LONGEST_HOOK:
             raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
-        json, behind = data[begin:end], data[end:]
+        json, rest = data[begin:end], data[end:]
         if data[:1] == NUMBERS_FOLLOW:
-            return decode(json, _NumbersFollow).cut(behind)
-        return HookCall.of(decode(json, cls), behind)
+            return decode(json, _NumbersFollow).split(rest)
+        body = decode(json, cls)
+        places = body.places or NOWHERE
+        numbers = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
+        return HookCall(body, body.ids, Numbers(np.array(body.scores, np.float64), *numbers), rest)
 
 
 class _NumbersFollow(HookBody, kw_only=True):
@@ -178,27 +181,26 @@ class _NumbersFollow(HookBody, kw_only=True):
     ids: Annotated[list[str], Meta(max_length=MOST)] = []
     scores: Annotated[list[Score], Meta(max_length=0)] = []
 
-    def cut(self, behind: bytes) -> HookCall:
-        """Take the numbers from the bytes after the JSON. Raises InputError."""
+    def split(self, rest: bytes) -> HookCall:
+        """Read the numbers from the bytes after the JSON. Raises InputError."""
         n, ids = self.hits, self.ids or numbered(self.hits)
         follow = self.places is not None and self.places.follow
         size = n * (28 if follow else 8)
-        if len(ids) != n or size > len(behind):
-            raise InputError(f"{n} hits came with {len(ids)} ids and {len(behind):,} bytes; send all of each")
-        scores = np.frombuffer(behind, ">f8", n).astype(np.float64)
+        if len(ids) != n or size > len(rest):
+            raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
+        scores = np.frombuffer(rest, ">f8", n).astype(np.float64)
         if n and not np.abs(scores).max() <= _LARGEST:
-            raise InputError("a hit's score is no number of single precision")
-        places = [_NONE] * 3
+            raise InputError("the score of a hit is not a number of single precision")
+        places = [np.empty(0, np.int64)] * 3
         if follow:
-            shards = np.frombuffer(behind, ">i4", n, 8 * n).astype(np.int64)
-            numbers, terms = np.frombuffer(behind, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
-            places = [shards, numbers, terms]
-        return HookCall(self, ids, Numbers(scores, *places), behind[size:], True)
+            shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
+            places = [shards, *np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)]
+        return HookCall(self, ids, Numbers(scores, *places), rest[size:], True)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of n hits, (n,) each; all but the scores are (0,) if no places came."""
+    """Numbers of n hits, (n,) each; without places, all but the scores are (0,)."""
 
     scores: NDArray[np.float64]
     shards: NDArray[np.int64]
@@ -206,47 +208,35 @@ class Numbers:
     terms: NDArray[np.int64]
 
 
-_NONE = np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A call of the hook: its JSON, and the bytes after it.
+    """A call of the hook: its JSON, the ids of its n hits, and the bytes of their features.
 
-    ids:            ids of the n hits.
-    behind:         bytes of the features.
-    numbers_follow: whether numbers came as bytes; the answer has them as bytes then.
+    numbers_follow: numbers came as bytes; the answer has them as bytes then.
     """
 
-    said: HookBody
+    body: HookBody
     ids: list[str]
     numbers: Numbers
-    behind: bytes = b""
+    features: bytes = b""
     numbers_follow: bool = False
-
-    @classmethod
-    def of(cls, said: HookBody, behind: bytes = b"") -> HookCall:
-        """A call whose JSON contains all numbers."""
-        places = said.places or NOWHERE
-        found = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
-        return cls(said, said.ids, Numbers(np.array(said.scores, np.float64), *found), behind)
 
     @property
     def has_no_ids(self) -> bool:
         """Whether hits have numbers instead of ids."""
-        return self.numbers_follow and not self.said.ids
+        return self.numbers_follow and not self.body.ids
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
         """RANKER@VERSION -> its rows. Raises InputError if their length is wrong."""
         found, begin = {}, 0
-        for key, rows in self.said.features.items():
+        for key, rows in self.body.features.items():
             size = rows.bytes * (len(self.ids) - len(rows.missing))
-            found[key] = (self.behind[begin : begin + size], rows)
+            found[key] = (self.features[begin : begin + size], rows)
             if size < 0 or len(found[key][0]) < size or max(rows.missing, default=-1) >= len(self.ids):
                 raise InputError(f"{len(self.ids)} ids came with other features {key[:100]!r}")
             begin += size
-        if begin < len(self.behind):
-            raise InputError(f"{len(self.behind) - begin:,} bytes of features are too many")
+        if begin < len(self.features):
+            raise InputError(f"{len(self.features) - begin:,} bytes of features are too many")
         return found
 
 

@@ -1,7 +1,7 @@
-"""Sockets, worker processes and signals.
+"""Socket, worker processes and signals.
 
-SIGTERM and SIGINT finish what is in hand and stop, SIGHUP takes up changed rankers and stacks at once. The
-first process holds the socket; with several workers it only looks after them.
+SIGTERM and SIGINT finish the current requests and stop. SIGHUP loads changed rankers and stacks at once. The
+first process owns the socket; with several workers it only supervises them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -28,32 +27,27 @@ from rerank.service import logs
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from rerank.service.app import Service
-
 _BACKLOG = 2048
-_KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that it is they who close them
+_KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that the client closes them
 
 
 def serve(settings: Settings, listening: Callable[[str], object]) -> None:
-    """Serve until a signal says stop. listening: called with the URL.
+    """Serve until a signal. listening: called with the URL.
 
-    Raises RerankError when the workspace cannot be served, or the address cannot be had.
+    Raises RerankError if the workspace cannot be served, or the address cannot be used.
     """
-    snapshot = Snapshot.load(settings)
-    _more_files()
+    loaded = [Snapshot.load(settings)]
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     bound = _bind(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
     listening(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
     if settings.workers > 1:
-        del snapshot
+        loaded.clear()
         _supervise(settings, bound)
     else:
-        from rerank.service.app import Service
-
-        service = Service(settings, snapshot)
-        del snapshot  # else it would stay open for ever, beside those that take its place
-        _work(settings, bound, service)
+        _serve(settings, bound, loaded)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -62,7 +56,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", error)
         raise UsageError(f"--host {host}: no such address ({reason})") from error
-    # Named, for asyncio turns Nagle's delay off only where it is: else answers would wait 40 ms for an ACK.
+    # asyncio disables Nagle's delay only for a socket with a protocol; answers would wait 40 ms for an ACK.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,58 +65,50 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise RerankError(
-            f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port,"
-            " or stop what listens there"
+            f"{host}:{port}: cannot listen on this address ({error.strerror}); choose another"
+            f" --port, or stop the program that uses it"
         ) from error
     return bound
 
 
-def _more_files() -> None:
-    """Allow as many connections as the system does."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 class _Server(uvicorn.Server):
-    """Ends well after SIGTERM (uvicorn's own ends by the signal), and ends when its parent has died."""
+    """Ends with exit code 0 after a signal, and when its parent has died. Watches for newer snapshots."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
+        loop, service = asyncio.get_running_loop(), self.config.app.service  # type: ignore[union-attr]
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
-        loop.add_signal_handler(signal.SIGHUP, self.config.app.state.service.reload)  # type: ignore[union-attr]
+        loop.add_signal_handler(signal.SIGHUP, service.reload)
         parent = multiprocessing.parent_process()
         if parent is not None:
             loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
+        watching = loop.create_task(service.watch())
         yield
+        service.stop()
+        watching.cancel()
 
 
-def _work(settings: Settings, bound: socket.socket, service: Service | None = None) -> None:
-    """Serve in this process."""
-    from rerank.service.app import Service, create_app, describe
+def _serve(settings: Settings, bound: socket.socket, loaded: list[Snapshot] | None = None) -> None:
+    """Serve in this process. loaded: emptied, so that a replaced snapshot is not kept open."""
+    from rerank.service.app import Application, Service
     from rerank.service.connection import protocol
 
     logs.start()
-    service = service or Service(settings, Snapshot.load(settings))
-    app = create_app(service)
-    logs.event("started", pid=os.getpid(), **describe(service.snapshot))
+    service = Service(settings, loaded.pop() if loaded else Snapshot.load(settings))
+    logs.event("started", pid=os.getpid(), **service.snapshot.describe())
     if service.snapshot.is_shared:
-        away = "search" in withheld(settings, True)
-        served = "is not served: the nodes of the cluster have this token, and it" if away else ""
-        logs.event(
-            "note", note=f"/v1/search {served or 'is served, and'} returns all that this service may see"
-        )
+        served = "is not served" if "search" in withheld(settings, True) else "is served"
+        logs.event("note", note=f"/v1/search {served}: it returns every document that this service may read")
     config = uvicorn.Config(
-        app,
-        http=protocol(settings, app.state.entrance),
+        Application(service),
+        http=protocol(settings),
         log_config=None,
         access_log=False,
-        lifespan="on",
+        lifespan="off",
         ws="none",
         server_header=False,
-        proxy_headers=False,  # nothing here asks who is behind a proxy
+        proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.deadline) + 1,
@@ -132,7 +118,7 @@ def _work(settings: Settings, bound: socket.socket, service: Service | None = No
 
 
 def _supervise(settings: Settings, bound: socket.socket) -> None:
-    """Keep the workers running."""
+    """Keep the workers running until a signal."""
     logs.start()
     context = multiprocessing.get_context("spawn")
     stopping = False
@@ -142,14 +128,14 @@ def _supervise(settings: Settings, bound: socket.socket) -> None:
         nonlocal stopping
         stopping = True
 
-    def hang_up(*_: object) -> None:
+    def reload(*_: object) -> None:
         for worker in workers:
             if worker.pid is not None and worker.is_alive():
                 os.kill(worker.pid, signal.SIGHUP)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    signal.signal(signal.SIGHUP, hang_up)
+    signal.signal(signal.SIGHUP, reload)
     with TemporaryDirectory(prefix="rerank-metrics-") as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         from rerank.service import metrics
@@ -161,7 +147,7 @@ def _supervise(settings: Settings, bound: socket.socket) -> None:
                 logs.problem("worker ended", pid=worker.pid, code=worker.exitcode)
                 time.sleep(1)
             while len(workers) < settings.workers and not stopping:
-                worker = context.Process(target=_work, args=(settings, bound), daemon=True)
+                worker = context.Process(target=_serve, args=(settings, bound), daemon=True)
                 worker.start()
                 workers.append(worker)
             wait([worker.sentinel for worker in workers], timeout=0.2)

@@ -1,4 +1,4 @@
-"""The settings of ``rerank serve``: limits, address, tokens."""
+"""The settings of ``rerank serve``: address, limits and tokens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAMES = ("rerank", "search", "rerank_ids", "hook")
 
 @dataclass(frozen=True)
 class Token:
-    """The token of a client. only: its endpoints; empty: all, and the counters."""
+    """The token of a client. only: its endpoints; empty: all endpoints and the counters."""
 
     secret: str = field(repr=False)
     only: tuple[str, ...] = ()
 
     def opens(self, name: str) -> bool:
-        """Whether it is good for an endpoint, or for something else."""
+        """Whether the token is valid for an endpoint, or for another path."""
         return not self.only or name in self.only
 
 
@@ -32,23 +32,22 @@ class Token:
 class Settings:
     """The settings of the service.
 
-    folder:         the workspace.
-    host, port:     where to listen; port 0: any that is free.
-    workers:        processes; threads: that score at the same time in each of them.
-    stack:          of requests that name none; None: the workspace's. May be a file.
-    tokens:         bearer tokens; every request must send one of them. Empty: none is needed.
-    only:           endpoints that are served (of NAMES); empty: all, but see :func:`withheld`.
-    max_body:       bytes of a request's body.
-    max_candidates: documents, hits or depth of a request.
-    max_encoded:    documents without stored features that one search of the hook encodes.
-    max_requests:   that each worker has in hand, waiting or working.
-    deadline:       seconds from when a request has come to its answer.
-    request_timeout: seconds for a request's line and headers to come, for its body, and for its answer to be
-                    taken.
-    max_connections: that each worker has open.
-    hosts:          names of this service, beside this machine's, that requests without a token may ask for.
-    infer_categories: guess the categories of queries that bring none.
-    log_queries:    write the words of queries to the log.
+    folder:          the workspace.
+    host, port:      address to listen on; port 0: any free port.
+    workers:         processes; threads: of each process, for scoring.
+    stack:           used by requests that do not name a stack; may be a file. None: the stack in use.
+    tokens:          bearer tokens; every request must send one of them. Empty: no token is needed.
+    only:            endpoints to serve, of NAMES; empty: all, but see :func:`withheld`.
+    max_body:        bytes of a request's body.
+    max_candidates:  documents, hits or depth of a request.
+    max_encoded:     documents without stored features that one search of the hook encodes.
+    max_requests:    requests of each process that are scored or wait for a thread.
+    deadline:        seconds from a complete request to its answer.
+    request_timeout: seconds to receive a request's headers, to receive its body, and to send its answer.
+    max_connections: connections of each process.
+    hosts:           names of this service that a request without a token may use, next to localhost.
+    infer_categories: infer the categories of queries that have none.
+    log_queries:     write the words of queries to the log.
     """
 
     folder: str
@@ -72,105 +71,101 @@ class Settings:
 
 
 def read_token(path: str | None) -> str:
-    """Read the token from a file or, without one, from RERANK_SERVICE_TOKEN; empty when there is none.
+    """Return the token of a file or, without a file, of RERANK_SERVICE_TOKEN; empty if there is none.
 
-    Raises InputError when the file cannot be read, or holds no token.
+    Raises InputError if the file cannot be read or has no token.
     """
-    if path is None:
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        where = TOKEN_VARIABLE
-    else:
-        where = path
-        try:
-            token = Path(path).read_text("utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: the token cannot be read ({error})") from error
-        if not token:
-            raise InputError(f"{path}: holds no token; write one line of letters and digits")
-    if not (token.isascii() and token.isprintable()) or " " in token:
+    text, where = (_text(path), path) if path else (os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE)
+    token = text.strip()
+    if path and not token:
+        raise InputError(f"{path}: the file has no token; write one line of letters and digits")
+    if not _is_token(token):
         raise InputError(f"{where}: a token is one word of printable ASCII characters")
     return token
 
 
 def read_tokens(path: str | None) -> tuple[Token, ...]:
-    """Read tokens as :func:`read_token` does; a file may hold several, and what each is good for.
+    """Return the tokens of a file, or the token of RERANK_SERVICE_TOKEN.
 
-    A line is a token, or a token and endpoints: ``7f3a hook,rerank_ids``. A remark begins with ``#``.
+    A line has a token, or a token and its endpoints: ``7f3a hook,rerank_ids``. ``#`` begins a comment.
 
-    Raises InputError when the file cannot be read, holds no token, or names what is no endpoint.
+    Raises InputError if the file cannot be read, has no token or an unknown endpoint.
     """
     if path is None:
         token = read_token(None)
         return (Token(token),) if token else ()
-    try:
-        lines = Path(path).read_text("utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the token cannot be read ({error})") from error
-    found = []
-    for number, line in enumerate(lines, 1):
+    tokens = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        only = tuple(words[1].split(",")) if len(words) > 1 else ()
-        if len(words) > 2 or not (words[0].isascii() and words[0].isprintable()):
+        if len(words) > 2 or not _is_token(words[0]):
             raise InputError(
                 f"{path}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
                 f" as in TOKEN {','.join(NAMES[:2])}"
             )
+        only = tuple(words[1].split(",")) if len(words) > 1 else ()
         check_names(only, f"{path}:{number}")
-        found.append(Token(words[0], only))
-    if not found:
-        raise InputError(f"{path}: holds no token; write one line of letters and digits")
-    if len({token.secret for token in found}) < len(found):
-        raise InputError(f"{path}: a token comes twice; write each once, with all of its endpoints")
-    return tuple(found)
+        tokens.append(Token(words[0], only))
+    if not tokens:
+        raise InputError(f"{path}: the file has no token; write one line of letters and digits")
+    if len({token.secret for token in tokens}) < len(tokens):
+        raise InputError(f"{path}: duplicate token; write each token once, with all of its endpoints")
+    return tuple(tokens)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: the token cannot be read ({error})") from error
+
+
+def _is_token(word: str) -> bool:
+    return word.isascii() and word.isprintable() and " " not in word
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Raise InputError for what is no endpoint."""
+    """Raise InputError for an unknown endpoint."""
     for name in names:
         if name not in NAMES:
-            raise InputError(f"{where}: {name!r} is no endpoint; there are {', '.join(NAMES)}")
+            raise InputError(f"{where}: unknown endpoint {name!r}; choose from {', '.join(NAMES)}")
 
 
 def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
-    """Endpoints that are not served. shared: the documents are in a cluster, whose nodes have a token.
+    """The endpoints that are not served. shared: the documents are in a cluster, whose nodes have a token.
 
-    A search returns what the service's own user may see. Whoever has the token of the nodes could read all of
-    that, so it is served there only if ``only`` names it, or the nodes' token is good for less.
+    A search returns everything that the service's own user may read. With the token of the nodes, anyone
+    could read that. So a search is served there only if ``only`` names it, or if a token is limited.
 
     >>> withheld(Settings("."), True), withheld(Settings(".", only=("hook",)), True)
     ((), ('rerank', 'search', 'rerank_ids'))
     >>> withheld(Settings(".", tokens=(Token("a"),)), True)
     ('search',)
-    >>> withheld(Settings(".", tokens=(Token("a"), Token("b", ("hook",)))), True)
-    ()
     """
     if settings.only:
         return tuple(name for name in NAMES if name not in settings.only)
-    good_for_all = bool(settings.tokens) and all(not token.only for token in settings.tokens)
-    return ("search",) if shared and good_for_all else ()
+    unlimited = bool(settings.tokens) and all(not token.only for token in settings.tokens)
+    return ("search",) if shared and unlimited else ()
 
 
 def check_exposure(host: str, token: bool, insecure: bool) -> None:
-    """Raise UsageError for an address that others can reach, without a token."""
+    """Raise UsageError for an address that other machines can reach, without a token."""
     if token or insecure or is_loopback(host):
         return
     raise UsageError(
-        f"--host {host} can be reached from elsewhere: give a token with"
-        f" --token-file or {TOKEN_VARIABLE}, or say --insecure"
+        f"--host {host}: other machines can reach this address; give a token with"
+        f" --token-file or {TOKEN_VARIABLE}, or pass --insecure"
     )
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
     """
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

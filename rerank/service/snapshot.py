@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.layout import feature_key
@@ -27,23 +29,23 @@ from rerank.workspace import Workspace
 
 Signature = tuple[tuple[str, int, int, int], ...]
 _STACKS = 1000  # texts of stacks that are kept parsed
-_TRIES = 20  # to read files that somebody keeps changing, with 50 ms in between
+_TRIES = 20  # to read files that are being changed, 50 ms apart
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """The state of a workspace at one moment. It never changes; a newer one replaces it.
 
-    pipeline:  the engine, and all rankers, in the versions that their names alone stand for.
-    versions:  those, and the others that stacks were tuned with: (ranker, version) -> ranker.
-    tuned:     set of signals -> the tuned stack of them.
-    default:   the stack of requests that name none.
-    columns:   name of a ranker's stored features, as ``text@5865d3bb237ae6a4`` -> how they are laid out.
-    at_once:   whether it does not wait for features: the last change was a rollback.
+    pipeline:  the engine, and the current version of each ranker.
+    versions:  (ranker, version) -> ranker: these, and older ones that stacks were tuned with.
+    tuned:     set of signals -> their tuned stack.
+    default:   the stack of requests that do not name one.
+    columns:   name of a ranker's stored features, as ``text@5865d3bb237ae6a4`` -> their layout.
     analyze:   text -> terms.
     signature: names, sizes and times of the files.
-    words:     fields of the index that hold the words of a user's query; none: all of them do.
-    find:      text -> the stack of these signals; see :func:`find_stack`.
+    find:      text -> its stack; see :func:`find_stack`.
+    words:     fields of the index with the words of a query; empty: all fields.
+    at_once:   it does not wait for features: the last change was a rollback.
     """
 
     workspace: Workspace
@@ -60,46 +62,37 @@ class Snapshot:
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
-        """Read the workspace until nothing was changed while it was read.
+        """Read the workspace, again if it changes meanwhile.
 
-        Raises RerankError when something in it cannot be read, or the stack is not there.
+        Raises RerankError if a file cannot be read, or the stack does not exist.
         """
         for _ in range(_TRIES):
             before = signature(settings)
             problem: RerankError | None = None
             try:
-                found = cls._load(settings, before)
+                snapshot = cls._load(settings, before)
             except RerankError as error:
                 problem = error
             if signature(settings) == before:
                 if problem is not None:
                     raise problem
-                return found
+                return snapshot
             time.sleep(0.05)
-        raise WorkspaceError(
-            f"{settings.folder}: rankers and stacks keep changing; start again when that is over"
-        )
+        raise WorkspaceError(f"{settings.folder}: rankers and stacks keep changing; start again later")
 
     @classmethod
     def _load(cls, settings: Settings, seen: Signature) -> Snapshot:
-        stack = settings.stack
-        workspace = Workspace.open(settings.folder)
-        table = workspace.config.get("opensearch")
-        if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):
-            # A thread must not wait for a cluster when nobody waits for the answer any more.
-            timeout = min(table.get("timeout", 60.0), settings.deadline)
-            workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
-        releases, alone = workspace.releases, workspace.versions()
-        rankers = {name: workspace.ranker(name, version) for name, version in alone.items()}
-        versions = {(name, alone[name]): ranker for name, ranker in rankers.items()}
+        workspace = _open(settings)
+        releases, current = workspace.releases, workspace.versions()
+        rankers = {name: workspace.ranker(name, version) for name, version in current.items()}
+        versions = {(name, current[name]): ranker for name, ranker in rankers.items()}
         tuned = {}
         for path in sorted((workspace.folder / "stacks").glob("*.json")):
-            read = Stack.load(path)
-            if {*read.signals} <= {*path.stem.split(",")}:
-                tuned[frozenset(path.stem.split(","))] = read
+            read, names = Stack.load(path), frozenset(path.stem.split(","))
+            if names.issuperset(read.signals):
+                tuned[names] = read
         if releases.active is not None:
             tuned[frozenset(releases.active.name.split(","))] = releases.active.stack
-
         first, search = workspace.first_stage_of(None)
 
         @lru_cache(_STACKS)
@@ -107,19 +100,21 @@ class Snapshot:
             def check(name: str) -> object:
                 return resolve([name], rankers)
 
-            found = find_stack(text, check, lambda names: tuned.get(frozenset(names)), first)
-            return with_search(found, search)
+            stack = find_stack(text, check, lambda names: tuned.get(frozenset(names)), first)
+            return with_search(stack, search)
 
-        if stack is not None and stack.endswith(".json"):
-            default = Stack.load(stack)
+        wanted = settings.stack
+        if wanted is not None and wanted.endswith(".json"):
+            default = Stack.load(wanted)
             resolve(default.signals, rankers)
         else:
-            default = releases.stack if not stack and releases.stack else find(stack or workspace.first_stage)
+            active = None if wanted else releases.stack
+            default = active or find(wanted or workspace.first_stage)
         for one in (*tuned.values(), default):
             for name, version in workspace.versions_here(one).items():
                 versions[name, version] = workspace.ranker(name, version)
         empty = [Document("")]
-        found = cls(
+        snapshot = cls(
             workspace=workspace,
             pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories, QueryVectors()),
             tuned=tuned,
@@ -135,10 +130,18 @@ class Snapshot:
             words=workspace.words,
             at_once=releases.rolled_back,
         )
-        # A connection of SQLite is in a cycle with its cache of statements: left alone it would stay open,
-        # with its files, till the garbage collector comes by.
-        weakref.finalize(found, workspace.engine.close).atexit = False
-        return found
+        # SQLite connections are in a reference cycle: without this, files stay open until it is collected.
+        weakref.finalize(snapshot, workspace.engine.close).atexit = False
+        return snapshot
+
+    def describe(self) -> dict[str, Any]:
+        """The stack and rankers, for the log and ``/readyz``."""
+        return {
+            "stack": str(self.default),
+            "normalization": self.default.combiner.normalization,
+            "rankers": {name: ranker.version for name, ranker in self.rankers.items()},
+            "tuned": sorted(",".join(sorted(names)) for names in self.tuned),
+        }
 
     @property
     def is_shared(self) -> bool:
@@ -147,38 +150,37 @@ class Snapshot:
 
     @property
     def rankers(self) -> Mapping[str, Ranker]:
-        """All trained rankers, in the versions that their names alone stand for."""
+        """The current version of each trained ranker."""
         return self.pipeline.rankers
 
     def stack(self, text: str | None) -> Stack:
-        """Find the stack that a request names; None or nothing: the default.
+        """Find the stack of a request; without a text, the default.
 
-        Raises UsageError for what is no stack, InputError for signals that are not tuned together.
+        Raises UsageError for an unknown stack, InputError for signals that are not tuned together.
         """
         if not text:
             return self.default
         if text.endswith(".json"):
-            raise UsageError("a request names a stack by its signals; files are for the service's own stack")
+            raise UsageError("a request names a stack by its signals; only the command line takes a file")
         return self.find(text)
 
     @cached_property
-    def scorers(self) -> dict[str, Scorer]:
-        """Those of the stacks that requests have named, by their texts; of no text: the default's."""
+    def scorers(self) -> dict[str, tuple[Stack, Scorer]]:
+        """Text of a request -> its stack and scorer; an empty text: the default's."""
         return {}
 
     def scorer_of(self, text: str | None) -> tuple[Stack, Scorer]:
-        """The stack that a request names, see :meth:`stack`, and what scores by it; kept for the next one."""
-        stack = self.stack(text)
-        kept = self.scorers
-        found = kept.get(text or "")
-        if found is None:
+        """The stack of a request, see :meth:`stack`, and its scorer; both are kept."""
+        kept, key = self.scorers, text or ""
+        if key not in kept:
             if len(kept) >= _STACKS:
                 kept.clear()
-            found = kept[text or ""] = self.scorer(stack)
-        return stack, found
+            stack = self.stack(text)
+            kept[key] = stack, self.scorer(stack)
+        return kept[key]
 
     def scorer(self, stack: Stack) -> Scorer:
-        """What scores candidates by a stack's signals."""
+        """The scorer of a stack's signals."""
         return self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
@@ -191,7 +193,7 @@ class Snapshot:
         return replace(self.pipeline, rankers={**self.rankers, **older}) if older else self.pipeline
 
     def knows(self, text: str) -> bool:
-        """Whether a text names one of the signals here, as a stack would."""
+        """Whether a text names one of the signals here."""
         try:
             names, _ = parse_stack(text)
         except UsageError:
@@ -199,7 +201,7 @@ class Snapshot:
         return bool(lexical(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
-        """Name a ranker that is newer than ``before`` and whose features are not all stored yet."""
+        """A ranker that is newer than in ``before`` and whose features are not all stored, or None."""
         for name, version in self.versions:
             newer = name in before.rankers and (name, version) not in before.versions
             if newer and not self.at_once and self.workspace.engine.missing_features(name, version):
@@ -207,22 +209,25 @@ class Snapshot:
         return None
 
 
+def _open(settings: Settings) -> Workspace:
+    """Open the workspace; its cluster is asked no longer than a request may take."""
+    workspace = Workspace.open(settings.folder)
+    table = workspace.config.get("opensearch")
+    if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):
+        timeout = min(table.get("timeout", 60.0), settings.deadline)
+        workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
+    return workspace
+
+
 def signature(settings: Settings) -> Signature:
-    """What says which rankers and stacks are in use: another one after every change of them."""
+    """The state of the files of rankers and stacks; different after every change."""
     base, stack = Path(settings.folder), settings.stack
-    files = [
-        base / "rerank.toml",
-        base / "releases.json",
-        *base.glob("rankers/*.json"),
-        *base.glob("stacks/*"),
-    ]
-    if stack is not None and stack.endswith(".json"):
-        files.append(Path(stack))
-    seen = []
+    files = [base / "rerank.toml", base / "releases.json"]
+    files += [*base.glob("rankers/*.json"), *base.glob("stacks/*")]
+    files += [Path(stack)] if stack is not None and stack.endswith(".json") else []
+    state = []
     for path in sorted(files):
-        try:
-            about = path.stat()
-        except OSError:
-            continue
-        seen.append((str(path), about.st_ino, about.st_mtime_ns, about.st_size))
-    return tuple(seen)
+        with suppress(OSError):
+            stat = path.stat()
+            state.append((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return tuple(state)

@@ -155,7 +155,8 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
     def order() -> list[int]:
         return [result["index"] for result in server.post("/v1/rerank", bodies["/v1/rerank"]).json["results"]]
 
-    with serving(script, workspace, tmp_path, "--stack", stack, "--workers", workers) as server:
+    options = ("--stack", stack, "--workers", workers, "--max-encoded", 1000)
+    with serving(script, workspace, tmp_path, *options) as server:
         server.wait_for("started", workers)
         orders = [order()]
         opened.install(new)

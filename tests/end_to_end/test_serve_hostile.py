@@ -1,4 +1,4 @@
-"""Clients that mean harm, or do it: endless headers, half requests, slow bodies, pages of the web."""
+"""Hostile and broken clients: endless headers, half requests, slow bodies, pages of the web."""
 
 from __future__ import annotations
 
@@ -36,210 +36,113 @@ def connect(server: Server) -> socket.socket:
 
 
 def rest(raw: socket.socket) -> bytes:
-    """What is answered until the service hangs up."""
-    found = b""
-    try:
+    """The answer, to the end of the connection."""
+    answer = b""
+    with contextlib.suppress(ConnectionResetError):
         while part := raw.recv(65536):
-            found += part
-    except ConnectionResetError:
-        pass
-    return found
+            answer += part
+    return answer
 
 
 def memory(server: Server) -> int:
     """Resident KiB."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+)", status)
-    assert found
-    return int(found[1])
+    match = re.search(r"VmRSS:\s+(\d+)", status)
+    assert match
+    return int(match[1])
 
 
-def sockets(server: Server) -> int:
-    folder = f"/proc/{server.process.pid}/fd"
-    found = 0
-    for name in os.listdir(folder):
-        with contextlib.suppress(FileNotFoundError):
-            found += os.readlink(f"{folder}/{name}").startswith("socket")
-    return found
+# ------------------------------------------------------------------------------------------- too many bytes
 
-
-def settled(server: Server) -> int:
-    """Count them once those are closed that others have left."""
-    for _ in range(20):
-        found = sockets(server)
-        time.sleep(0.5)
-        if sockets(server) == found:
-            break
-    return found
-
-
-# ---------------------------------------------------------------------------------- more than there should be
-
-
+POST = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ENDLESS = {
-    "a header": (b"GET /healthz HTTP/1.1\r\nX: ", b"x" * 65536, b" 431 "),
-    "a name": (b"GET /healthz HTTP/1.1\r\n", b"x" * 65536, b" 4(00|31) "),
-    "headers": (b"GET /healthz HTTP/1.1\r\n", b"a: b\r\n" * 10_000, b" 431 "),
-    "a path": (b"GET /", b"x" * 65536, b" 414 "),
-    "a trailer": (
-        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ",
-        b"x" * 65536,
-        b" 431 ",
-    ),
-    "an extension": (
-        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n2;a=",
-        b"x" * 65536,
-        b" 431 ",
-    ),
+    "a header": (b"GET /healthz HTTP/1.1\r\nX: ", b"x" * 65536, b"431"),
+    "a name": (b"GET /healthz HTTP/1.1\r\n", b"x" * 65536, b"431|400"),
+    "headers": (b"GET /healthz HTTP/1.1\r\n", b"a: b\r\n" * 10_000, b"431"),
+    "a path": (b"GET /", b"x" * 65536, b"431"),
+    "a trailer": (POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ", b"x" * 65536, b"431"),
+    "an extension": (POST + b"Transfer-Encoding: chunked\r\n\r\n2;a=", b"x" * 65536, b"431"),
 }
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-def test_heads_without_end(server, case):
-    """It is refused after kilobytes, before anybody looks at a token, while others are served."""
+def test_a_head_without_end_is_refused(server, case):
     begin, more, status = ENDLESS[case]
     before = memory(server)
     with connect(server) as raw:
         raw.sendall(begin)
         sent = 0
-        try:
+        with contextlib.suppress(OSError):
             while sent < 300 * 2**20:
                 raw.sendall(more)
                 sent += len(more)
-        except OSError:
-            pass
         assert sent < 100 * 2**20
-        assert re.match(rb"HTTP/1.1" + status, rest(raw))
+        assert re.match(rb"HTTP/1.1 (" + status + b") ", rest(raw))
     assert memory(server) - before < 20_000
     assert server.post("/v1/search", WOLF).status == 200
 
 
-def test_many_headers_that_come_at_once(server):
-    with connect(server) as raw:
-        raw.sendall(b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n")
-        answer = rest(raw)
-        assert answer.startswith(b"HTTP/1.1 431 ")
-        assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": "more than 100 headers"}
-    few = {f"X-{number}": "b" * 200 for number in range(90)}
-    assert server.get("/healthz", **few).status == 200
+def test_a_head_of_20_kilobytes_is_accepted(server):
+    headers = {f"X-{number}": "b" * 200 for number in range(90)}
+    assert server.get("/healthz", **headers).status == 200
 
 
-# ----------------------------------------------------------------------------------------- halves, and slowly
+# -------------------------------------------------------------------------------------------- half requests
 
 HALVES = {
     "nothing": b"",
     "a line": b"GET /hea",
     "headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ",
-    "a body": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    b"Content-Length: 10\r\n\r\n{",
-    "a body that nobody reads": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+    "a body": POST + b"Content-Length: 10\r\n\r\n{",
+    "a body that is not read": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+    "a second request": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",
 }
 
 
 @pytest.mark.parametrize("case", HALVES)
-def test_half_requests_are_ended(server, case):
+def test_half_a_request_is_ended(server, case):
     begin = time.monotonic()
     with connect(server) as raw:
         raw.sendall(HALVES[case])
         answer = rest(raw)
     assert 0.9 < time.monotonic() - begin < 10
-    assert (b" 408 " in answer) or case == "nothing"
+    assert b" 408 " in answer
 
 
-def test_a_request_that_drips_is_ended(server):
-    with connect(server) as raw:
-        begin = time.monotonic()
-        try:
-            for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100:
-                raw.sendall(bytes([byte]))
-                time.sleep(0.1)
-        except OSError:
-            pass
-        assert time.monotonic() - begin < 8
-
-
-def test_the_second_half_request_of_a_connection_is_ended_too(server):
-    with connect(server) as raw:
-        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
-        answer = rest(raw)
-    assert answer.startswith(b"HTTP/1.1 200 ")
-
-
-def test_slow_bodies_take_nobodys_place(script, trained, tmp_path):
-    """As many as requests are allowed, and more: no other request is refused."""
-    options = ("--max-requests", 4, "--request-timeout", 3, "--deadline", 3)
-    head = HALVES["a body"]
+def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
+    """Half heads and half bodies, more than there may be connections and requests."""
+    options = ("--max-requests", 4, "--request-timeout", 5, "--deadline", 5, "--max-connections", 60)
     with serving(script, trained, tmp_path, *options) as server:
-        slow = [connect(server) for _ in range(64)]
-        for raw in slow:
-            raw.sendall(head)
-        time.sleep(0.2)
-        assert server.metric("rerank_requests_in_hand") == 0
+        slow = [connect(server) for _ in range(150)]
+        for number, raw in enumerate(slow):
+            with contextlib.suppress(OSError):  # it was closed to make room
+                raw.sendall(HALVES["a body" if number % 2 else "headers"])
+        begin = time.monotonic()
+        assert server.get("/healthz").json == {"ok": True}
         with ThreadPoolExecutor(2) as pool:
             answers = list(pool.map(lambda _: server.post("/v1/search", WOLF).status, range(20)))
         assert answers == [200] * 20
-        assert all(b" 408 " in rest(raw) for raw in slow)
-        assert server.metric('rerank_refused_total{status="408"}') == 64
-        for raw in slow:
-            raw.close()
+        assert time.monotonic() - begin < 4
+        assert server.metric("rerank_requests_in_hand") == 0
+        ended = [rest(raw) for raw in slow]
+        assert 40 < sum(b" 408 " in answer for answer in ended) <= 60
+        assert server.metric('rerank_refused_total{status="connections"}') >= 90
 
 
-def test_bodies_on_their_way_are_bounded_together(script, trained, tmp_path):
-    options = ("--max-requests", 2, "--max-body", 1_000_000)
-    head = b"POST /v1/hook HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with serving(script, trained, tmp_path, *options) as server:
-        slow = [connect(server) for _ in range(3)]
-        for raw in slow:
-            raw.sendall(head + b"Content-Length: 1000000\r\n\r\n" + b" " * 900_000)
-            time.sleep(0.2)
-        assert b" 503 " in rest(slow[0])  # the one that took longest
-        assert server.post("/v1/search", WOLF).status == 200
-        for raw in slow[1:]:
-            raw.sendall(b" " * 100_000)
-            assert b" 400 " in raw.recv(1000)  # spaces are no JSON
-            raw.close()
-
-
-def test_an_answer_that_nobody_takes(server):
-    """A thousand answers are asked for, and none is read."""
-    before = settled(server)
+def test_an_answer_that_is_not_read_is_ended(server):
+    folder = f"/proc/{server.process.pid}/fd"
     with connect(server) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with contextlib.suppress(OSError):
-            raw.sendall(ask * 1000)
-        until = time.monotonic() + 10
-        while sockets(server) == before:  # it is not taken yet
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        while sockets(server) > before:
+            raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        until, before = time.monotonic() + 10, len(os.listdir(folder))
+        while len(os.listdir(folder)) >= before:
             assert time.monotonic() < until
             time.sleep(0.1)
     assert server.get("/healthz").status == 200
 
 
-# ----------------------------------------------------------------------------------------------- many of them
-
-
-def test_health_is_told_however_many_are_connected(server):
-    """Far beyond the bound."""
-    idle = [connect(server) for _ in range(150)]
-    try:
-        assert server.get("/healthz").json == {"ok": True}
-        answer = server.post("/v1/search", WOLF)
-        answer.fails(503, "too many connections")
-        assert answer.headers["Connection"] == "close"
-    finally:
-        for raw in idle:
-            raw.close()
-    until = time.monotonic() + 10
-    while server.post("/v1/search", WOLF).status != 200:  # it has not seen yet that all are gone
-        assert time.monotonic() < until
-
-
-# ------------------------------------------------------------------------------------------- pages of the web
+# ----------------------------------------------------------------------------------------- pages of the web
 
 
 def ask(
@@ -309,8 +212,7 @@ def test_what_a_page_may_send_unasked_is_no_json(server, kind):
         status, text = ask(
             server, "POST", path, "localhost", body, **({"Content_Type": kind} if kind else {})
         )
-        assert status == 415
-        assert "send Content-Type: application/json" in text
+        assert (status, "application/json" in text) == (415, True)
     for kind in ("application/json; charset=utf-8", "Application/JSON"):
         assert ask(server, "POST", "/v1/search", "localhost", body, Content_Type=kind)[0] == 200
 
@@ -321,7 +223,7 @@ def test_no_redirect_says_the_host_again(server):
         assert (status, "ocation" in text) == (404, False)
 
 
-# --------------------------------------------------------------------------------- numbers that are too large
+# ------------------------------------------------------------------------------- numbers that are too large
 
 
 def test_numbers_that_are_too_large(server):
@@ -347,11 +249,11 @@ def test_a_cluster_that_is_none(script, trained, tmp_path):
         (folder / "rerank.toml").write_text(f"{text}\n{table}")
         with serving(script, folder, tmp_path) as server:
             while answers:
-                server.post("/v1/search", WOLF).fails(502, "the engine cannot answer")
+                server.post("/v1/search", WOLF).fails(502)
                 answers.pop(0)
             failed = [line["error"] for line in server.log() if line["event"] == "engine failed"]
     assert len(failed) == 3
-    assert all(error.endswith("does not answer as OpenSearch does; is it OpenSearch?") for error in failed)
+    assert all(proxy.url in error for error in failed)
 
 
 def test_the_log_steers_no_terminal(server):
@@ -363,18 +265,18 @@ def test_the_log_steers_no_terminal(server):
     assert json.loads(line)["path"] == "/\x9b31m\x7f\u202etxt"
 
 
-# --------------------------------------------------------------------------------------- who may ask for what
+# ------------------------------------------------------------------------------------- who may ask for what
 
 
 def test_endpoints_that_are_left_out(script, trained, tmp_path, run):
     with serving(script, trained, tmp_path, "--only", "hook,rerank") as server:
-        server.post("/v1/search", WOLF).fails(404, "started without search")
-        server.post("/v1/rerank_ids", {"query": "wolf", "ids": []}).fails(404, "started without rerank_ids")
+        server.post("/v1/search", WOLF).fails(404, "search")
+        server.post("/v1/rerank_ids", {"query": "wolf", "ids": []}).fails(404, "rerank_ids")
         assert server.post("/v2/rerank", {"query": "wolf", "documents": ["a"]}).status == 200
         assert server.post("/v1/hook", {"ids": [], "scores": []}).status == 200
         paths = server.get("/openapi.json").json["paths"]
         assert {"/v1/hook", "/v1/rerank", "/v2/rerank"} == {path for path in paths if path.startswith("/v")}
-    run("serve", "-w", trained, "--only", "hook,find").fails(1, "'find' is no endpoint", "rerank_ids")
+    run("serve", "-w", trained, "--only", "hook,find").fails(1, "--only", "'find'", "rerank_ids")
 
 
 def test_tokens_that_are_good_for_less(script, trained, tmp_path, run):
@@ -400,8 +302,8 @@ def test_tokens_that_are_good_for_less(script, trained, tmp_path, run):
         assert statuses("none") == [401, 401, 401, 401]
         assert "rankers" in server.get("/readyz", Authorization="Bearer nodes").json
     for text, part in (
-        ("a b c", ":1: a token is one word"), ("a\nb find", ":2: 'find' is no endpoint"),
-        ("a\na hook", "comes twice"), ("# nothing\n", "holds no token"),
+        ("a b c", "tokens:1: "), ("a\nb find", "tokens:2: "), ("a\na hook", "tokens: "),
+        ("# a\n", "tokens: "),
     ):  # fmt: skip
         file.write_text(text)
         run("serve", "-w", trained, "--token-file", file).fails(1, part)

@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.records import Document
-from rerank.service.app import _refused
+from rerank.service.app import _refusal
 from rerank.service.endpoints import RequestContext
 from rerank.service.hook import hook
 from rerank.service.schemas import HookBody
@@ -28,12 +28,16 @@ from tests.endpoints import call
             "'a,b' is not tuned",
         ),
         (BusyError("somebody writes"), 503, "somebody writes"),
-        (EngineError("http://inside:9200 refused"), 502, "the engine cannot answer; see the service's log"),
+        (
+            EngineError("http://inside:9200 refused"),
+            502,
+            "the engine cannot answer",
+        ),
         (KeyError("inside"), 500, "the service failed (KeyError); see its log"),
     ],
 )
 def test_errors(error, status, message):
-    refused = _refused(error, "search", Settings("."))
+    refused = _refusal(error, "/v1/search", Settings("."))
     assert refused.status == status
     assert message in str(refused)
 
