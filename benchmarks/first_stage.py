@@ -188,7 +188,7 @@ def main() -> None:
         node.request("PUT", "/_search/pipeline/normalize", NORMALIZE)
         fill(node, given.data / "corpus.jsonl.gz")
         workspace = folder / "ws"
-        fields = ("--field=title=name", "--field=text=body", "--field=categories=tags")
+        fields = ("title=name", "text=body", "categories=tags")
         cli("attach", "--url", node.url, "--index", INDEX, *fields, "-w", workspace)
         (workspace / "rankers").mkdir()
         for ranker in given.rankers.split(","):

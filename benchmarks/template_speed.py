@@ -58,7 +58,7 @@ def main() -> None:
         node = stack.enter_context(running(SETTINGS, plugins=[build()], heap="1g", java=()))
         fill(node, given.data / "corpus.jsonl.gz")
         workspace = folder / "ws"
-        fields = ("--field=title=name", "--field=text=body", "--field=categories=tags")
+        fields = ("title=name", "text=body", "categories=tags")
         cli("attach", "--url", node.url, "--index", INDEX, *fields, "-w", workspace)
         shutil.copytree(given.workspace / "rankers", workspace / "rankers")
         cli("encode", "-w", workspace)

@@ -1,77 +1,86 @@
-"""``rerank auto``: from a folder of files to a tuned, measured stack."""
+"""``rerank auto``: a folder of files -> a tuned and measured stack."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import cluster as clusters
-from . import options, output
+from . import cluster, evaluate, options, output
+
+if TYPE_CHECKING:
+    from rerank.workflows.auto import AutoReport
 
 
-@click.command("auto")
+@click.command("auto", cls=options.Command)
 @click.argument("source", metavar="FOLDER")
-@options.common
-@click.option("--lang", help="Language of the documents (en, it, ...). Default: their `lang` field's.")
-@click.option(
-    "--model",
-    metavar="NAME",
-    help="Encoder of dense: a folder, or a model on this machine. Default: MiniLM, where all is in English.",
-)
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    metavar="N",
-    help="About how long it may take: rankers that would take longer are left out, or end early.",
+@options.option(
+    "--lang", group="Input", help="Language of the documents, for example en. Default: their `lang` field."
 )
 @options.conflicts
+@options.option(
+    "--model",
+    metavar="NAME",
+    group="Training",
+    help="Encoder of dense: a folder, or an installed model. Default: MiniLM if all texts are English.",
+)
+@options.option(
+    "--minutes",
+    type=options.Number(above=0, kind=float),
+    default=10.0,
+    group="Training",
+    help="Approximate time limit. Slow rankers are left out or stopped early.",
+)
 @options.seed
-@clusters.engine
-@clusters.options
+@cluster.connection
+@options.common
 def command(
-    source: str, folder: str, as_json: bool, engine: str | None, cluster: dict[str, Any], **settings: Any
+    source: str,
+    folder: str,
+    as_json: bool,
+    profile: str | None,
+    url: tuple[str, ...],
+    index: str | None,
+    **settings: Any,
 ) -> None:
-    """Ingest, train, tune, evaluate and report, choosing what the files in FOLDER allow, and saying why.
+    """Ingest, train, tune and evaluate the collection in FOLDER, with reasons for each choice.
 
-    FOLDER has corpus.jsonl (or articles in JATS), queries.jsonl, and qrels/train.tsv, dev.tsv and test.tsv,
-    or some or one of them. What is missing is drawn from the others; test queries are measured on alone.
-    Interrupted, it goes on when the same command is run again.
+    FOLDER contains corpus.jsonl (or articles in JATS), queries.jsonl, and qrels/train.tsv, dev.tsv and
+    test.tsv. Missing judgments are drawn from the existing files. Test queries are used only for the
+    evaluation. If interrupted, the same command continues.
     """
     from rerank.workflows.auto import auto
     from rerank.workflows.evaluated import remember_files
 
-    from . import evaluate
-
-    opensearch = clusters.location(folder, engine, cluster)
+    opensearch = cluster.settings(profile, url, index)
     report = auto(source, folder, opensearch=opensearch, progress=output.Bar(quiet=as_json), **settings)
     measured = {"stacks": [",".join(report.stack.signals)], "baseline": report.stack.first_stage}
     files = {"queries": str(report.queries), "qrels": str(report.splits["test"])}
     remember_files(report.workspace, {**measured, "seed": settings["seed"]}, **files)
-    if as_json:
-        output.print_json(report)
-        return
-    click.echo("\nTest queries; nothing was trained, chosen or tuned on them.\n")
+    output.result(report, as_json, lambda report: _show(report, folder))
+
+
+def _show(report: AutoReport, folder: str) -> None:
+    """Print the evaluation, the verdict and the next commands."""
+    click.echo("\nTest queries; they were not used for training, choices or tuning.\n")
     evaluate.show(report.evaluated)
     for scoring in report.evaluated.scoring.values():
         output.remarks(scoring)
-    alone = report.stack.signals == (report.stack.first_stage,)
-    if alone:
-        click.echo(f"\nNothing that was tried is above {report.stack.first_stage} alone. It is in use.")
-    elif report.better:
-        click.echo(f"\nThe stack is above {report.stack.first_stage} alone. It is in use.")
+    first_stage = report.stack.first_stage
+    same = report.stack.signals == (first_stage,)
+    if same:
+        click.echo(f"\nNo stack is better than {first_stage}. {first_stage} is active.")
     else:
-        click.echo(f"\nThe stack is NOT significantly above {report.stack.first_stage} alone. It is in use.")
+        relation = "is" if report.better else "is NOT"
+        click.echo(f"\nThe stack {relation} significantly better than {first_stage}. The stack is active.")
     click.echo(f"Query by query: {report.page}\n\nNext:")
     where = f"-w {shlex.quote(folder)}"
     test = f"--queries {shlex.quote(str(report.queries))} --qrels {shlex.quote(str(report.splits['test']))}"
-    stack = f"--stack {','.join(report.stack.signals)} --baseline {report.stack.first_stage}"
+    stack = f"--stack {','.join(report.stack.signals)} --baseline {first_stage}"
     for line in (
         f'rerank query "..." --explain {where}',
-        *([] if alone else [f"rerank evaluate {stack} {test} {where}"]),
+        *([] if same else [f"rerank evaluate {stack} {test} {where}"]),
         f"rerank serve {where}",
     ):
         click.echo(f"  {line}")

@@ -1,91 +1,82 @@
-"""Options that say where an OpenSearch cluster is and how to get in; a secret never stands among them."""
+"""The connection to OpenSearch: a URL and an index, or a profile with all settings of a cluster."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from . import options
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "url": {"multiple": True, "metavar": "URL", "help": "A node, http or https; repeatable."},
-    "index": {"metavar": "NAME", "help": "The index: an alias for those that rerank makes."},
-    "dfs": {
-        "is_flag": True,
-        "help": "Score with idf over all shards (dfs_query_then_fetch), in one more round.",
-    },
-    "timeout": {
-        "type": click.FloatRange(min=0, min_open=True, max=86400),
-        "metavar": "SECONDS",
-        "help": "Longest time of one request. Default: 60.",
-    },
-    "user": {"metavar": "NAME", "help": "Basic authentication; RERANK_OPENSEARCH_PASSWORD[_FILE]."},
-    "token_file": {"metavar": "FILE", "help": "Bearer token; also RERANK_OPENSEARCH_TOKEN."},
-    "ca_file": {"metavar": "FILE", "help": "Certificates that the server's is checked against."},
-    "client_cert": {"metavar": "FILE", "help": "Client certificate."},
-    "client_key": {"metavar": "FILE", "help": "Its key."},
-    "aws_region": {"metavar": "REGION", "help": "Sign requests for AWS (extra `aws`)."},
-    "aws_service": {"metavar": "NAME", "help": "Service to sign for. Default: es; serverless: aoss."},
-}
+VARIABLE = "RERANK_PROFILES"
+_GROUP = {"group": "Connection"}
+_FILES = ("token_file", "password_file", "ca_file", "client_cert", "client_key")
 
 
-def options(function: Function) -> Function:
-    """Add the options; they arrive together as ``cluster``, and ``settings`` reads them."""
+def connection(function: Function) -> Function:
+    """Add --url, --index and --profile."""
+    for add in (
+        options.option(
+            "--profile",
+            metavar="NAME",
+            help=f"Profile in ~/.config/rerank/profiles.toml, or in the file of {VARIABLE}. Default: none.",
+            **_GROUP,
+        ),
+        options.option("--index", metavar="NAME", help="Index or alias. Default: of the profile.", **_GROUP),
+        options.repeatable(
+            "--url", metavar="URL", help="Node of the cluster. Default: of the profile.", **_GROUP
+        ),
+    ):
+        function = add(function)
+    return function
 
-    def wrapped(**given: Any) -> Any:
-        return function(cluster={name: given.pop(name) for name in _OPTIONS}, **given)
 
-    wrapped.__name__, wrapped.__doc__ = function.__name__, function.__doc__
-    wrapped.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-    for name, about in reversed(_OPTIONS.items()):
-        wrapped = click.option(f"--{name.replace('_', '-')}", **about)(wrapped)
-    return wrapped  # type: ignore[return-value]
+def settings(profile: str | None, url: tuple[str, ...], index: str | None, **more: Any) -> Settings | None:
+    """Return the settings of a cluster; None without a URL and a profile.
 
-
-def settings(cluster: dict[str, Any], **more: Any) -> Settings:
-    """Return what the options say; UsageError when that is not enough."""
-    from pathlib import Path
-
+    Raises UsageError for a missing URL or index, and for an unknown or wrong profile.
+    """
     from rerank.engines.opensearch import Settings
 
+    more = {name: value for name, value in more.items() if value is not None}
+    if profile is None and not url:
+        if index or more:
+            raise click.UsageError("--index, --shards and --replicas need --url or --profile")
+        return None
+    table, where = (_profile(profile)) if profile is not None else ({}, "the command")
+    table |= {"url": list(url)} if url else {}
+    table |= ({"index": index} if index else {}) | more
     for name, example in (("url", "http://127.0.0.1:9200"), ("index", "articles")):
-        if not cluster[name]:
+        if not table.get(name):
             raise click.UsageError(f"--{name} is missing, for example --{name} {example}")
-    table = {**cluster, **more, "url": list(cluster["url"])}
-    table["search_type"] = "dfs_query_then_fetch" if table.pop("dfs") else None
-    for name in ("token_file", "ca_file", "client_cert", "client_key"):
-        if table[name]:  # the workspace may be used from another folder
-            table[name] = str(Path(table[name]).resolve())
-    return Settings.read({name: value for name, value in table.items() if value is not None}, "the command")
+    return Settings.read(table, where)
 
 
-engine = click.option(
-    "--engine",
-    type=click.Choice(["local", "opensearch"]),
-    help="Where a new workspace keeps its documents. Default: local; with --url: opensearch.",
-)
+def _profile(name: str) -> tuple[dict[str, Any], str]:
+    """Return a table of the profile file, with absolute paths, and a name for messages."""
+    from rerank import config_file
+    from rerank.errors import InputError, UsageError
 
-
-def location(folder: str, engine: str | None, cluster: dict[str, Any], **more: Any) -> Settings | None:
-    """Return the settings of the cluster that holds the documents; None: the workspace knows, or a folder.
-
-    more: settings of a new index. Raises UsageError for settings of a cluster without a cluster.
-    """
-    from rerank.workspace import Workspace
-
-    named = given(cluster)
-    if engine == "opensearch" or (named and engine is None):
-        return settings(cluster, **more) if named or not Workspace.exists(folder) else None
-    if named or given(more):
-        raise click.UsageError("--url, --index and other options of a cluster are for --engine opensearch")
-    return None
-
-
-def given(cluster: dict[str, Any]) -> bool:
-    """Whether any of the options was used."""
-    return any(value not in (None, False, ()) for value in cluster.values())
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    file = Path(os.environ.get(VARIABLE) or Path(base) / "rerank" / "profiles.toml")
+    try:
+        if file.stat().st_uid not in (0, os.geteuid()):
+            raise UsageError(f"{file}: belongs to another user; profiles must be your own")
+        tables = config_file.load(file)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); write a table [{name}]") from error
+    except ValueError as error:
+        raise InputError(f"{file}: not TOML ({error})") from error
+    table = tables.get(name)
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: no profile {name!r}; profiles: {', '.join(tables) or 'none'}")
+    paths = {key: str(file.parent.resolve() / table[key]) for key in _FILES if table.get(key)}
+    return {**table, **paths}, f"{file}: profile {name}"

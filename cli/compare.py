@@ -1,4 +1,4 @@
-"""``rerank compare``: runs of any systems, measured side by side."""
+"""``rerank compare``: runs of any systems, with significance."""
 
 from __future__ import annotations
 
@@ -11,25 +11,20 @@ from rerank.text import plural
 from . import evaluate, options, output
 
 
-@click.command("compare")
+@click.command("compare", cls=options.Command)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
-@click.option("--qrels", required=True, metavar="FILE", help="Judgments to measure with, BEIR or TREC.")
-@evaluate.measures
+@options.qrels
 @options.conflicts
-@click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")
+@evaluate.measures
+@evaluate.per_query
 @options.seed
 @options.as_json
 def command(
-    runs: tuple[str, ...],
-    qrels: str,
-    conflicts: str,
-    per_query: str | None,
-    as_json: bool,
-    **settings: Any,
+    runs: tuple[str, ...], qrels: str, conflicts: str, per_query: str | None, as_json: bool, **settings: Any
 ) -> None:
-    """Measure TREC runs and compare them with the first one (paired randomization test, Holm's correction).
+    """Compare TREC runs with the first one (paired randomization test, Holm's correction).
 
-    The runs may be of any system: --save-run of `rerank evaluate` writes such files, too.
+    The runs can come from any system, or from `rerank evaluate --save-run`.
     """
     from pathlib import Path
 
@@ -44,12 +39,12 @@ def command(
     if len(set(names)) < len(names):
         names = list(runs)
     if len(set(names)) < len(names):
-        raise click.UsageError("a run is named twice")
-    found = {
+        raise click.UsageError("a run is named twice; name each run once")
+    rankings = {
         name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
         for name, run in zip(names, runs)
     }
-    report = compare(found, read_qrels(qrels, conflicts=conflicts), **settings)
+    report = compare(rankings, read_qrels(qrels, conflicts=conflicts), **settings)
     if per_query is not None:
         write_text(per_query, report.per_query_table(), follow=True)
     if as_json:
@@ -58,9 +53,7 @@ def command(
     evaluate.show(report)
     for name, count in report.empty.items():
         if count:
-            of = plural(report.queries, evaluate.QUERIES)
-            output.note(
-                f"{name} has nothing for {count} of {of}: {'it counts' if count == 1 else 'they count'} as 0"
-            )
+            of = plural(report.queries, output.QUERIES)
+            output.note(f"{name} has no documents for {count} of {of}, counted as 0")
     if per_query is not None:
         output.note(f"written to {per_query}")

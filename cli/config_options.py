@@ -1,92 +1,84 @@
-"""Settings of trainings as options, ``--set`` and ``--config``: all from the families' configurations."""
+"""Settings of trainings as options, and ``--config``: from the configurations of the families."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import click
 
-from rerank.config import Option, Options, options_of, over
-from rerank.errors import InputError, RerankError, UsageError
+from rerank.config import Option as Setting
+from rerank.config import Options, options_of, over
+from rerank.errors import InputError
 
-from .hints import located
+from .options import Command, Option
 
 Families = Mapping[str, type[Options]]
 
 
-class Command(click.Command):
-    """A command whose options are settings of families, and more settings are given by ``--set``.
+class SettingsCommand(Command):
+    """A command with the settings of families as options. ``--help`` lists them if ``rare`` is False.
 
-    families: name -> the options of its trainings.
+    families: name -> its options; :meth:`chosen` can choose from them by the arguments.
     """
 
-    def __init__(self, *args: Any, families: Families, **more: Any) -> None:
-        self.families = families
+    def __init__(self, *args: Any, families: Families, rare: bool = False, **more: Any) -> None:
+        self.families, self._rare = families, rare
         super().__init__(*args, **more)
-        self.params += list(options(families).values())
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run it; messages name options only where this command has them."""
-        try:
-            return super().invoke(ctx)
-        except RerankError as error:
-            raise type(error)(located(str(error))) from error
+    def chosen(self, args: list[str]) -> tuple[str, ...]:
+        """Return the families whose settings are options."""
+        return tuple(self.families)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and of one family the settings that are none."""
-        super().format_options(ctx, formatter)
-        for config in self.families.values() if len(self.families) == 1 else ():
-            rows = [
-                (f"{one.name} {_values(one)}", _help({"": one}, {"": config}))
-                for one in options_of(config)
-                if not one.common
-            ]
-            with formatter.section("Settings by --set NAME=VALUE, or in a --config FILE"):
-                formatter.write_dl(rows)
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Choose the families, then read the options."""
+        ctx.meta[__name__] = self.chosen(args)
+        return super().parse_args(ctx, args)
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options of the command and the settings of the families."""
+        return [
+            *self._settings(ctx.meta.get(__name__, tuple(self.families))).values(),
+            *super().get_params(ctx),
+        ]
 
-def options(families: Families) -> dict[str, click.Option]:
-    """Make the options for the common settings of families, and for all others."""
-    common: dict[str, dict[str, Option]] = {}
-    for family, config in families.items():
-        for one in options_of(config):
-            if one.common:
-                common.setdefault(one.name, {})[family] = one
-    made = {name: _option(name, of, families) for name, of in common.items()}
-    presets = dict.fromkeys(name for one in families.values() for name in one.presets)
-    if len(presets) > 1:
-        made["preset"] = click.Option(
-            ["--preset"], metavar="|".join(presets), help="settings to start from [default]"
-        )
-    made["settings"] = click.Option(
-        ["--set", "settings"], metavar="NAME=VALUE", multiple=True, help="any other setting; repeatable"
-    )
-    made["file"] = click.Option(
-        ["--config", "file"], metavar="FILE", help="settings in TOML, alike or in a table a family"
-    )
-    return made
+    @cache  # noqa: B019
+    def _settings(self, names: tuple[str, ...]) -> dict[str, Option]:
+        known: dict[str, dict[str, Setting]] = {}
+        for family in names:
+            for one in options_of(self.families[family]):
+                known.setdefault(one.name, {})[family] = one
+        group = f"Settings of {', '.join(names)}"
+        return {name: self._option(name, of, group) for name, of in known.items()}
 
+    def _option(self, name: str, of: Mapping[str, Setting], group: str) -> Option:
+        one, flag = next(iter(of.values())), name.replace("_", "-")
+        about: dict[str, Any] = {"group": group, "rare": self._rare, "help": self._help(of)}
+        if one.kind is bool and not one.many:
+            return Option([f"--{flag}/--no-{flag}", name], default=None, **about)
+        return Option([f"--{flag}", name], metavar=_values(one), multiple=one.many, **about)
 
-def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the settings of a call: of the file, of ``--set``, of the options; the last one counts."""
-    found: dict[str, Any] = {}
-    for text in values.get("settings", ()):
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text!r} is not NAME=VALUE")
-        found[name.strip().replace("-", "_")] = value.strip()
-    context = click.get_current_context()
-    assert isinstance(context.command, Command)
-    own = options(context.command.families).keys() - {"preset", "settings", "file"}
-    found |= {name: values[name] for name in own if values[name] not in (None, ())}
-    file = _read(values["file"]) if values.get("file") else {}
-    known = [one for config in context.command.families.values() for one in options_of(config)]
-    for name, table in file.items():
-        if isinstance(table, dict):
-            left = over(table, found, known)
-            file[name] = {name: value for name, value in left.items() if name not in found}
-    return over(file, found, known)
+    def _help(self, of: Mapping[str, Setting]) -> str:
+        """Return the meaning of a setting, its rankers, and its default for each family and preset."""
+        one = next(iter(of.values()))
+        defaults = {family: _defaults(each, self.families[family]) for family, each in of.items()}
+        same = len(set(defaults.values())) == 1
+        shown = defaults[next(iter(of))] if same else "; ".join(map(" ".join, defaults.items()))
+        only = f"{', '.join(one.only)}: " if one.only and len(of) == 1 else ""
+        return f"{only}{one.help.rstrip('.')}. Default: {shown}."
+
+    def given(self, values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
+        """Collect the settings of a call: options override the file."""
+        names = click.get_current_context().meta[__name__]
+        found = {name: values[name] for name in self._settings(names) if values[name] not in (None, ())}
+        below = _read(file) if file else {}
+        known = [one for family in names for one in options_of(self.families[family])]
+        for name, table in below.items():
+            if isinstance(table, dict):
+                left = over(table, found, known)
+                below[name] = {name: value for name, value in left.items() if name not in found}
+        return over(below, found, known)
 
 
 def _read(file: str) -> dict[str, Any]:
@@ -97,43 +89,25 @@ def _read(file: str) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); check the path") from error
     except ValueError as error:
-        raise InputError(f"{file}: no TOML ({error}); write name = value, a line each") from error
+        raise InputError(f"{file}: not TOML ({error}); write one `name = value` per line") from error
 
 
-def _option(name: str, of: Mapping[str, Option], families: Families) -> click.Option:
-    one, flag = next(iter(of.values())), name.replace("_", "-")
-    text = _help(of, families)
-    if one.kind is bool and not one.many:
-        return click.Option([f"--{flag}/--no-{flag}"], default=None, help=text)
-    return click.Option([f"--{flag}"], metavar=_values(one), help=text, multiple=one.many)
-
-
-def _help(of: Mapping[str, Option], families: Families) -> str:
-    """Return the help of an option: its meaning, its rankers, and its default, per family if they differ."""
-    one = next(iter(of.values()))
-    defaults = {family: _defaults(each, families[family]) for family, each in of.items()}
-    shown = defaults.popitem()[1]
-    if any(value != shown for value in defaults.values()):
-        shown = "; ".join(f"{family} {_defaults(each, families[family])}" for family, each in of.items())
-    who = f"{', '.join(one.only)}: " if one.only and len(of) == 1 else ""
-    return f"{who}{one.help} [{shown}]"
-
-
-def _values(one: Option) -> str:
+def _values(one: Setting) -> str:
     if one.metavar:
         return one.metavar
     if one.many:
         return "A,B,..."
-    return "|".join(one.choices) or {int: "N", float: "X", bool: "true|false"}.get(one.kind, "TEXT")
+    return "|".join(one.choices) or {int: "N", float: "X"}.get(one.kind, "TEXT")
 
 
-def _defaults(one: Option, config: type[Options]) -> str:
-    """The default, and those of presets where they differ: ``12, paper 20``."""
-    shown = [_text(one.default)]
-    for preset, values in config.presets.items():
-        if values.get(one.name, one.default) != one.default:
-            shown.append(f"{preset} {_text(values[one.name])}")
-    return ", ".join(shown)
+def _defaults(one: Setting, config: type[Options]) -> str:
+    """Return the default and the different defaults of presets: ``12 (paper: 20)``."""
+    others = [
+        f"{preset}: {_text(values[one.name])}"
+        for preset, values in config.presets.items()
+        if values.get(one.name, one.default) != one.default
+    ]
+    return _text(one.default) + (f" ({', '.join(others)})" if others else "")
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""``rerank demo``: ingest, train, tune and evaluate the collection that comes with the package."""
+"""``rerank demo``: all steps on the bundled collection."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ import click
 from . import options, output
 
 
-@click.command("demo")
-@click.option(
-    "-w",
-    "--workspace",
-    "folder",
-    default=".rerank-demo",
-    show_default=True,
-    metavar="DIR",
-    help="Folder of the demo's workspace. An earlier demo in it is replaced.",
-)
+@click.command("demo", cls=options.Command)
+@options.workspace(".rerank-demo", "Workspace folder of the demo. An earlier demo in it is replaced.")
 @options.as_json
 @options.seed
 def command(folder: str, as_json: bool, seed: int) -> None:

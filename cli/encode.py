@@ -1,8 +1,9 @@
-"""``rerank encode``: the missing features of trained rankers."""
+"""``rerank encode``: the missing features of trained rankers. ``rerank compact``: less disk space."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,7 +12,7 @@ import click
 from rerank.text import plural
 
 from . import options, output
-from .hints import located
+from .output import located
 
 if TYPE_CHECKING:
     from rerank.workflows.ingest import EncodeReport
@@ -19,13 +20,72 @@ if TYPE_CHECKING:
 
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """60s, 5m, 1h, or seconds alone."""
+    """Read 60s, 5m or 1h as seconds."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+)([smh]?)", value)
-    if found is None or not int(found[1]):
-        raise click.BadParameter(f"{value!r} is no time, for example 60s, 5m or 1h")
-    return int(found[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
+    match = re.fullmatch(r"([1-9]\d*)([smh]?)", value)
+    if match is None:
+        raise click.BadParameter(f"must be a time, for example 60s, 5m or 1h, not {value!r}")
+    return int(match[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
+
+
+def _part(context: click.Context, option: click.Parameter, value: str) -> tuple[int, int]:
+    """Read I/N as the number of a slice, from 0, and the number of slices."""
+    match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", value)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= 1024:
+        raise click.BadParameter(f"must be I/N, for example 1/4, with N at most 1024, not {value!r}")
+    return int(match[1]) - 1, int(match[2])
+
+
+@click.command("encode", cls=options.Command)
+@options.option(
+    "--slice",
+    "part",
+    metavar="I/N",
+    default="1/1",
+    callback=_part,
+    help="Encode slice I of N, for N parallel processes on OpenSearch.",
+)
+@options.option(
+    "--retrieve",
+    callback=options.retrievers,
+    metavar="NAME,...",
+    help="Rankers that shall also retrieve. On OpenSearch, this adds a k-NN field. Default: none.",
+)
+@options.flag("--force", help="Encode all documents again.")
+@options.option(
+    "--every",
+    metavar="TIME",
+    callback=_seconds,
+    help="Repeat with this interval, for example 5m. Default: once.",
+)
+@options.common
+def command(
+    folder: str,
+    as_json: bool,
+    part: tuple[int, int],
+    retrieve: tuple[str, ...],
+    force: bool,
+    every: float | None,
+) -> None:
+    """Compute the missing features of trained rankers.
+
+    The command continues an interrupted encoding. It also encodes changed documents of an attached index.
+    """
+    from rerank.workflows.ingest import encode
+    from rerank.workspace import Workspace
+
+    if every is not None and as_json:
+        raise click.UsageError("--every and --json exclude each other; leave --json out")
+    workspace = Workspace.open(folder)
+
+    def once(force: bool) -> EncodeReport:
+        bar = output.Bar(quiet=as_json or every is not None)
+        return encode(workspace, retrieve=retrieve, part=part, force=force, progress=bar)
+
+    if every is not None:
+        _repeat(workspace, once, force, every)
+    output.result(once(force), as_json, _show)
 
 
 def _show(report: EncodeReport, *, changes_only: bool = False) -> None:
@@ -33,89 +93,43 @@ def _show(report: EncodeReport, *, changes_only: bool = False) -> None:
         if count or not changes_only:
             click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
     if report.reused:
-        what = "stored feature[|s] reused: the documents were moved, or written again with the same text"
-        click.echo(plural(report.reused, what))
+        click.echo(plural(report.reused, "stored feature[|s] reused for documents with unchanged text"))
+    if not report.encoded and not changes_only:
+        click.echo("no ranker is trained; nothing to encode")
 
 
 def _repeat(
     workspace: Workspace, once: Callable[[bool], EncodeReport], force: bool, every: float
 ) -> NoReturn:
-    """Encode again and again; a failure is reported once, and tried again."""
-    import time
-
+    """Encode repeatedly; report a failure once, and try again."""
     from rerank.errors import RerankError
 
-    said = ""
+    last = ""
     while True:
         begin = time.monotonic()
         try:
             workspace.forget_rankers()
             _show(once(force), changes_only=True)
-            force, said = False, ""
+            force, last = False, ""
         except RerankError as error:
             message = located(str(error))
-            if message != said:
-                output.note(f"{message}; trying again every {every:g} s")
-            said = message
+            if message != last:
+                output.note(f"{message}; next try in {every:g} s")
+            last = message
         time.sleep(max(every - (time.monotonic() - begin), 0.1))
 
 
-@click.command("encode")
+@click.command("compact", cls=options.Command)
 @options.common
-@click.option(
-    "--slice",
-    "part",
-    metavar="I/N",
-    default="1/1",
-    show_default=True,
-    help="Do the I-th of N parts, for N processes side by side (OpenSearch).",
-)
-@click.option(
-    "--retrieve",
-    callback=options.retrievers,
-    metavar="NAME[,NAME...]",
-    help="Have these rankers retrieve, too (OpenSearch: fills a field for its k-NN search).",
-)
-@click.option("--force", is_flag=True, help="Encode every document anew.")
-@click.option(
-    "--every",
-    metavar="TIME",
-    callback=_seconds,
-    help="Go on for ever, and look for changes so often: 60s, 5m, 1h.",
-)
-def command(
-    folder: str, as_json: bool, part: str, retrieve: tuple[str, ...], force: bool, every: float | None
-) -> None:
-    """Compute the features that trained rankers lack, going on where an interruption left off.
+def compact(folder: str, as_json: bool) -> None:
+    """Reclaim the disk space of deleted and replaced documents (local engine).
 
-    Of an attached index, documents that somebody has changed are encoded again.
+    `rerank ingest` does this when more than half of the stored data is unused. Queries are not affected.
     """
-    number, _, total = part.partition("/")
-    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total) <= 1024):
-        raise click.UsageError(f"--slice {part!r} is not I/N, for example 1/4 (N up to 1024)")
-
-    from rerank.workflows.ingest import encode
+    from rerank.workflows.compact import compact
     from rerank.workspace import Workspace
 
-    workspace = Workspace.open(folder)
-
-    def once(force: bool) -> EncodeReport:
-        return encode(
-            workspace,
-            retrieve=retrieve,
-            part=(int(number) - 1, int(total)),
-            force=force,
-            progress=output.Bar(quiet=as_json or every is not None),
-        )
-
-    if every is not None:
-        if as_json:
-            raise click.UsageError("--every has no end and no JSON; leave --json out")
-        _repeat(workspace, once, force, every)
-    report = once(force)
-    if as_json:
-        output.print_json(report)
-    elif report.encoded:
-        _show(report)
-    else:
-        click.echo("no ranker is trained; there is nothing to encode")
+    done = compact(Workspace.open(folder))
+    rows = plural(done.rows, "former document[|s]")
+    size = f"{done.before / 1e6:.1f} MB -> {done.after / 1e6:.1f} MB"
+    output.result(done, as_json, lambda done: click.echo(f"{rows} removed: {size}"))

@@ -12,70 +12,84 @@ from rerank.text import plural
 from . import options, output
 
 if TYPE_CHECKING:
+    from rerank.records import Query
     from rerank.report_page.tables import EvaluationReport
     from rerank.workspace import Workspace
 
 
-measures = click.option(
+measures = options.repeatable(
     "--measure",
-    "--measures",
     "measures",
-    multiple=True,
-    metavar="NAMES",
+    metavar="NAME,...",
+    group="Measures",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
-    help="Measures, as nDCG@10 or RR (ir_measures), or AUC; repeatable, or with commas. Stacks are compared"
-    " by each of them.",
+    help="Measures of ir_measures, for example nDCG@10 or RR, or AUC. Stacks are compared by each. Default:"
+    " nDCG, nDCG@10, RR and R@1000, compared by nDCG.",
+)
+per_query = options.option(
+    "--per-query", metavar="FILE", group="Output", help="Write the measures of each query to this file, TSV."
 )
 
 
-@click.command("evaluate")
-@options.common
-@click.option(
+@click.command("evaluate", cls=options.Command)
+@options.judged
+@options.ignore_categories
+@options.repeatable(
     "--stack",
     "stacks",
-    multiple=True,
     metavar="STACK",
-    help="Signals or a stack file; repeatable. Default: the stack in use.",
+    group="Stacks",
+    help="Signals, weights or a stack file. Repeatable. Default: the active stack.",
 )
-@click.option(
-    "--baseline",
-    metavar="STACK",
-    help="Compare the stacks with this one. Default: the first stage.",
+@options.option(
+    "--baseline", metavar="STACK", group="Stacks", help="Stack to compare with. Default: the first stage."
 )
-@options.queries
-@click.option(
-    "--qrels", required=True, metavar="FILE", help="Judgments to measure with (test), BEIR or TREC."
+@options.flag(
+    "--rerank-only",
+    group="Stacks",
+    rare=True,
+    help="Also measure each stack without the score of its first stage.",
 )
-@click.option(
+@options.repeatable(
     "--protocol",
     "protocols",
-    multiple=True,
     default=["retrieved:1000"],
-    show_default=True,
     metavar="KIND:N",
-    help="retrieved:N, pool-random:N, pool-first:N or judged; repeatable.",
+    group="Candidates",
+    help="Candidates: retrieved:N, pool-random:N, pool-first:N or judged. Repeatable.",
 )
-@measures
-@click.option(
-    "--rerank-only", is_flag=True, help="Also measure each stack without the score of its first stage."
-)
-@click.option("--also-grade-one", is_flag=True, help="Also measure without the documents of grade 2 and up.")
-@click.option(
-    "--category-overlap",
-    is_flag=True,
-    help="Also show how many categories queries share with relevant documents.",
-)
-@options.conflicts
-@click.option("--allow-leakage", is_flag=True, help="Do not warn about queries of the training set.")
-@click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
-@click.option("--per-query", metavar="FILE", help="Write the measures of each query into this file, as TSV.")
-@click.option("--report", "page", metavar="FILE", help="Write an HTML page with all results, query by query.")
 @options.first_stage_or_run
 @options.retrieve
 @options.filters
-@options.ignore_categories
 @options.infer
+@measures
+@options.flag(
+    "--also-grade-one",
+    group="Measures",
+    rare=True,
+    help="Also measure without the documents of grade 2 and higher.",
+)
+@options.flag(
+    "--category-overlap",
+    group="Measures",
+    rare=True,
+    help="Also show the categories that queries share with relevant documents.",
+)
+@options.flag(
+    "--allow-leakage",
+    group="Measures",
+    rare=True,
+    help="Do not warn about queries that are also in the training set.",
+)
+@options.option(
+    "--report", "page", metavar="FILE", group="Output", help="Write an HTML page with all results."
+)
+@per_query
+@options.option(
+    "--save-run", metavar="DIR", group="Output", help="Write each ranking as a TREC run to this folder."
+)
 @options.seed
+@options.common
 def command(
     folder: str,
     as_json: bool,
@@ -89,70 +103,73 @@ def command(
     **settings: Any,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
-    from pathlib import Path
-
-    from rerank.files import check_output, write_text
-    from rerank.formats import read_qrels, read_queries
+    from rerank.files import check_output
     from rerank.report_page.tables import PER_QUERY
     from rerank.workflows.evaluate import evaluate
     from rerank.workflows.evaluated import remember_files
     from rerank.workflows.report import PAGE_MARK
     from rerank.workspace import Workspace
 
-    if per_query is not None:
-        check_output(per_query, PER_QUERY)
-    if page is not None:
-        check_output(page, PAGE_MARK)
-    workspace, asked = Workspace.open(folder), read_queries(queries)
+    for file, mark in ((per_query, PER_QUERY), (page, PAGE_MARK)):
+        if file is not None:
+            check_output(file, mark)
+    workspace, judged = Workspace.open(folder), options.read_judged(queries, qrels, conflicts)
     stacks = stacks or (in_use(workspace),)
-    report = evaluate(
-        workspace,
-        stacks,
-        queries=asked,
-        qrels=read_qrels(qrels, conflicts=conflicts),
-        keep=10 if page else 0,
-        progress=output.Bar(quiet=as_json),
-        **settings,
-    )
+    bar = output.Bar(quiet=as_json)
+    report = evaluate(workspace, stacks, **judged, keep=10 if page else 0, progress=bar, **settings)
     if "-" not in (queries, qrels):
         settings.pop("save_run")
-        remember_files(
-            workspace, {"stacks": stacks, "conflicts": conflicts, **settings}, queries=queries, qrels=qrels
-        )
-    if per_query is not None:
-        write_text(per_query, report.per_query_table(), follow=True)
-    if page is not None:
-        from rerank.report_page.page import evaluation_page
-
-        write_text(page, evaluation_page(workspace, report, asked, Path(qrels).name), follow=True)
+        settings |= {"stacks": stacks, "conflicts": conflicts}
+        remember_files(workspace, settings, queries=queries, qrels=qrels)
+    _write(workspace, report, judged["queries"], qrels, per_query, page)
     if as_json:
         output.print_json(report)
         return
     show(report, allow_leakage=allow_leakage, category_overlap=settings["category_overlap"])
-    said: list[object] = []
+    shown: list[object] = []
     for scoring in report.scoring.values():
-        if scoring not in said:
+        if scoring not in shown:
             output.remarks(scoring)
-            said.append(scoring)
+            shown.append(scoring)
     for path in (per_query, page):
         if path is not None:
             output.note(f"written to {path}")
 
 
+def _write(
+    workspace: Workspace,
+    report: EvaluationReport,
+    queries: list[Query],
+    qrels: str,
+    per_query: str | None,
+    page: str | None,
+) -> None:
+    """Write the files that the user asked for."""
+    from pathlib import Path
+
+    from rerank.files import write_text
+
+    if per_query is not None:
+        write_text(per_query, report.per_query_table(), follow=True)
+    if page is not None:
+        from rerank.report_page.page import evaluation_page
+
+        write_text(page, evaluation_page(workspace, report, queries, Path(qrels).name), follow=True)
+
+
 def in_use(workspace: Workspace) -> str:
-    """Return the stack in use, by its signals in their order."""
+    """Return the active stack, by its signals in their order."""
     name = workspace.default_stack
     signals = workspace.stack(name).tuned_for
     return ",".join(signals) if workspace.stack_path(signals).stem == name else name
 
 
-QUERIES = "quer[y|ies]"
 LEAK = "†"
-"""Marks a stack in a table that was trained or tuned on some of the queries."""
+"""Mark of a stack that was trained or tuned on some of the queries."""
 
 
 def show(report: EvaluationReport, *, allow_leakage: bool = False, category_overlap: bool = False) -> None:
-    """Print the tables; a line above them names what was learned from these queries."""
+    """Print the tables, after a warning about queries that were used for training or tuning."""
     from rerank.evaluation.leakage import format_leakage
 
     leaks = [] if allow_leakage else [leak for row in report.results for leak in row.leaks]
@@ -162,7 +179,7 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
             " the quality for new queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
-        click.echo(("\n" if number else "") + f"{protocol}, {plural(report.queries, QUERIES)}")
+        click.echo(("\n" if number else "") + f"{protocol}, {plural(report.queries, output.QUERIES)}")
         click.echo(_table(report, protocol, marked=not allow_leakage))
         for found in report.candidate_recall:
             if found.protocol == protocol:
@@ -173,7 +190,7 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
     for line in output.counted(
         (
             report.grade_one_queries or 0,
-            "quer[y has|ies have] documents of grade 1: that column is for [it|them]",
+            "quer[y has|ies have] documents of grade 1; that column is for [it|them]",
         ),
         (report.none_relevant, "judged quer[y has|ies have] no relevant document and [is|are] left out"),
         *_without_value(report),
@@ -186,17 +203,17 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
 
 
 def _show_candidates(report: EvaluationReport) -> None:
-    """Print which stacks rank other candidates, if the stacks have different retrievers."""
+    """Print the candidates of each stack if the stacks have different retrievers."""
     by: dict[tuple[str, ...], dict[str, None]] = {}
     for row in report.results:
         by.setdefault(row.retrieve, {})[row.stack] = None
     if len(by) > 1 and any(protocol.startswith("retrieved") for protocol in report.per_query):
-        each = "; ".join(f"of {' and '.join(names)}: {', '.join(stacks)}" for names, stacks in by.items())
-        click.echo(f"not the same candidates: {each}")
+        each = "; ".join(f"{' and '.join(names)} for {', '.join(stacks)}" for names, stacks in by.items())
+        click.echo(f"the stacks have different candidates: {each}")
 
 
 def _show_cases(report: EvaluationReport) -> None:
-    """Print the means of each case, and the weights of stacks with several signals."""
+    """Print the means of each case of queries, and the weights of the stacks."""
     for protocol, case, queries in dict.fromkeys(
         (one.protocol, one.case, one.queries) for one in report.cases
     ):
@@ -210,7 +227,7 @@ def _show_cases(report: EvaluationReport) -> None:
 
 
 def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
-    """Lay out a line for each stack: its measures, and its differences to the baseline."""
+    """Return a table with the measures of each stack and its differences from the baseline."""
     comparisons = {(one.stack, one.measure): one for one in report.comparisons if one.protocol == protocol}
     body = []
     for row in report.results:
@@ -229,7 +246,7 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
 
 
 def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
-    """Return how many queries have no value of a measure, with a text, for each measure."""
+    """Return the number of queries without a value for each measure, with a text."""
     evaluation = next(iter(report.per_query.values()), None)
     values = next(iter(evaluation.values.values())) if evaluation is not None else {}
     text = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
@@ -237,14 +254,11 @@ def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
 
 
 def _show_overlap(report: EvaluationReport) -> None:
-    """Print the histogram of the categories that queries share with relevant documents, by grade."""
+    """Print the histogram of shared categories, by grade."""
     found = report.category_overlap
-    click.echo("\nshare of a relevant document's categories that its query has")
+    click.echo("\nshare of the categories of a relevant document that its query has")
     body = [
-        [
-            bucket.bucket,
-            *(f"{100 * of.buckets[at].share:.1f} %  {of.buckets[at].pairs:>7,}" for of in found),
-        ]
+        [bucket.bucket, *(f"{100 * of.buckets[at].share:.1f} %  {of.buckets[at].pairs:>7,}" for of in found)]
         for at, bucket in enumerate(found[0].buckets)
     ]
     body += [
@@ -256,7 +270,7 @@ def _show_overlap(report: EvaluationReport) -> None:
 
 
 def _show_new_documents(report: EvaluationReport) -> None:
-    """Print the tables without the relevant documents that are known from training."""
+    """Print the tables without the relevant documents of training queries."""
     if not report.seen_pairs:
         return
     known = (
@@ -265,9 +279,9 @@ def _show_new_documents(report: EvaluationReport) -> None:
     )
     new = report.new_documents
     if new is None:
-        click.echo(f"\n{known}: these queries cannot show the quality for new documents")
+        click.echo(f"\n{known}; no queries are left to measure new documents")
         return
-    click.echo(f"\n{known}. The others:")
+    click.echo(f"\n{known}. All other documents:")
     for protocol in new.per_query:
-        click.echo(f"{protocol}, {plural(new.queries, QUERIES)}")
+        click.echo(f"{protocol}, {plural(new.queries, output.QUERIES)}")
         click.echo(_table(new, protocol, marked=False))

@@ -11,7 +11,7 @@ import click
 from rerank.text import plural
 
 from . import options, output
-from .hints import located
+from .output import located
 
 if TYPE_CHECKING:
     from rerank.hook import Hook, InstallReport, SearchTrial, Status, TrialReport
@@ -20,81 +20,105 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Report = TypeVar("Report", "InstallReport", "TrialReport", "Status", "SearchTrial")
 
 
-@click.group("hook")
+@click.group("hook", cls=options.Group)
 def command() -> None:
-    """Have OpenSearch rerank searches of the workspace's index, by `rerank serve`."""
+    """Rerank the searches of an OpenSearch index by `rerank serve`."""
 
 
 def _pipeline(function: Function) -> Function:
-    """Add the options of every subcommand: workspace, route and name of the pipeline."""
-    name = click.option(
-        "--name", metavar="NAME", help="The pipeline. Default: rerank-INDEX, or rerank-INDEX-stock."
+    """Add the options of every subcommand: route, pipeline, workspace."""
+    name = options.option(
+        "--name",
+        metavar="NAME",
+        group="Pipeline",
+        help="Search pipeline. Default: rerank-INDEX, or rerank-INDEX-stock.",
     )
-    route = click.option(
+    route = options.option(
         "--route",
-        type=click.Choice(["plugin", "stock"]),
+        type=options.Choice(["plugin", "stock"]),
         default="plugin",
-        show_default=True,
-        help="How the cluster calls the service: by our plugin, or by OpenSearch's own processors.",
+        group="Pipeline",
+        help="Call the service by the rerank plugin, or by the processors of OpenSearch.",
     )
-    return options.common(name(route(function)))
-
-
-_dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.")
+    return name(route(options.common(function)))
 
 
 @command.command()
-@_pipeline
-@click.option(
+@options.repeatable(
     "--service",
     required=True,
-    multiple=True,
     metavar="URL",
-    help="The service, as the cluster's nodes reach it; several are tried in turn.",
+    group="Service",
+    help="URL of the service for the nodes of the cluster. Repeatable for the plugin.",
 )
-@click.option("--stack", metavar="STACK", help="Signals or weights. Default: the service's.")
-@click.option(
-    "--depth",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Candidates of a search.",
-)
-@click.option(
+@options.option(
     "--timeout",
-    type=click.FloatRange(min=0.001, max=60),
+    type=options.Number(0.001, 60, kind=float),
     default=1.0,
-    show_default=True,
     metavar="SECONDS",
-    help="How long a search may wait for the service.",
+    group="Service",
+    help="Time limit of a call.",
 )
-@click.option(
+@options.option(
     "--on-failure",
-    type=click.Choice(["first_stage", "error"]),
+    type=options.Choice(["first_stage", "error"]),
     default="first_stage",
-    show_default=True,
-    help="Answer of a search that cannot be reranked.",
+    group="Service",
+    help="Answer to a search if the service fails.",
 )
-@click.option(
+@options.option(
+    "--token-name",
+    metavar="NAME",
+    group="Service",
+    rare=True,
+    help="Plugin: name of the token, rerank.tokens.NAME. Default: rerank.token.",
+)
+@options.option(
+    "--token-file",
+    metavar="FILE",
+    group="Service",
+    rare=True,
+    help="Stock: token of the service. Default: none.",
+)
+@options.option(
+    "--stack",
+    metavar="STACK",
+    group="Searches",
+    help="Signals or weights. Default: the stack of the service.",
+)
+@options.option(
+    "--depth",
+    type=options.Number(1, 10_000),
+    default=100,
+    group="Searches",
+    help="Number of candidates of a search.",
+)
+@options.flag("--shadow", group="Searches", help="Score and count searches, but do not change their results.")
+@options.option(
+    "--share",
+    type=options.Number(1, 100),
+    default=100,
+    metavar="PERCENT",
+    group="Searches",
+    help="Percentage of searches to rerank, always for the same clients.",
+)
+@options.flag("--default", group="Searches", help="Use the pipeline for all searches without a pipeline.")
+@options.option(
     "--add-to",
     metavar="PIPELINE",
-    help="Route plugin: add the processors of this pipeline, for example of a hybrid query.",
+    group="Searches",
+    rare=True,
+    help="Plugin: also run the processors of this pipeline. Default: none.",
 )
-@click.option("--shadow", is_flag=True, help="Score and count searches, and leave them as they are.")
-@click.option(
-    "--share",
-    type=click.IntRange(1, 100),
-    default=100,
-    show_default=True,
-    metavar="PERCENT",
-    help="Share of the searches that are reranked, always of the same clients.",
+@options.option(
+    "--id-field",
+    metavar="FIELD",
+    group="Searches",
+    rare=True,
+    help="Stock: field that contains _id. Default: id, or _id of an attached index.",
 )
-@click.option("--token-name", metavar="NAME", help="The nodes' token: rerank.tokens.NAME, not rerank.token.")
-@click.option("--default", is_flag=True, help="For every search of the index that names no other.")
-@_dry_run
-@click.option("--token-file", metavar="FILE", help="Route stock: the token that the service wants.")
-@click.option("--id-field", metavar="FIELD", help="Route stock: the field that repeats _id.")
+@options.dry_run
+@_pipeline
 def install(
     route: str,
     default: bool,
@@ -106,7 +130,7 @@ def install(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Make the search pipeline, once every node has the plugin."""
+    """Create or replace the search pipeline. Every node needs the plugin first."""
     of_stock = {"--token-file": token_file, "--id-field": id_field}
     unread = [option for option, value in of_stock.items() if value and route != "stock"]
     if unread:
@@ -139,25 +163,33 @@ def status(**where: Any) -> None:
 
 
 @command.command()
+@options.dry_run
 @_pipeline
-@_dry_run
 def remove(dry_run: bool, **where: Any) -> None:
-    """Take the pipeline away, and the default before it."""
+    """Remove the pipeline, and stop using it as default."""
     _report(lambda hook: hook.remove(dry_run=dry_run), _show_done, **where)
 
 
 @command.command("test")
-@click.argument("query", metavar="[QUERY]", required=False)
-@_pipeline
-@click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits.")
-@click.option(
+@click.argument("query", required=False)
+@options.option(
+    "-k",
+    "count",
+    type=options.Number(1),
+    default=10,
+    group="Searches",
+    help="Number of documents to compare.",
+)
+@options.option(
     "--template",
     metavar="FILE|stored:ID",
-    help="The search that production sends: measure it with and without the hook.",
+    group="Searches",
+    help="Search of your application, to measure with and without the hook. Default: none.",
 )
-@click.option("--queries", metavar="FILE", help="With --template: queries, JSON lines.")
-@click.option("--qrels", metavar="FILE", help="With --template: their judgments.")
+@options.option("--queries", metavar="FILE", group="Input", help="With --template: queries, JSON lines.")
+@options.option("--qrels", metavar="FILE", group="Input", help="With --template: judgments.")
 @options.seed
+@_pipeline
 def test(
     query: str | None,
     count: int,
@@ -167,9 +199,9 @@ def test(
     seed: int,
     **where: Any,
 ) -> None:
-    """Compare a search through the pipeline with `rerank query`, or judged queries with and without it.
+    """Compare a search for QUERY with `rerank query`, or measure judged queries with and without the hook.
 
-    Exit code 1 for another order, or a worse mean.
+    Exit code 1 if the order differs, or if the mean is lower with the hook.
     """
     if (query is None) == (template is None):
         raise click.UsageError("give a QUERY, or --template with --queries and --qrels")
@@ -210,7 +242,7 @@ def _report(
     name: str | None,
     as_json: bool,
 ) -> Report:
-    """Act by the hook of a workspace, and say what came of it."""
+    """Call the hook of a workspace and print the report."""
     from contextlib import closing
 
     from rerank.hook import hook as make
@@ -221,10 +253,7 @@ def _report(
         report = act(hook)
     for line in getattr(report, "warnings", ()):
         output.note(f"warning: {line}")
-    if as_json:
-        output.print_json(report)
-    else:
-        show(report)
+    output.result(report, as_json, show)
     return report
 
 
@@ -238,7 +267,7 @@ def _show_done(report: InstallReport) -> None:
 
 
 def _show_status(report: Status) -> None:
-    click.echo(f"pipeline {report.pipeline}: {'there' if report.there else 'not there'}")
+    click.echo(f"pipeline {report.pipeline}: {'exists' if report.there else 'missing'}")
     for name, value in (report.config or {}).items():
         click.echo(f"  {name}: {value}")
     if report.of is not None:
@@ -247,8 +276,8 @@ def _show_status(report: Status) -> None:
     for node, plugin in report.nodes.items():
         click.echo(f"plugin on {node}: {plugin or 'missing'}")
     if report.service is not None:
-        known = f"its own stack is {report.service['stack']}" if "stack" in report.service else ""
-        click.echo(f"service: ready, {known or 'and shows what it serves only with its token'}")
+        stack = report.service.get("stack", "shown only with its token")
+        click.echo(f"service: ready, its stack: {stack}")
     for url, found in report.statistics.items():
         passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
         click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")
@@ -262,7 +291,7 @@ def _show_status(report: Status) -> None:
 
 
 def _shadow(shadow: dict[str, Any]) -> str:
-    """The counters of searches in the shadow, which stay when the shadow has ended."""
+    """Describe the counters of shadow searches."""
     count = shadow["count"]
     first, last = (shadow[name][:16].replace("T", " ") for name in ("first", "last"))
     moved, took = shadow["moved"] / count, shadow["total_ms"] / count
@@ -300,5 +329,5 @@ def _show_gate(report: TrialReport) -> None:
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
     for taken in report.weights if len(report.weights) > 1 else ():
-        weights = output.weights_of(taken["stack"], taken["normalization"], taken["case"])
+        weights = output.weights_line(taken["stack"], taken["normalization"], taken["case"])
         click.echo(f"  {plural(taken['searches'], 'search[|es]')}, {weights}")

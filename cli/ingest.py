@@ -9,8 +9,7 @@ import click
 
 from rerank.text import join_names, plural
 
-from . import cluster as clusters
-from . import options, output
+from . import cluster, options, output
 
 if TYPE_CHECKING:
     from rerank.workflows.ingest import IngestReport
@@ -19,70 +18,81 @@ MOST_INVALID = 20
 """Invalid lines that are listed."""
 
 
-@click.command("ingest")
+@click.command("ingest", cls=options.Command)
 @click.argument("corpus", nargs=-1)
-@options.common
-@click.option(
+@options.option(
     "--format",
-    "format",
-    type=click.Choice(["jsonl", "jats"]),
+    type=options.Choice(["jsonl", "jats"]),
     default="jsonl",
-    show_default=True,
-    help="Format of CORPUS. jats: articles as XML, archives (zip, tar) or folders of them.",
+    group="Input",
+    help="Format of CORPUS. jats: articles in XML, in files, archives or folders.",
 )
-@click.option("--body", is_flag=True, help="For jats: use the body as the text instead of the abstract.")
-@click.option("--categories", metavar="FILE", help="Category graph: child, tab, parent on each line.")
-@click.option(
-    "--delete", "delete", multiple=True, metavar="ID[,ID...]", help="Remove these documents; repeatable."
+@options.flag("--body", group="Input", rare=True, help="For jats: use the body as text, not the abstract.")
+@options.option(
+    "--categories", metavar="FILE", group="Input", help="Category graph, TSV of child and parent."
 )
-@click.option("--delete-from", metavar="FILE", help="Remove the documents with the ids in this file.")
-@click.option("--lang", help="Language of the documents (en, it, ...). Default: from their `lang` field.")
-@click.option("--skip-invalid", is_flag=True, help="Skip lines and files that are not valid documents.")
-@click.option(
+@options.option(
+    "--lang", group="Input", help="Language of the documents, for example en. Default: their `lang` field."
+)
+@options.flag("--skip-invalid", group="Input", help="Skip invalid documents.")
+@options.flag("--replace", group="Changes", help="Remove all documents that are not in CORPUS.")
+@options.repeatable("--delete", metavar="ID,...", group="Changes", help="Remove these documents. Repeatable.")
+@options.option(
+    "--delete-from", metavar="FILE", group="Changes", help="Remove the documents with the ids in this file."
+)
+@options.option(
     "--encode/--no-encode",
     "encode_features",
     default=True,
-    show_default=True,
-    help="Compute the features of trained rankers now.",
+    group="Changes",
+    help="Compute the features of trained rankers.",
 )
-@click.option("--replace", is_flag=True, help="Remove all documents that are not in CORPUS.")
-@clusters.engine
-@clusters.options
-@click.option("--shards", type=click.IntRange(min=1), help="Shards of a new index. Default: 1.")
-@click.option("--replicas", type=click.IntRange(min=0), help="Replicas of a new index. Default: 1.")
+@cluster.connection
+@options.option(
+    "--shards",
+    type=options.Number(1),
+    group="Connection",
+    rare=True,
+    help="Shards of a new index. Default: 1.",
+)
+@options.option(
+    "--replicas",
+    type=options.Number(0),
+    group="Connection",
+    rare=True,
+    help="Replicas of a new index. Default: 1.",
+)
+@options.common
 def command(
     corpus: tuple[str, ...],
     folder: str,
     as_json: bool,
     delete: tuple[str, ...],
     delete_from: str | None,
-    engine: str | None,
-    cluster: dict[str, Any],
-    shards: int | None,
-    replicas: int | None,
     **settings: Any,
 ) -> None:
     """Add or update the documents of CORPUS by their `_id`.
 
     CORPUS is one or more files of JSON lines (plain or .gz; - is stdin) or of articles in JATS. All documents
-    are checked before the first is changed. In a folder, an error or an interruption changes nothing. In
-    OpenSearch, a new or replaced collection appears when it is complete; other documents change one by one:
-    run an interrupted command again. If the encoding at the end is interrupted, the
-    documents are kept; `rerank encode` continues it.
+    are checked before the first change. In a folder, an error or an interruption changes nothing. In
+    OpenSearch, a new or replaced collection appears when it is complete; other documents change one by one.
+    Run an interrupted command again. `rerank encode` continues an interrupted encoding.
     """
     from rerank.workflows.ingest import ingest
     from rerank.workspace import Workspace
 
     ids = _ids_to_delete(delete, delete_from)
     _check(corpus, ids, settings)
-    opensearch = clusters.location(folder, engine, cluster, shards=shards, replicas=replicas)
+    names = ("profile", "url", "index", "shards", "replicas")
+    opensearch = cluster.settings(**{name: settings.pop(name) for name in names})
     if settings["format"] == "jsonl":
         _check_for_queries(corpus, may_ask=not as_json and not Workspace.exists(folder))
     bar = output.Bar(quiet=as_json)
     report = ingest(folder, corpus, delete=ids, opensearch=opensearch, progress=bar, **settings)
-    if as_json:
-        output.print_json(report)
-        return
+    output.result(report, as_json, lambda report: _show(report, folder, settings))
+
+
+def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
     unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
     click.echo(
         f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
@@ -99,7 +109,7 @@ def command(
 
 
 def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
-    """Return the ids that are named by options, and those in a file, one per line."""
+    """Return the ids to delete, from the options and from a file."""
     from rerank.formats.lines import decode, read_lines
 
     ids = [id for group in delete for id in group.split(",") if id]
@@ -112,9 +122,7 @@ def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
 def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:
     """Raise UsageError for options that do not fit together."""
     if not corpus and not ids and not settings["categories"]:
-        raise click.UsageError(
-            "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
-        )
+        raise click.UsageError("nothing to do: name a CORPUS, --delete, --delete-from or --categories")
     if settings["body"] and settings["format"] != "jats":
         raise click.UsageError("--body is for --format jats: in JSON lines, `text` is the text")
     if settings["replace"] and not corpus:
@@ -122,7 +130,7 @@ def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) ->
 
 
 def _remarks(report: IngestReport, format: str) -> Iterator[str]:
-    """Yield what a user should know about the documents, one line each."""
+    """Yield remarks on the documents."""
     shown = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
     yield from (f"skipped {line}" for line in shown)
     some = report.without_categories < report.added + report.updated
@@ -130,19 +138,16 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
         (len(report.invalid), f"{'unreadable file' if format == 'jats' else 'invalid line'}[|s] skipped"),
         (
             len(report.unknown_deletes),
-            "id[|s] to delete [is|are] not there",
+            "id[|s] to delete [is|are] unknown",
             join_names(report.unknown_deletes),
         ),
-        (
-            report.without_text,
-            "document[ has|s have] neither title nor text: no query can find [it|them] by words",
-        ),
+        (report.without_text, "document[ has|s have] neither title nor text and cannot be found by words"),
         (report.without_categories if some else 0, "document[ has|s have] no categories"),
         *(
             (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
             for lang, count in report.other_languages.items()
         ),
-        (report.same_text, "document[ has|s have] the same text as another one of this ingest"),
+        (report.same_text, "document[ has|s have] the same text as another document"),
     )
     hint = "words are not stemmed. If most are in one language, ingest again and name it, as --lang en"
     if len(report.languages) > 1:
@@ -154,7 +159,7 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
 
 
 def _show_citations(report: IngestReport, format: str) -> None:
-    """Print how many references the documents have, and what is missing."""
+    """Print the numbers of references and citations."""
     counts = report.citations
     if counts is None:
         return
@@ -177,8 +182,8 @@ def _check_for_queries(corpus: tuple[str, ...], *, may_ask: bool) -> None:
 
     for source in filter(looks_like_queries, corpus):
         what = f"{source} looks like a file of queries: its records have no titles"
-        if may_ask and output.somebody_answers():
+        if may_ask and output.interactive():
             if not click.confirm(output.harmless(f"{what}. Are these the documents?"), err=True):
                 raise click.UsageError("nothing was ingested; name the file of the documents")
         else:
-            output.note(f"{what}. If it is one, remove these documents, and name it with --queries later")
+            output.note(f"{what}. If so, remove these documents, and pass the file with --queries")

@@ -1,4 +1,4 @@
-"""``rerank mine``: what a training would learn from."""
+"""``rerank mine``: the data that a training would use."""
 
 from __future__ import annotations
 
@@ -17,29 +17,37 @@ if TYPE_CHECKING:
     from rerank.workflows.cocitation import CoCited, Neighborhood
 
 SHOWN = 10
-"""Neighbors of a level that a terminal is shown."""
+"""Number of neighbors of a level on a terminal."""
 
 
-@click.group("mine")
+@click.group("mine", cls=options.Group)
 def command() -> None:
-    """Show what a training would learn from."""
+    """Show the data that a training would use."""
 
 
-@command.command("structure", cls=config_options.Command, families={"encoder": DenseConfig})
-@options.common
-@click.option(
-    "--sample", type=click.IntRange(min=1), default=20, show_default=True, help="Quintuplets that are shown."
+@command.command("structure", cls=config_options.SettingsCommand, families={"dense": DenseConfig}, rare=True)
+@options.option("--sample", type=options.Number(1), default=20, help="Number of quintuplets.")
+@options.option(
+    "--preset",
+    metavar="NAME",
+    help=f"Settings to start from: {', '.join(DenseConfig.presets)}. Default: default.",
 )
-def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
-    """Show quintuplets, drawn as the training of an encoder on related documents draws them.
+@options.option("--config", "file", metavar="FILE", help="Settings in TOML. Default: none.")
+@options.common
+@click.pass_context
+def structure(
+    context: click.Context, /, folder: str, as_json: bool, sample: int, file: str | None, **values: Any
+) -> None:
+    """Show quintuplets of the first epoch of `rerank train dense` with the same settings.
 
-    Where torch or the model is not installed, words stand for the model's tokens.
+    If torch or the model is not installed, words replace the tokens of the model.
     """
     from rerank.workflows.mine import mine
     from rerank.workspace import Workspace
 
+    assert isinstance(context.command, config_options.SettingsCommand)
     workspace = Workspace.open(folder)
-    config = build(DenseConfig, config_options.given(values), values["preset"] or "default")
+    config = build(DenseConfig, context.command.given(values, file), values["preset"] or "default")
     found = mine(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
     if as_json:
         output.print_json(found)
@@ -73,64 +81,63 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
     try:
         return tuple(float(share) for share in text.split(","))
     except ValueError:
-        raise click.UsageError(f"--split takes shares as 70,15,15, or none, not {text!r}") from None
+        raise click.BadParameter(f"must be shares like 70,15,15, or none, not {text!r}") from None
 
 
 @command.command("pairs")
-@options.common
-@click.option(
+@options.option(
     "--from",
     "source",
-    type=click.Choice(["qrels", "categories", "links", "titles"]),
+    type=options.Choice(["qrels", "categories", "links", "titles"]),
     required=True,
-    help="What relates documents.",
+    group="Input",
+    help="Relation of the documents.",
 )
-@click.option("--qrels", metavar="FILE", help="Judgments, for --from qrels.")
-@click.option("--out", metavar="DIR", default="pairs", show_default=True, help="Where the files of pairs go.")
-@click.option(
-    "--split",
-    default="70,15,15",
-    show_default=True,
-    callback=_shares,
-    metavar="A,B,C",
-    help="Shares of train, dev and test, no group in two of them; none: one file.",
+@options.option("--qrels", metavar="FILE", group="Input", help="Judgments, for --from qrels.")
+@options.option(
+    "--each", type=options.Number(1), default=3, group="Pairs", help="Related pairs for each document."
 )
-@click.option(
-    "--each",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Related pairs that are drawn for a document.",
-)
-@click.option(
+@options.option(
     "--negatives",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(above=0, kind=float),
     default=1.0,
-    show_default=True,
-    help="Unrelated pairs for each related one.",
+    group="Pairs",
+    help="Unrelated pairs for each related pair.",
 )
-@click.option(
+@options.option(
     "--hard",
-    type=click.FloatRange(0, 1),
+    type=options.Number(0, 1, kind=float),
     default=0.5,
-    show_default=True,
-    help="Share of the unrelated pairs that are of one topic.",
+    group="Pairs",
+    help="Share of the unrelated pairs with the same topic.",
 )
-@click.option(
+@options.option(
     "--smallest",
-    type=click.IntRange(min=2),
+    type=options.Number(2),
     default=5,
-    show_default=True,
-    help="Documents of a category that is a group of its own.",
+    group="Pairs",
+    rare=True,
+    help="Minimum number of documents of a category.",
 )
-@click.option(
+@options.option(
     "--largest",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=options.Number(above=0, most=1, kind=float),
     default=0.05,
-    show_default=True,
-    help="Share of the documents; a category with more of them relates none.",
+    group="Pairs",
+    rare=True,
+    help="Maximum share of the documents in a category.",
 )
 @options.seed
+@options.option(
+    "--split",
+    default="70,15,15",
+    callback=_shares,
+    metavar="A,B,C",
+    group="Output",
+    help="Shares of train, dev and test, which share no related documents; none: one file.",
+)
+@options.option("--out", metavar="DIR", default="pairs", group="Output", help="Folder of the files.")
+@options.common
 def pairs(
     folder: str,
     as_json: bool,
@@ -140,9 +147,9 @@ def pairs(
     split: tuple[float, ...] | None,
     **how: Any,
 ) -> None:
-    """Draw labeled pairs of documents, related and not, and write them to files.
+    """Draw related and unrelated pairs of documents and write them to files.
 
-    For learning relatedness, and for measuring it, where nobody has labeled pairs.
+    Use them to train or measure concept if you have no labeled pairs.
     """
     from rerank.formats import read_qrels
     from rerank.rankers.concept.mining import PairMining
@@ -173,23 +180,20 @@ def pairs(
 
 
 @command.command("cocitation")
+@options.option(
+    "--show", metavar="DOI|TITLE|ID", help="Show the neighbors of one reference. Default: all counts."
+)
+@options.option("--out", metavar="FILE", help="Write all pairs with their counts to this file, TSV.")
 @options.common
-@click.option("--show", metavar="DOI|TITLE|ID", help="One reference, and what it is cited together with.")
-@click.option("--out", metavar="FILE", help="Write all pairs, with counts by level, tab between.")
 def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
-    """Show what the documents cite together: in a sentence, a paragraph, a section, or a document."""
+    """Count references that are cited together in a sentence, a paragraph, a section or a document."""
     from rerank.workflows.cocitation import mine_cocitation
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
     found = mine_cocitation(workspace, show=show, out=out, progress=output.Bar(quiet=as_json))
-    if as_json:
-        output.print_json(found)
-        return
-    if found.shown is None:
-        _show_levels(found)
-    else:
-        _show_neighbors(found.shown)
+    shown = found.shown
+    output.result(found, as_json, _show_levels if shown is None else lambda _: _show_neighbors(shown))
 
 
 def _show_levels(found: CoCited) -> None:
@@ -222,7 +226,7 @@ def _show_neighbors(shown: Neighborhood) -> None:
     click.echo(
         f"cited by {plural(len(shown.cited_by), 'document[|s]')}, together with other references: {sizes}"
     )
-    most = None if output.whole() else SHOWN
+    most = SHOWN if output.is_terminal() else None
     for level in LEVELS:
         near = [one for one in shown.neighbors if one.level == level]
         if near:
@@ -233,4 +237,4 @@ def _show_neighbors(shown: Neighborhood) -> None:
             for shared in filter(lambda sentence: sentence.text, one.sentences):
                 click.echo(output.indented(f"{shared.document}: {shared.text}", 6))
         if most is not None and len(near) > most:
-            click.echo(f"  and {len(near) - most} more; through a pipe, or with --json, all are shown")
+            click.echo(f"  and {len(near) - most} more; a pipe or --json shows all")

@@ -1,139 +1,278 @@
-"""Options that several commands share."""
+"""Options: groups in the help, types with plain errors, and the options that several commands share."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from . import hints
+from . import output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-def _named(context: click.Context, option: click.Parameter, folder: str) -> str:
-    """Remember the workspace that was named, for the commands that are suggested."""
-    if context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
-        hints.workspace = folder
-    return folder
+LEXICAL = ("tfidf", "bm25")
+GENERAL = "General"
+"""The group of options that name no group; the last one."""
+_SHORT = f"{__name__}.short"
 
 
-workspace = click.option(
-    "-w",
-    "--workspace",
-    "folder",
-    default=".rerank",
-    show_default=True,
-    envvar="RERANK_WORKSPACE",
-    callback=_named,
-    metavar="DIR",
-    help="The workspace; also RERANK_WORKSPACE.",
-)
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-seed = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
-)
-queries = click.option("--queries", required=True, metavar="FILE", help="Queries, JSON lines (plain or .gz).")
+class Option(click.Option):
+    """An option in a group of the help. Its help ends with its default.
 
-conflicts = click.option(
-    "--conflicts",
-    type=click.Choice(["refuse", "max", "first"]),
-    default="refuse",
-    show_default=True,
-    help="Documents judged twice with different grades: refuse the file, or take one of the grades.",
-)
+    rare: only ``--help-all`` lists it.
+    """
+
+    def __init__(self, *args: Any, group: str = GENERAL, rare: bool = False, **about: Any) -> None:
+        default = about.get("default")
+        if default is not None and default is not False and "Default:" not in about["help"]:
+            shown = "on" if default is True else default
+            about["help"] += f" Default: {', '.join(shown) if isinstance(shown, list) else shown}."
+        super().__init__(*args, **about)
+        self.group, self.rare = group, rare
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return its names and its help; None if the option is rare and ``--help`` is asked for."""
+        record = super().get_help_record(ctx)
+        if record is None or (self.rare and ctx.meta.get(_SHORT)):
+            return None
+        return record[0], f"{self.help}{' Required.' * self.required}"
 
 
-class FirstStage(click.ParamType):  # type: ignore[type-arg]
-    """A lexical signal, or a search of the user's own."""
+class Command(click.Command):
+    """A command whose help lists its options by group."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        if any(getattr(one, "rare", False) for one in self.params):
+            self.params.append(_help_all())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options. A context without arguments, as of the documentation, shows rare options too."""
+        ctx.meta[_SHORT] = True
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group, in the order of the options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            if isinstance(one, click.Option) and (record := one.get_help_record(ctx)):
+                groups.setdefault(getattr(one, "group", GENERAL), []).append(record)
+        for name, rows in sorted(groups.items(), key=lambda group: group[0] == GENERAL):
+            with formatter.section(name):
+                formatter.write_dl(rows)
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+def _help_all() -> click.Option:
+    def show(context: click.Context, option: click.Parameter, asked: bool) -> None:
+        if asked:
+            context.meta[_SHORT] = False
+            click.echo(context.get_help())
+            context.exit()
+
+    text = "Show all options and exit."
+    return Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
+
+
+class Number(click.ParamType[Any]):
+    """A number in a range: from ``least``, or above ``above``, to ``most``."""
+
+    name = "number"
+
+    def __init__(
+        self,
+        least: float | None = None,
+        most: float | None = None,
+        *,
+        above: float | None = None,
+        kind: type = int,
+    ) -> None:
+        self.kind = kind
+        limits = {"at least {:,}": least, "above {:,}": above, "at most {:,}": most}
+        self.values = " and ".join(text.format(limit) for text, limit in limits.items() if limit is not None)
+        self.least, self.above, self.most = least, above, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; the error names the limits."""
+        try:
+            number = self.kind(value)
+        except ValueError:
+            self.fail(f"must be a {'whole ' * (self.kind is int)}number, not {value!r}", param, ctx)
+        if not (
+            math.isfinite(number)
+            and (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+        ):
+            self.fail(f"must be {self.values or 'finite'}, not {value}", param, ctx)
+        return number
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Return N for a whole number, X for others."""
+        return "N" if self.kind is int else "X"
+
+
+class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
+    """One of a few words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word; the error names all of them."""
+        if value not in self.choices:
+            self.fail(f"must be {either([*self.choices])}, not {value!r}", param, ctx)
+        return value
+
+
+def either(names: list[str]) -> str:
+    """Join names: ``a, b or c``."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+class FirstStage(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A lexical signal, or the user's own search: ``template:FILE``, ``stored:ID`` or ``run:FILE``."""
 
     name = "first stage"
 
     def __init__(self, *kinds: str) -> None:
         self.kinds = kinds
+        self.forms = [*LEXICAL, *(f"{kind}:{'ID' if kind == 'stored' else 'FILE'}" for kind in kinds)]
 
-    def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> str:
-        """Refuse what is neither; the action reads the file."""
-        kind, colon, name = value.partition(":")
-        if value not in LEXICAL and not (colon and name and kind in self.kinds):
-            self.fail(f"{value!r} is none of {self.get_metavar(None, None)}")
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the value unchanged; the workflow reads the file."""
+        kind, _, name = value.partition(":")
+        if value not in LEXICAL and not (name and kind in self.kinds):
+            self.fail(f"must be {either(self.forms)}, not {value!r}", param, ctx)
         return value
 
-    def get_metavar(self, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """What it may be."""
-        return "|".join(
-            (*LEXICAL, *(f"{kind}:{'ID' if kind == 'stored' else 'FILE'}" for kind in self.kinds))
-        )
+
+def option(*names: str, **about: Any) -> Callable[[Function], Function]:
+    """Declare an :class:`Option`."""
+    return click.option(*names, cls=Option, **about)
 
 
-LEXICAL = ("tfidf", "bm25")
-_FIND = "What finds the candidates; template and stored: a search of your own, on OpenSearch."
-first_stage = click.option(
-    "--first-stage",
-    type=FirstStage("template", "stored"),
-    help=f"{_FIND} Default: the stack's own; without one, the workspace's.",
+def flag(*names: str, **about: Any) -> Callable[[Function], Function]:
+    """Declare an option without a value."""
+    return option(*names, is_flag=True, **about)
+
+
+def repeatable(*names: str, **about: Any) -> Callable[[Function], Function]:
+    """Declare an option that may be given several times."""
+    return option(*names, multiple=True, **about)
+
+
+def _remember(context: click.Context, option: click.Parameter, folder: str) -> str:
+    """Remember the workspace that the user named: suggested commands contain it."""
+    if context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
+        output.workspace = folder
+    return folder
+
+
+def workspace(default: str, help: str, **more: Any) -> Callable[[Function], Function]:
+    """Declare --workspace."""
+    names = ("-w", "--workspace", "folder")
+    return option(*names, default=default, metavar="DIR", help=help, callback=_remember, **more)
+
+
+as_json = flag("--json", "as_json", help="Print one JSON object instead of text.")
+
+
+def common(function: Function) -> Function:
+    """Add --workspace and --json."""
+    help = "Workspace folder. Environment variable: RERANK_WORKSPACE."
+    return workspace(".rerank", help, envvar="RERANK_WORKSPACE")(as_json(function))
+
+
+seed = option("--seed", type=Number(0), default=0, help="Random seed.")
+queries = option("--queries", required=True, metavar="FILE", group="Input", help="Queries, JSON lines.")
+qrels = option("--qrels", required=True, metavar="FILE", group="Input", help="Judgments, BEIR or TREC.")
+conflicts = option(
+    "--conflicts",
+    type=Choice(["refuse", "max", "first"]),
+    default="refuse",
+    group="Input",
+    rare=True,
+    help="Different grades of one document for one query: refuse the file, or use the highest or the first.",
 )
-first_stage_of_training = click.option(
-    "--first-stage", type=FirstStage("template", "stored"), help=f"{_FIND} Default: the workspace's."
-)
-first_stage_or_run = click.option(
-    "--first-stage",
-    type=FirstStage("template", "stored", "run"),
-    help=f"{_FIND} run: what a search has found, as a TREC run. Default: the stack's own.",
-)
+dry_run = flag("--dry-run", help="Show the result and change nothing.")
+
+
+def _first_stage(
+    default: str, *kinds: str, group: str = "Candidates", rare: bool = False
+) -> Callable[[Function], Function]:
+    kinds = ("template", "stored", *kinds)
+    forms = either(FirstStage(*kinds).forms)
+    about: dict[str, Any] = {"type": FirstStage(*kinds), "group": group, "rare": rare, "metavar": "NAME"}
+    return option("--first-stage", help=f"First stage: {forms}. Default: {default}.", **about)
+
+
+first_stage = _first_stage("the first stage of the stack")
+first_stage_of_training = _first_stage("the first stage of the workspace", group="Input", rare=True)
+first_stage_or_run = _first_stage("the first stage of the stack", "run")
 
 
 def retrievers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """Read the value of --retrieve; nothing where it is not given."""
+    """Read the value of --retrieve; empty if it is not given."""
     from rerank.stack.parse import parse_retrieve
 
     return parse_retrieve(text) if text is not None else ()
 
 
+retrieve = option(
+    "--retrieve",
+    callback=retrievers,
+    metavar="NAME[:N],...",
+    group="Candidates",
+    help="Retrievers and their depths, for example bm25,s2net:200. Default: the retrievers of the stack.",
+)
+filters = repeatable(
+    "--filter",
+    "filter",
+    metavar="CONDITION",
+    group="Candidates",
+    help="Use only documents that meet a condition, for example year>=2020 or tags=a. Repeatable.",
+)
+ignore_categories = flag(
+    "--ignore-categories", group="Input", rare=True, help="Ignore the categories of the queries."
+)
+infer = option(
+    "--infer-categories/--no-infer-categories",
+    "infer",
+    default=True,
+    group="Candidates",
+    rare=True,
+    help="Infer missing categories of a query from its first ten candidates.",
+)
+
+
+def judged(function: Function) -> Function:
+    """Add --queries, --qrels and --conflicts."""
+    return queries(qrels(conflicts(function)))
+
+
+def read_judged(queries: str, qrels: str, conflicts: str = "refuse") -> dict[str, Any]:
+    """Read the files of :func:`judged`, as keywords of a workflow."""
+    from rerank.formats import read_qrels, read_queries
+
+    return {"queries": read_queries(queries), "qrels": read_qrels(qrels, conflicts=conflicts)}
+
+
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Read the values of --param: JSON where they are, text where not."""
+    """Read the values of --param, each as JSON or as text."""
     from rerank.files import parse_json
 
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{text!r} is no NAME=VALUE")
+            raise click.BadParameter(f"must be NAME=VALUE, not {text!r}")
         try:
             found[name] = parse_json(value)
         except ValueError:
             found[name] = value
     return found
-
-
-retrieve = click.option(
-    "--retrieve",
-    callback=retrievers,
-    metavar="NAME[,NAME[:N]...]",
-    help="Who retrieves the candidates, the depth each: tfidf, bm25, and rankers such as s2net;"
-    " s2net:200 for a depth of its own."
-    " Default: the stack's retrievers.",
-)
-filters = click.option(
-    "--filter",
-    "filter",
-    multiple=True,
-    metavar="CONDITION",
-    help="Find only documents of which this is true: year>=2020, tags=a; repeatable, and all must be.",
-)
-ignore_categories = click.option(
-    "--ignore-categories", is_flag=True, help="Act as if the queries brought no categories."
-)
-infer = click.option(
-    "--infer-categories/--no-infer-categories",
-    "infer",
-    default=True,
-    show_default=True,
-    help="Guess the categories of queries that bring none from their first ten candidates.",
-)
-
-
-def common(function: Function) -> Function:
-    """Add --workspace and --json."""
-    return workspace(as_json(function))

@@ -1,34 +1,49 @@
-"""What commands print: tables and JSON on stdout, progress and remarks on stderr."""
+"""Output of commands: results on stdout, progress and remarks on stderr."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rerank.progress import Progress
 from rerank.text import duration, join_names, plural
 
-from .hints import located, suggested
-
 if TYPE_CHECKING:
     from rerank.combiners.linear import Linear
     from rerank.search.build_table import ScoringReport
     from rerank.stack.stack import Stack
 
+Report = TypeVar("Report")
 
-# Controls but tab and newline, and what turns the direction of writing round.
+verbosity = "normal"
+"""``quiet``, ``normal`` or ``verbose``."""
+workspace: str | None = None
+"""The workspace that the user named; suggested commands contain it."""
+INTERVAL = 30.0
+"""Seconds between two lines of progress if stderr is not a terminal."""
+QUERIES = "quer[y|ies]"
+CASES = {
+    "given": "quer[y|ies] with categories",
+    "inferred": "quer[y|ies] with inferred categories",
+    "none": "quer[y|ies] without categories",
+}
+"""The case of a stack -> its name in tables."""
+
+# Controls except tab and newline, and characters that change the direction of writing.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_COMMAND = re.compile(r"`rerank [^`]+`")
 
 
 def harmless(text: str) -> str:
-    """A text with its control characters shown as signs: what a document says must not steer a terminal.
+    """Return a text with its control characters as visible signs, so that it cannot control a terminal.
 
     >>> harmless("wolf\\x1b[31m")
     'wolf␛[31m'
@@ -36,13 +51,13 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub(_sign, text)
 
 
-def _sign(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _sign(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return chr(0x2400 + number) if number < 32 else "␡" if number == 127 else f"\\u{number:04x}"
 
 
 class Terminal:
-    """A terminal that gets nothing but text."""
+    """A terminal that receives no control characters."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -56,58 +71,65 @@ class Terminal:
 
 
 def protect() -> None:
-    """Have nothing but text written to stdout, if that is a terminal."""
+    """Write no control characters to stdout if it is a terminal."""
     if sys.stdout is not None and sys.stdout.isatty():
         sys.stdout = Terminal(sys.stdout)
 
 
 def remark(line: str) -> None:
-    """Print a line on stderr, as text alone where that is a terminal."""
+    """Print a line on stderr."""
     click.echo(harmless(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
 
 
-loudness = "normal"
-"""How much is said beside results: ``quiet``, ``normal`` or ``verbose``."""
-INTERVAL = 30.0
-"""Seconds between two lines of progress, if stderr is no terminal."""
-CASES = {
-    "given": "quer[y with|ies with] categories",
-    "inferred": "quer[y|ies] whose categories are inferred",
-    "none": "quer[y|ies] without categories",
-}
-"""What a case of a stack is called."""
+def note(line: str) -> None:
+    """Print a line on stderr, except with --quiet."""
+    if verbosity != "quiet":
+        remark(located(line))
 
 
-def weights_line(stack: str, remark: str, *cases: str) -> str:
-    """Describe weights, those of the queries of these cases; without a case, of all queries."""
-    queries = f"{' and '.join(plural(2, CASES[case])[2:] for case in cases)}: " if cases else ""
-    return f"{queries}{stack}   ({remark})"
+def located(message: str) -> str:
+    """Add the workspace that the user named to the commands of a message.
+
+    >>> located("run `rerank encode`")
+    'run `rerank encode`'
+    """
+    if workspace is None:
+        return message
+    added = f" -w {shlex.quote(workspace)}`"
+    return _COMMAND.sub(lambda match: match[0] if " -w " in match[0] else match[0][:-1] + added, message)
 
 
-def weights_of(combiner: Linear, *cases: str) -> str:
-    """Describe the weights and the normalization of a combiner."""
-    return weights_line(str(combiner), combiner.normalization, *cases)
+def suggested(*words: str) -> str:
+    """Return a command that the user can paste."""
+    return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
 
 
-def show_weights(stack: Stack) -> None:
-    """Print the weights of a stack, a line for each case of queries."""
-    rest = [case for case in CASES if case not in stack.combiner.cases]
-    click.echo("  " + weights_of(stack.combiner, *(rest if stack.combiner.cases else ())))
-    for case, one in stack.combiner.cases.items():
-        click.echo("  " + weights_of(one, case))
+def result(report: Report, as_json: bool, show: Callable[[Report], object]) -> None:
+    """Print a report: as one JSON object, or by ``show``."""
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+
+
+def print_json(value: object) -> None:
+    """Print a report, or other values, as one JSON object."""
+    from rerank.results import plain
+
+    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
 class Bar(Progress):
-    """Progress on stderr: a bar on a terminal, a line every half minute elsewhere; remarks as lines."""
+    """Progress on stderr: a bar on a terminal, otherwise a line every half minute."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet or loudness == "quiet"
+        self.quiet = quiet or verbosity == "quiet"
         self._bar: Any = None
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step."""
         self._title, self._total, self._unit, self._done = title, total, unit, 0
-        self._begun = self._reported = time.monotonic()
+        self._begin = self._reported = time.monotonic()
         if self.quiet or not sys.stderr.isatty():
             return
         from tqdm import tqdm
@@ -132,63 +154,71 @@ class Bar(Progress):
             self.say(self._summary())
 
     def _summary(self) -> str:
-        """Describe how far the step is, and the time since its start."""
         total = f" of {self._total:,}" if self._total and self._done < self._total else ""
-        unit = self._unit if self._done == 1 and not total else _plural(self._unit)
+        unit = self._unit if self._done == 1 and not total else _many(self._unit)
         count = f"{self._done:,}{total} {unit} in " if self._done and unit else ""
-        return f"{self._title}: {count}{duration(time.monotonic() - self._begun)}"
+        return f"{self._title}: {count}{duration(time.monotonic() - self._begin)}"
 
     def show(self, **values: str) -> None:
-        """Show figures behind the bar."""
+        """Show figures after the bar."""
         if self._bar is not None:
             self._bar.set_postfix({name: harmless(value) for name, value in values.items()}, refresh=False)
 
     def finish(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        if loudness == "verbose":
+        if verbosity == "verbose":
             self.say(self._summary())
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
         if self.quiet:
             return
-        line = located(line)
         if self._bar is not None:
-            self._bar.write(harmless(line), file=sys.stderr)  # there is a bar on a terminal alone
+            self._bar.write(harmless(located(line)), file=sys.stderr)
         else:
-            remark(line)
+            remark(located(line))
 
 
-def note(line: str) -> None:
-    """Print a remark on stderr, unless nothing but results is asked for."""
-    if loudness != "quiet":
-        remark(located(line))
+def weights_line(stack: str, remark: str, *cases: str) -> str:
+    """Describe weights for queries of these cases; without a case, for all queries."""
+    queries = f"{' and '.join(plural(2, CASES[case])[2:] for case in cases)}: " if cases else ""
+    return f"{queries}{stack}   ({remark})"
+
+
+def weights_of(combiner: Linear, *cases: str) -> str:
+    """Describe the weights and the normalization of a combiner."""
+    return weights_line(str(combiner), combiner.normalization, *cases)
+
+
+def show_weights(stack: Stack) -> None:
+    """Print the weights of a stack, one line for each case of queries."""
+    cases = stack.combiner.cases
+    rest = [case for case in CASES if case not in cases]
+    click.echo("  " + weights_of(stack.combiner, *(rest if cases else ())))
+    for case, one in cases.items():
+        click.echo("  " + weights_of(one, case))
 
 
 def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
-    """Yield each number with its text, as ``amount`` writes it, and details; skip those that are 0."""
+    """Yield each number with its text, as ``plural`` writes it, and details; skip zeros."""
     for count, text, *details in counts:
         if count:
             yield ": ".join([plural(count, text), *details])
 
 
-def print_json(value: object) -> None:
-    """Print a report, or other values, as one JSON object."""
-    from rerank.results import plain
-
-    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
-
-
 def recall_line(recall: Mapping[str, float]) -> str:
-    """What share of the relevant documents each retriever finds: the ceiling of any ranking."""
+    """Describe the share of the relevant documents that each retriever returns."""
     return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
 
 
+INFERRED = "quer[y|ies] without categories got them from [its|their] first candidates"
+
+
 def remarks(scoring: ScoringReport) -> None:
-    """Print on stderr what was left out or computed on the way."""
+    """Print queries, documents and features that were left out or computed during scoring."""
     for line in counted(
         (scoring.unknown_queries, "judged quer[y is|ies are] not in the query file and [is|are] left out"),
         (scoring.unknown_documents, "relevant document[ is|s are] not in the workspace"),
@@ -199,73 +229,61 @@ def remarks(scoring: ScoringReport) -> None:
         ),
         (scoring.unknown_categories, "quer[y has|ies have] unknown categories; they are ignored"),
         (scoring.inferred_categories, INFERRED),
+        *((count, lacking(name)) for name, count in scoring.not_found.items()),
+        *((count, recomputed(name)) for name, count in scoring.recomputed.items()),
     ):
         note(line)
-    for name, count in scoring.not_found.items():
-        if count:
-            note(lacking(count, name))
-    for name, count in scoring.recomputed.items():
-        note(recomputed(count, name))
 
 
-INFERRED = "quer[y|ies] without categories got them from [its|their] first candidates"
+def lacking(name: str) -> str:
+    """Describe documents that a ranker cannot retrieve, for ``plural``."""
+    return f"document[ has|s have] no features of {name} and cannot be retrieved by it"
 
 
-def lacking(count: int, name: str) -> str:
-    """Say that a ranker cannot find some documents."""
-    return plural(count, f"document[ has|s have] no features of {name} and cannot be found by it")
-
-
-def recomputed(count: int, name: str) -> str:
-    """Say that features were missing."""
-    what = f"feature[|s] of {name} [was|were] missing and computed on the way: run "
-    return plural(count, what) + suggested("encode")
+def recomputed(name: str) -> str:
+    """Describe features that were not stored, for ``plural``."""
+    return f"feature[|s] of {name} [was|were] missing and computed now: run {suggested('encode')}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Lay out columns: the first ``left`` ones to the left, the others to the right."""
+    """Lay out columns; the first ``left`` of them are aligned to the left."""
     from rerank.results import table
 
     return table(header, rows, left=range(left))
 
 
 def p_value(p: float) -> str:
-    """Write a p-value the way tables do: ``0.0123``, or ``<0.0001``."""
+    """Write a p-value: ``0.0123``, or ``<0.0001``."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-def short(text: str, width: int) -> str:
-    """Cut a text to one line of at most so many characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def somebody_answers() -> bool:
-    """Whether there is somebody to ask."""
+def interactive() -> bool:
+    """Return whether a user can answer a question."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def whole() -> bool:
-    """Whether stdout is read by a program, or kept: nothing is cut then."""
-    return not sys.stdout.isatty()
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal, so that long lines are cut."""
+    return sys.stdout.isatty()
 
 
 def cut(text: str, width: int) -> str:
-    """Make a text one line: of so many characters on a terminal, whole elsewhere."""
-    return " ".join(text.split()) if whole() else short(text, width)
+    """Make a text one line, on a terminal of at most ``width`` characters."""
+    line = " ".join(text.split())
+    return f"{line[: width - 1]}…" if is_terminal() and len(line) > width else line
 
 
 def room(taken: int) -> int:
-    """How many characters are left of a terminal's line, a few at least."""
+    """Return the number of characters left in a line of the terminal, at least 16."""
     return max(shutil.get_terminal_size().columns - taken, 16)
 
 
 def indented(text: str, by: int) -> str:
-    """Make a text one line that begins with spaces: as wide as a terminal, whole elsewhere."""
+    """Make a text one line that begins with spaces, on a terminal as wide as the terminal."""
     return " " * by + cut(text, room(by))
 
 
-def _plural(noun: str) -> str:
+def _many(noun: str) -> str:
     if noun.endswith("y"):
         return f"{noun[:-1]}ies"
     return f"{noun}{'es' if noun.endswith(('tch', 's', 'x')) else 's' if noun else ''}"

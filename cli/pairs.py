@@ -1,4 +1,4 @@
-"""``rerank pairs``: how related documents are, and how well that agrees with labels."""
+"""``rerank pairs``: scores of pairs of documents, and their agreement with labels."""
 
 from __future__ import annotations
 
@@ -17,23 +17,39 @@ if TYPE_CHECKING:
     from rerank.workflows.pairs import PairRow, PairsReport
     from rerank.workspace import Workspace
 
-_dev_pairs = click.option(
-    "--dev-pairs", metavar="FILE", help="Labeled pairs that the threshold is chosen on."
+_dev_pairs = options.option(
+    "--dev-pairs",
+    metavar="FILE",
+    group="Input",
+    help="Labeled pairs to choose the threshold. Default: the threshold of the ranker.",
 )
 
 
-@click.group("pairs")
+@click.group("pairs", cls=options.Group)
 def command() -> None:
-    """Say how related documents are, and how well that agrees with labels."""
+    """Score pairs of documents and compare the scores with labels."""
 
 
 @command.command("predict")
-@options.common
-@click.option("--ranker", required=True, metavar="NAME", help="A trained ranker, tfidf or bm25.")
-@click.option("--pairs", required=True, metavar="FILE", help="Pairs of documents, with labels or without.")
+@options.option(
+    "--ranker", required=True, metavar="NAME", group="Input", help="A trained ranker, tfidf or bm25."
+)
+@options.option(
+    "--pairs",
+    required=True,
+    metavar="FILE",
+    group="Input",
+    help="Pairs of documents, with or without labels.",
+)
 @_dev_pairs
-@click.option("--threshold", type=float, help="From which score on a pair is related.")
-@click.option("--out", metavar="FILE", help="Where the table goes, as TSV. Default: stdout.")
+@options.option(
+    "--threshold",
+    type=options.Number(kind=float),
+    group="Input",
+    help="Lowest score of related documents. Default: the threshold of the ranker.",
+)
+@options.option("--out", metavar="FILE", help="File of the table, TSV. Default: stdout.")
+@options.common
 def predict(
     folder: str,
     as_json: bool,
@@ -43,7 +59,7 @@ def predict(
     threshold: float | None,
     out: str | None,
 ) -> None:
-    """Say how related pairs of documents are: a, b, their label if they have one, score, prediction."""
+    """Print the ids, label, score and prediction of each pair."""
     from rerank.files import check_output, write_text
     from rerank.formats import read_unlabeled_pairs
     from rerank.workflows.pairs import predict_pairs
@@ -75,29 +91,32 @@ def predict(
     else:
         write_text(out, text.getvalue(), follow=True)
     if found.threshold is not None:
-        output.note(f"related from a score of {found.threshold:.4g} on")
+        output.note(f"related: scores of at least {found.threshold:.4g}")
     else:
-        output.note("nothing is predicted: give --threshold, or --dev-pairs to choose one")
+        output.note("no prediction without a threshold: give --threshold, or --dev-pairs")
 
 
 @command.command("evaluate")
-@options.common
-@click.option(
+@options.repeatable(
     "--ranker",
     "rankers",
     required=True,
-    multiple=True,
-    metavar="NAME[,NAME...]",
-    help="A trained ranker, tfidf or bm25; several with commas between: seeds of one. Repeatable.",
+    metavar="NAME,...",
+    group="Input",
+    help="Trained ranker, tfidf or bm25; with commas: several seeds of one ranker. Repeatable.",
 )
-@click.option("--pairs", required=True, metavar="FILE", help="Labeled pairs to measure with (test).")
+@options.option(
+    "--pairs", required=True, metavar="FILE", group="Input", help="Labeled pairs to measure with (test)."
+)
 @_dev_pairs
-@click.option(
+@options.option(
     "--baseline",
-    metavar="NAME[,NAME...]",
-    help="What the rankers are compared with. Default: tfidf, or bm25 where there is no other.",
+    metavar="NAME,...",
+    group="Input",
+    help="Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured.",
 )
 @options.seed
+@options.common
 def evaluate(
     folder: str,
     as_json: bool,
@@ -107,7 +126,7 @@ def evaluate(
     baseline: str | None,
     seed: int,
 ) -> None:
-    """Measure how well rankers tell related pairs of documents from unrelated ones, with significance."""
+    """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
     from rerank.workflows.pairs import evaluate_pairs
     from rerank.workspace import Workspace
 
@@ -121,10 +140,7 @@ def evaluate(
         seed=seed,
         progress=output.Bar(quiet=as_json),
     )
-    if as_json:
-        output.print_json(found)
-    else:
-        _show(found)
+    output.result(found, as_json, _show)
 
 
 def _labeled(workspace: Workspace, file: str) -> list[LabeledPair]:

@@ -1,6 +1,6 @@
-"""The command line: one module per command, no logic of its own.
+"""The command ``rerank``: its subcommands, errors and exit codes.
 
-Commands are imported when they are called, so that ``rerank --help`` and ``rerank query`` start fast.
+A subcommand is imported when it is called, so that ``rerank --help`` and ``rerank query`` start quickly.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 import warnings
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -16,62 +17,60 @@ import click
 
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
-from . import INTERRUPTED, hints, ignore_interrupts, output
-from .hints import located
-from .output import protect, remark
+from . import INTERRUPTED, ignore_interrupts, output
+from .output import located, protect, remark
 
 COMMANDS = {
-    "demo": "Run the whole path on a collection that comes with the package.",
-    "auto": "From a folder of files to a tuned, measured stack.",
+    "demo": "Run all steps on the bundled collection.",
+    "auto": "Build and measure a tuned stack from a folder of files.",
     "ingest": "Add, update or remove documents.",
-    "attach": "Use an OpenSearch index as it is.",
-    "train": "Train rankers on judged queries, or on links.",
-    "mine": "Show what a training on links would learn from.",
-    "pairs": "Say how related documents are, and how well that agrees with labels.",
+    "attach": "Use an existing OpenSearch index.",
+    "train": "Train rankers on judged queries, pairs or links.",
+    "mine": "Show the data that a training would use.",
+    "pairs": "Score pairs of documents and compare the scores with labels.",
     "tune": "Find the weights of a stack.",
-    "stack": "List the stacks, and choose the stack that is in use.",
-    "promote": "Put a tuned stack in use, if it is not worse than the one in use.",
-    "rollback": "Put the stack in use that was in use before.",
+    "stack": "List, promote and roll back stacks.",
     "query": "Rank documents for one query.",
-    "serve": "Answer over HTTP.",
+    "serve": "Run the HTTP service.",
     "hook": "Rerank the searches of an OpenSearch index.",
     "evaluate": "Measure stacks against a baseline, with significance.",
-    "report": "Write an HTML page on an evaluation.",
     "compare": "Compare runs of any systems, with significance.",
     "encode": "Compute missing features of the trained rankers.",
     "compact": "Reclaim the disk space of deleted documents.",
-    "status": "Show what a workspace holds.",
+    "status": "Show the contents of a workspace.",
 }
-
+_MODULES = {"compact": "encode"}
 _DEBUG = "RERANK_DEBUG"
-
-
-_LOUDNESS = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
-
-
-_SAID = f"{__name__}.loudness"
+_VERBOSITY = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
+_GIVEN = f"{__name__}.verbosity"
 
 _SYNONYMS = {
     **dict.fromkeys(("search", "find", "rank", "rerank"), "query"),
     **dict.fromkeys(("index", "add", "import", "delete"), "ingest"),
     **dict.fromkeys(("fit", "learn"), "train"),
     **dict.fromkeys(("info", "list", "show"), "status"),
+    "promote": "stack promote",
+    "rollback": "stack rollback",
+    "report": "evaluate --report",
 }
 """Words that users try as commands -> the command."""
 
-
-_DEPTH = "give the number of candidates with --protocol retrieved:N"
-_TEMPLATE = "give a template with --first-stage template:FILE"
-_NO_OPTIONS = {
-    ("evaluate", "--depth"): f"evaluate has no --depth: {_DEPTH}",
-    ("evaluate", "--template"): f"evaluate has no --template: {_TEMPLATE}",
-    ("report", "--depth"): f"report repeats the last evaluation: run `rerank evaluate` first, and {_DEPTH}",
-    (
-        "report",
-        "--template",
-    ): f"report repeats the last evaluation: run `rerank evaluate` first, and {_TEMPLATE}",
+_INSTEAD = {
+    "--overlap": "--category-overlap",
+    "--allow-overlap": "--allow-leakage",
+    "--also-rerank-only": "--rerank-only",
+    "--normalisation": "--normalization",
+    "--pairs": "--text-pairs or --labeled-pairs",
+    "--set": "--NAME VALUE; `rerank train RANKER --help` lists the settings",
+    "--depth": "--protocol retrieved:N",
+    "--template": "--first-stage template:FILE",
+    "--dfs": "search_type in a profile (--profile)",
+    **dict.fromkeys(
+        ("--engine", "--user", "--token-file", "--ca-file", "--client-cert", "--client-key"), "--profile NAME"
+    ),
+    **dict.fromkeys(("--aws-region", "--aws-service", "--timeout"), "--profile NAME"),
 }
-"""Options that users try -> what to do instead."""
+"""Options that a command does not have -> the option to use."""
 
 
 class _Commands(click.Group):
@@ -84,19 +83,16 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Hear --quiet and --verbose behind the command, too: nobody remembers which options go first."""
+        """Also accept --quiet and --verbose after the command."""
         end = args.index("--") if "--" in args else len(args)
-        said = [one for one in args[:end] if one in _LOUDNESS]
-        ctx.meta[_SAID] = [_LOUDNESS[one] for one in said]
-        rest = [one for one in args[:end] if one not in said] + args[end:]
-        try:
-            return super().resolve_command(ctx, rest)
-        except click.UsageError as error:
-            if not rest or rest[0] in COMMANDS:
-                raise
-            meant = _similar_command(rest[0])
-            question = f"; did you mean {meant}?" if meant else ""
-            raise click.UsageError(f"there is no command {rest[0]!r}{question}", error.ctx) from error
+        ctx.meta[_GIVEN] = [_VERBOSITY[word] for word in args[:end] if word in _VERBOSITY]
+        rest = [word for word in args[:end] if word not in _VERBOSITY] + args[end:]
+        if rest and rest[0] not in COMMANDS and not rest[0].startswith("-"):
+            names = {**_SYNONYMS, **{name: name for name in COMMANDS}}
+            close = get_close_matches(rest[0].lower(), names, 1)
+            question = f"; did you mean {names[close[0]]}?" if close else ""
+            raise click.UsageError(f"there is no command {rest[0]!r}{question}", ctx)
+        return super().resolve_command(ctx, rest)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -104,45 +100,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f".{cmd_name}", __package__).command
+        module = import_module(f".{_MODULES.get(cmd_name, cmd_name)}", __package__)
+        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Without importing any of them.
-        with formatter.section("Commands"):
+        with formatter.section("Commands"):  # imports no command
             formatter.write_dl(list(COMMANDS.items()))
-
-
-def _similar_command(word: str) -> str | None:
-    """Return the command that a word probably stands for."""
-    from difflib import get_close_matches
-
-    names = {**_SYNONYMS, **{name: name for name in COMMANDS}}
-    matches = get_close_matches(word.lower(), names, 1)
-    return names[matches[0]] if matches else None
-
-
-def _usage_message(error: click.ClickException) -> str:
-    """Describe a usage error in one line."""
-    context = getattr(error, "ctx", None)
-    message = error.format_message().rstrip(". ")
-    if context is None:
-        return message
-    if isinstance(error, click.MissingParameter):
-        message = _missing(context)
-    elif isinstance(error, click.NoSuchOption):
-        message = _NO_OPTIONS.get((context.info_name or "", error.option_name), message)
-    return f"{message}{'' if message.endswith('?') else ';'} see `{context.command_path} --help`"
-
-
-def _missing(context: click.Context) -> str:
-    """Name all arguments and options that are missing; click names the first one only."""
-    names = [
-        one.make_metavar(context) if isinstance(one, click.Argument) else one.opts[0]
-        for one in context.command.params
-        if one.required and one.name not in context.params
-    ]
-    return f"missing {' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}"
 
 
 def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -158,23 +122,24 @@ def _version(context: click.Context, option: click.Parameter, asked: bool) -> No
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
-@click.option("-v", "--verbose", is_flag=True, help="Also print each step and how long it took.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print each step and its duration.")
 @click.pass_context
 def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:
-    """Rerank what BM25 or tf-idf retrieves, with signals learned from your own data.
+    """Rerank BM25 or tf-idf results with small models trained on your own judgments.
 
-    Start with `rerank demo`. Every command takes --help, and --json for output that programs read.
+    Start with `rerank demo`. Every command has --help, and --json for programs.
     """
-    said = {*context.meta.get(_SAID, ()), *["quiet"] * quiet, *["verbose"] * verbose}
-    if len(said) > 1:
-        raise click.UsageError("--quiet and --verbose are opposites; leave one out", context)
-    output.loudness = next(iter(said), "normal")
+    given = {*context.meta.get(_GIVEN, ()), *["quiet"] * quiet, *["verbose"] * verbose}
+    if len(given) > 1:
+        raise click.UsageError("--quiet and --verbose exclude each other; leave one out", context)
+    output.verbosity = next(iter(given), "normal")
 
 
 def run() -> None:
     """Run the command line; an error becomes one line on stderr and SystemExit.
 
-    Exit codes: 1 for a failure, 2 for usage, 130 after ctrl-C. RERANK_DEBUG=1 also shows the traceback.
+    Exit codes: 1 for a failure, 2 for wrong usage, 130 after Ctrl-C. RERANK_DEBUG=1 also prints the
+    traceback.
     """
     show_once()
     protect()
@@ -183,20 +148,57 @@ def run() -> None:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: plain `rerank`
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: only `rerank`
             error.show()
             sys.exit(error.exit_code)
         _fail(_usage_message(error), error.exit_code)
     except SystemExit:
         raise
-    except BrokenPipeError:
-        # The reader of our output has ended (`rerank query ... | head`).
+    except BrokenPipeError:  # the reader has ended (`rerank query ... | head`)
         sys.stderr.close()
         sys.exit(141)
-    except BaseException as error:  # a panic of an extension module is no Exception
+    except BaseException as error:  # a panic of an extension module is not an Exception
         _fail(*_described(error))
     finally:
-        hints.workspace = None
+        output.workspace = None
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """Describe a usage error in one line, with the command that shows the help."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(". ")
+    if context is None:
+        return message
+    if isinstance(error, click.MissingParameter):
+        message = _missing(context)
+    elif isinstance(error, click.NoSuchOption):
+        name, close = error.option_name, error.possibilities
+        message = f"there is no option {name}"
+        if name in _INSTEAD:
+            message += f"; use {_INSTEAD[name]}"
+        elif close:
+            message += f"; did you mean {' or '.join(sorted(close))}?"
+    elif isinstance(error, click.BadOptionUsage):
+        needs = "needs a value" if "requires" in message else "takes no value"
+        message = f"{error.option_name} {needs}"
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        name = error.param.opts[-1] if isinstance(error.param, click.Option) else error.param.name
+        message = f"{name} {error.message}"
+    elif message.startswith("Got unexpected extra argument"):
+        message = f"unexpected arguments {message.partition('(')[2].rstrip(')')}"
+    elif message.startswith("No such command"):
+        message = f"there is no command {message.removeprefix('No such command ')}"
+    return f"{message}{'' if message.endswith('?') else ';'} see `{context.command_path} --help`"
+
+
+def _missing(context: click.Context) -> str:
+    """Name all missing arguments and options; click names only the first."""
+    names = [
+        one.make_metavar(context) if isinstance(one, click.Argument) else one.opts[0]
+        for one in context.command.params
+        if one.required and one.name not in context.params
+    ]
+    return f"missing {' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}"
 
 
 def _described(error: BaseException) -> tuple[str, int]:
@@ -216,42 +218,28 @@ def _described(error: BaseException) -> tuple[str, int]:
         known = trouble(error, "rerank")
         return located(str(known)) if known else f"{where}{error.strerror or error}", 1
     if isinstance(error, MemoryError):
-        return "out of memory; use fewer documents at a time or a machine with more", 1
-    return _unforeseen(error), 1
+        return "out of memory; use fewer documents at a time or a machine with more memory", 1
+    return _unexpected(error), 1
 
 
-def show_once() -> None:
-    """Show what OpenSearch and we warn of in one line, once: the client says it with every request."""
-    if warnings.showwarning.__name__ == "show_here":
-        return
-    others, seen = warnings.showwarning, set()
-
-    def show_here(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-        if not category.__module__.startswith(("opensearchpy", "rerank.")):
-            others(message, category, *where, **options)
-        elif str(message) not in seen:
-            seen.add(str(message))
-            remark(f"warning: {' '.join(str(message).split())}")
-
-    warnings.showwarning = show_here
-
-
-def _unforeseen(error: BaseException) -> str:
+def _unexpected(error: BaseException) -> str:
+    """Describe an error of rerank itself, and name the file with its traceback."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    what = traceback.format_exception_only(type(error), error)[-1].strip()
-    where = f"the traceback is in {written}" if (written := _write_down(error)) else f"{_DEBUG}=1 shows where"
-    return f"unforeseen {what} ({place.filename}:{place.lineno}), a mistake in rerank; {where}"
+    name = traceback.format_exception_only(type(error), error)[-1].strip()
+    file = _save_traceback(error)
+    where = f"the traceback is in {file}" if file else f"{_DEBUG}=1 shows the traceback"
+    return f"unexpected {name} ({place.filename}:{place.lineno}), a bug in rerank; {where}"
 
 
-def _write_down(error: BaseException) -> str | None:
-    """Write the traceback to a file that only its owner can read; its name, or None where that fails."""
+def _save_traceback(error: BaseException) -> str | None:
+    """Write the traceback to a private file and return its name; None if that fails."""
     import tempfile
 
     try:
         number, path = tempfile.mkstemp(".txt", "rerank-error-")
         with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
             traceback.print_exception(type(error), error, error.__traceback__, file=file)
-    except Exception:  # the disk may be full, too: then the line alone has to do
+    except Exception:  # for example a full disk
         return None
     return path
 
@@ -261,3 +249,19 @@ def _fail(message: str, code: int) -> NoReturn:
         traceback.print_exc()
     remark(f"rerank: {' '.join(message.split())}")
     sys.exit(code)
+
+
+def show_once() -> None:
+    """Show each warning of rerank and of the OpenSearch client once, in one line."""
+    if warnings.showwarning.__name__ == "show_here":
+        return
+    others, shown = warnings.showwarning, set()
+
+    def show_here(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+        if not category.__module__.startswith(("opensearchpy", "rerank.")):
+            others(message, category, *where, **options)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            remark(f"warning: {' '.join(str(message).split())}")
+
+    warnings.showwarning = show_here

@@ -19,58 +19,70 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 
-@click.command("query")
+@click.command("query", cls=options.Command)
 @click.argument("words", nargs=-1, required=True, metavar="TEXT")
-@options.common
-@click.option(
-    "--stack", "stack", metavar="STACK", help="Signals, or a stack file. Default: the stack in use."
+@options.option(
+    "--stack",
+    metavar="STACK",
+    group="Query",
+    help="Signals, weights or a stack file. Default: the active stack.",
 )
-@click.option(
-    "--category", "categories", multiple=True, metavar="C", help="A category of the query; repeatable."
+@options.repeatable(
+    "--category",
+    "categories",
+    metavar="NAME",
+    group="Query",
+    help="Category of the query. Repeatable. Default: inferred from the first candidates.",
 )
-@click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits to show.")
-@click.option("--depth", type=click.IntRange(min=1), help="Candidates to rerank. Default: the stack's.")
-@click.option(
-    "--explain", is_flag=True, help="Show each signal, raw -> normalized -> weighted, and each hit's move."
+@options.option(
+    "--lang", group="Query", rare=True, help="Language of the query, for your own search. Default: unknown."
 )
-@click.option("--timings", is_flag=True, help="Show where the time went.")
-@click.option(
-    "--lexical-text", metavar="TEXT", help="What the lexical signals look for instead, as a translation."
-)
-@click.option(
-    "--lang",
+@options.option(
+    "--lexical-text",
     metavar="TEXT",
-    help="Language of the query: for stacks with weights for each, or a search of your own.",
+    group="Query",
+    rare=True,
+    help="Text for the lexical signals, for example a translation. Default: TEXT.",
 )
-@click.option(
+@options.repeatable(
     "--param",
     "params",
-    multiple=True,
     callback=options.params,
     metavar="NAME=VALUE",
-    help="A further field of the query, for a search of your own: JSON, or text; repeatable.",
+    group="Query",
+    rare=True,
+    help="Value of a slot of your own search, JSON or text. Repeatable.",
+)
+@options.option(
+    "--depth",
+    type=options.Number(1),
+    group="Candidates",
+    help="Number of candidates to rerank. Default: of the stack.",
 )
 @options.first_stage
 @options.retrieve
 @options.filters
 @options.infer
+@options.option(
+    "-k", "count", type=options.Number(1), default=10, group="Output", help="Number of documents to show."
+)
+@options.flag("--explain", group="Output", help="Show the score of each signal and the change of rank.")
+@options.flag("--timings", group="Output", help="Show the time of each step.")
+@options.common
 def command(
     words: tuple[str, ...],
     folder: str,
     as_json: bool,
-    stack: str | None,
     categories: tuple[str, ...],
     count: int,
-    depth: int | None,
     explain: bool,
     timings: bool,
     lexical_text: str | None,
     lang: str | None,
     params: dict[str, Any],
-    first_stage: str | None,
-    retrieve: tuple[str, ...],
     filter: tuple[str, ...],
     infer: bool,
+    **changes: Any,
 ) -> None:
     """Rank documents for TEXT."""
     from rerank.filters import filters_of
@@ -81,56 +93,48 @@ def command(
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
     workspace = Workspace.open(folder)
-    found = _stack(workspace, stack, first_stage, depth, retrieve)
+    stack = _stack(workspace, **changes)
     if params:
-        check_params(params, found)
-    versions, filters = workspace.versions(found), filters_of(filter)
+        check_params(params, stack)
+    versions, filters = workspace.versions(stack), filters_of(filter)
     pipeline = workspace.pipeline(
-        found.signals, retrieve=found.retrieve, infer_categories=infer, versions=versions
+        stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=versions
     )
     query = Query("query", text, categories, lang, params, lexical_text or None)
-    check_categories(pipeline.scorer(found.signals, found.first_stage), query)
-    answer = pipeline.answer(query, found, filters=filters)
+    check_categories(pipeline.scorer(stack.signals, stack.first_stage), query)
+    answer = pipeline.answer(query, stack, filters=filters)
     hits = pipeline.hits(answer, count)
-    if count > found.depth and len(answer.ranking) >= found.depth:
-        reranked = plural(found.depth, "candidate[ is|s are] reranked")
-        output.note(f"{reranked}, so there are no more hits: raise --depth")
-    for line in _remarks(workspace, pipeline, found, answer, versions):
+    if count > stack.depth and len(answer.ranking) >= stack.depth:
+        output.note(f"{plural(stack.depth, 'candidate[ is|s are] reranked')}; for more raise --depth")
+    for line in _remarks(workspace, pipeline, stack, answer, versions):
         output.note(line)
     if as_json:
         seconds = {"seconds": dict(answer.seconds)} if timings else {}
         output.print_json(answer.to_json(hits) | seconds)
         return
-    show(answer, found, hits, explain, filtered=bool(filters))
+    show(answer, stack, hits, explain, filtered=bool(filters))
     if timings:
         click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
 
 
-def _stack(
-    workspace: Workspace,
-    text: str | None,
-    first_stage: str | None,
-    depth: int | None,
-    retrieve: tuple[str, ...],
-) -> Stack:
-    """Return the stack that ranks: the named one or the one in use, as the other options change it."""
+def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **changes: Any) -> Stack:
+    """Return the named stack, or the active stack, with the changes of the other options."""
     from dataclasses import replace
 
-    if text is None:
-        text = first_stage if first_stage in options.LEXICAL else "search" if first_stage else None
-    stack = workspace.stack(text or workspace.default_stack)
+    if stack is None:
+        stack = first_stage if first_stage in options.LEXICAL else "search" if first_stage else None
+    found = workspace.stack(stack or workspace.default_stack)
     search = workspace.first_stage_of(first_stage)[1] if first_stage else None
     if search is not None:
-        stack, first_stage = stack.with_template(search), None
-    changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
-    return replace(stack, **{name: value for name, value in changes.items() if value})
+        found, first_stage = found.with_template(search), None
+    changes["first_stage"] = first_stage
+    return replace(found, **{name: value for name, value in changes.items() if value})
 
 
 def _remarks(
     workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: Answer, versions: dict[str, str]
 ) -> Iterator[str]:
-    """Yield what a user should know about the stack and the features, one line each."""
-
+    """Yield remarks on outdated rankers and missing features."""
     from rerank.stack.parse import retriever_depths
 
     tune = f"`rerank tune --stack {','.join(stack.tuned_for)} --queries QUERIES --qrels QRELS`"
@@ -139,16 +143,16 @@ def _remarks(
         used = f"; it uses {name} {versions[name]}" if name in here else ""
         yield f"{name} was trained again after this stack was tuned{used}; run {tune}"
     for name, count in answer.recomputed.items():
-        yield output.recomputed(count, name)
+        yield plural(count, output.recomputed(name))
     for name in retriever_depths(stack.retrieve):
         if name in pipeline.rankers:
             missing = workspace.engine.prepared(name, pipeline.rankers[name].version)
             if missing:
-                yield output.lacking(missing, name)
+                yield plural(missing, output.lacking(name))
 
 
 def check_categories(scorer: Scorer, query: Query) -> None:
-    """Raise UsageError for categories that no signal knows; it names similar ones."""
+    """Raise UsageError for unknown categories; the message names similar ones."""
     _, unknown = scorer.with_known_categories(query)
     if not unknown:
         return
@@ -160,32 +164,32 @@ def check_categories(scorer: Scorer, query: Query) -> None:
 
 
 def check_params(params: dict[str, Any], stack: Stack) -> None:
-    """Raise UsageError for values that nothing takes."""
+    """Raise UsageError for parameters that the search does not have."""
     from rerank.formats.templates import fields_of
     from rerank.stack.signals import SEARCH
 
     if stack.first_stage != SEARCH:
         raise click.UsageError(
-            f"--param fills slots of a search of your own, but {stack.first_stage} finds the candidates;"
-            " leave it out, or give --first-stage template:FILE"
+            f"--param is for your own search, not for {stack.first_stage}; leave it out, or give"
+            " --first-stage template:FILE"
         )
     known = fields_of(stack.search) if stack.search is not None and stack.search.source else {*params}
     for name in params:
         if name not in known:
-            there = f"has {', '.join(sorted(known))}" if known else "has slots for the words alone"
-            raise click.UsageError(f"--param {name}: {stack.search} {there}; name one of its slots")
+            slots = f"has the slots {', '.join(sorted(known))}" if known else "has no such slots"
+            raise click.UsageError(f"--param {name}: {stack.search} {slots}; leave it out")
 
 
 def show(
     answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool, *, filtered: bool = False
 ) -> None:
-    """Print hits for a person."""
+    """Print documents as a table."""
     if not hits:
-        document = "document that the filters leave" if filtered else "document"
+        document = "document that meets the filters" if filtered else "document"
         click.echo(
             f"no {document} shares a word with this query"
             if len(stack.retrievers) == 1
-            else f"none of {', '.join(stack.retrievers)} finds a {document} for this query"
+            else f"{options.either([*stack.retrievers])} finds no {document} for this query"
         )
         return
     if explain:
@@ -198,7 +202,7 @@ def show(
 
 
 def _show_stack(answer: Answer, stack: Stack) -> None:
-    """Print the weights of the stack, the number of candidates, and the categories of the query."""
+    """Print the weights, the number of candidates, and the categories of the query."""
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
     combiner = answer.stack.combiner
@@ -211,7 +215,7 @@ def _show_stack(answer: Answer, stack: Stack) -> None:
 
 
 def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
-    """Print how far a hit moved, and its score by each signal. several: name the retrievers that found it."""
+    """Print the change of rank and the score of each signal. several: also the retrievers of the document."""
     moved = hit["first_stage_rank"] - hit["rank"]
     way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""

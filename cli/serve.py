@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,99 +14,81 @@ from rerank.errors import NotInstalledError
 from . import options
 
 
-@click.command("serve")
-@options.common
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any that is free."
+def _limit(
+    name: str, default: float, help: str, **more: Any
+) -> Callable[[options.Function], options.Function]:
+    """Declare a rare limit of requests."""
+    more.setdefault("type", options.Number(1))
+    return options.option(name, default=default, group="Limits", rare=True, help=help, **more)
+
+
+_SECONDS = {"type": options.Number(above=0, most=3600, kind=float), "metavar": "SECONDS"}
+
+
+@click.command("serve", cls=options.Command)
+@options.option("--host", default="127.0.0.1", group="Service", help="Address to listen on.")
+@options.option(
+    "--port", type=options.Number(0, 65535), default=8765, group="Service", help="Port; 0: any free port."
 )
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option(
+@options.option("--workers", type=options.Number(1), default=1, group="Service", help="Number of processes.")
+@options.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=options.Number(1),
     default=4,
-    show_default=True,
-    help="Requests that each process scores at the same time.",
+    group="Service",
+    help="Requests that a process scores at the same time.",
 )
-@click.option(
+@options.option(
     "--stack",
     metavar="STACK",
-    help="Of requests that name none: signals, or a stack file. Default: the stack in use.",
+    group="Service",
+    help="Stack of requests that do not name a stack. Default: the active stack.",
 )
-@click.option(
-    "--token-file", metavar="FILE", help="Bearer token that requests must bring; also RERANK_SERVICE_TOKEN."
-)
-@click.option(
+@options.option(
     "--only",
-    metavar="NAMES",
-    help="Serve only these endpoints: rerank, search, rerank_ids, hook; joined by commas.",
+    metavar="NAME,...",
+    group="Service",
+    help="Endpoints: rerank, search, rerank_ids, hook. Default: all.",
 )
-@click.option(
+@options.infer
+@options.option(
+    "--token-file",
+    metavar="FILE",
+    group="Access",
+    help="File with one bearer token per line; every request must send one. Default: RERANK_SERVICE_TOKEN.",
+)
+@options.repeatable(
     "--allow-host",
     "hosts",
-    multiple=True,
     metavar="NAME",
-    help="A name under which a service without a token is asked; addresses and localhost always are.",
+    group="Access",
+    help="Host name of a service without a token. Repeatable. Default: localhost and addresses.",
 )
-@click.option("--insecure", is_flag=True, help="Listen where others can reach it without a token.")
-@click.option(
-    "--max-body",
-    type=click.IntRange(min=1),
-    default=16 * 2**20,
-    show_default=True,
-    metavar="BYTES",
-    help="Longest body of a request.",
-)
-@click.option(
+@options.flag("--insecure", group="Access", help="Allow other machines to connect without a token.")
+@options.flag("--log-queries", group="Access", help="Write the words of queries to the log.")
+@_limit("--max-body", 16 * 2**20, "Largest body of a request, in bytes.")
+@_limit(
     "--max-candidates",
-    type=click.IntRange(1, 100_000),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="Most documents, hits or depth of a request.",
+    1000,
+    "Most documents of a request, and the largest depth.",
+    type=options.Number(1, 100_000),
 )
-@click.option(
+@_limit(
     "--max-encoded",
-    type=click.IntRange(min=0),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Documents without stored features that one search of the hook encodes; others keep their place.",
+    4,
+    "Most documents without stored features that a search of the hook encodes.",
+    type=options.Number(0),
 )
-@click.option(
-    "--max-requests",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    metavar="N",
-    help="Most requests that each process has in hand.",
-)
-@click.option(
-    "--deadline",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest time to an answer.",
-)
-@click.option(
+@_limit("--max-requests", 64, "Most requests that a process accepts at the same time.")
+@_limit("--max-connections", 1024, "Most connections of a process.")
+@_limit("--deadline", 10.0, "Time limit for an answer.", **_SECONDS)
+@_limit(
     "--request-timeout",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest time for a request's headers to come, for its body, and for its answer to be taken.",
+    10.0,
+    "Time limit for receiving the headers, receiving the body, and sending the answer.",
+    **_SECONDS,
 )
-@click.option(
-    "--max-connections",
-    type=click.IntRange(min=1),
-    default=1024,
-    show_default=True,
-    metavar="N",
-    help="Most connections of each process.",
-)
-@click.option("--log-queries", is_flag=True, help="Write the words of queries to the log.")
-@options.infer
+@options.common
 def command(
     folder: str,
     as_json: bool,
@@ -115,9 +98,9 @@ def command(
     only: str | None,
     **given: Any,
 ) -> None:
-    """Answer over HTTP until ctrl-C or SIGTERM.
+    """Run the HTTP service until Ctrl-C or SIGTERM.
 
-    Newly trained rankers and tuned stacks are loaded within seconds; SIGHUP loads them at once.
+    New rankers and stacks are loaded within seconds. SIGHUP loads them immediately.
     """
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores

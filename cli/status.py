@@ -1,4 +1,4 @@
-"""``rerank status``: what a workspace holds."""
+"""``rerank status``: the contents of a workspace."""
 
 from __future__ import annotations
 
@@ -10,60 +10,57 @@ import click
 from rerank.text import plural
 
 from . import options, output, stack
-from .hints import suggested
+from .output import suggested
 
 if TYPE_CHECKING:
+    from rerank.workflows.status import StatusReport
     from rerank.workspace import Workspace
 
 RELEASES = 4
-"""Versions of the stacks that are shown."""
+"""Number of versions to show."""
 
 
-@click.command("status")
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Compare all files with their checksums instead; exit code 1 if one is corrupted.",
-)
+@click.command("status", cls=options.Command)
+@options.flag("--verify", help="Check all files for corruption. Exit code 1 if a file is corrupted.")
 @options.common
 def command(folder: str, as_json: bool, verify: bool) -> None:
-    """Show a workspace's documents, rankers and stacks, and what was interrupted."""
+    """Show documents, rankers, stacks and interrupted work of a workspace."""
     from rerank.workflows.status import status
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
     if verify:
         _verify(workspace, as_json)
-        return
-    found = status(workspace)
-    if as_json:
-        output.print_json(found)
-        return
-    documents = plural(found.documents, "document[|s]")
-    click.echo(f"{documents} ({found.lang or 'no one language'}) in {found.place}")
-    for left in found.unfinished:
-        how = f"{left.done} of {left.of} {left.unit}s" if left.done else "its starts are tried"
-        called = ["--as", left.name] if left.name != left.variant else []
+    else:
+        output.result(status(workspace), as_json, lambda report: _show(report, workspace.default_stack))
+
+
+def _show(report: StatusReport, default: str) -> None:
+    documents = plural(report.documents, "document[|s]")
+    click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.place}")
+    for left in report.unfinished:
+        step = f"{left.done} of {left.of} {left.unit}s" if left.done else "before the first step"
+        name = ["--as", left.name] if left.name != left.variant else []
         click.echo(
-            f"training of {left.name} was interrupted ({how}): {suggested('train', left.variant, *called)},"
-            " with the options it had, goes on; --restart drops it"
+            f"training of {left.name} was interrupted ({step}): {suggested('train', left.variant, *name)},"
+            " with the same options, continues it; --restart discards it"
         )
-    for ranker in found.rankers:
+    for ranker in report.rankers:
         if ranker.error:
             click.echo(f"ranker {ranker.name}: {ranker.error}")
             continue
-        lacking = ranker.missing_features
         state = "features stored"
-        if lacking:
-            state = f"{plural(lacking, 'feature[|s]')} missing: run {suggested('encode')}"
-        older = f"; stacks need {', '.join(ranker.older)}, too" if ranker.older else ""
+        if ranker.missing_features:
+            missing = plural(ranker.missing_features, "feature[|s]")
+            state = f"{missing} missing: run {suggested('encode')}"
+        older = f"; stacks also use {', '.join(ranker.older)}" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
-    stack.show(found.stacks, found.releases, RELEASES)
-    if len(found.releases) > RELEASES:
-        older = plural(len(found.releases) - RELEASES, "older version[|s]")
+    stack.show(report.stacks, report.releases, RELEASES)
+    if len(report.releases) > RELEASES:
+        older = plural(len(report.releases) - RELEASES, "older version[|s]")
         click.echo(f"{older}: {suggested('stack', 'list')}")
-    if found.rankers and not found.releases:
-        click.echo(f"in use: {workspace.default_stack} alone")
+    if report.rankers and not report.releases:
+        click.echo(f"active: {default}")
 
 
 def _verify(workspace: Workspace, as_json: bool) -> None:

@@ -1,15 +1,13 @@
-"""``rerank train``: judged queries, pairs of texts or links -> fitted rankers."""
+"""``rerank train``: judged queries, pairs or links -> rankers."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.rankers.registry import Family, Source, families, families_of
+from rerank.rankers.registry import Source, families, families_of
 from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
@@ -18,127 +16,165 @@ if TYPE_CHECKING:
     from rerank.workflows.train import FittedReport, TrainReport
     from rerank.workspace import Workspace
 
-_JUDGED: tuple[Source, ...] = ("judgments",)
-_INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
-    (_JUDGED, click.option("--queries", metavar="FILE", help="Queries, JSON lines (plain or .gz).")),
-    (_JUDGED, click.option("--qrels", metavar="FILE", help="Judgments to train on, BEIR or TREC.")),
-    (
-        _JUDGED,
-        click.option(
-            "--dev-qrels",
-            metavar="FILE",
-            help="Judgments that stop the training. Default: a tenth held out.",
-        ),
-    ),
-    (
-        ("pairs", "labeled pairs"),
-        click.option(
-            "--pairs",
-            metavar="FILE",
-            help="Texts that belong together (JSON lines), beside the judgments or instead; for concept,"
-            " labeled pairs of documents (TSV).",
-        ),
-    ),
-    (
-        ("labeled pairs",),
-        click.option(
-            "--dev-pairs",
-            metavar="FILE",
-            help="Labeled pairs that concept is measured by. Default: none, the last step is kept.",
-        ),
-    ),
-    (
-        _JUDGED,
-        click.option(
-            "--query-text", metavar="FILE", help="More text in the queries' language, for word vectors."
-        ),
-    ),
-    (
-        _JUDGED,
-        click.option(
-            "--query-categories", metavar="FILE", help="The queries' own category graph, if they have one."
-        ),
-    ),
-    (_JUDGED, options.first_stage_of_training),
-    (_JUDGED, options.ignore_categories),
-    (_JUDGED, options.infer),
-    (_JUDGED, options.conflicts),
+
+class _Train(config_options.SettingsCommand):
+    """The command has the settings of the families that its arguments name."""
+
+    def chosen(self, args: list[str]) -> tuple[str, ...]:
+        """Return the families of the rankers among the arguments; a family counts by its own name too."""
+        named = {*args}
+        return tuple(name for name in self.families if named & {name, *families()[name].rankers})
+
+
+_FAMILIES = {one.name: one.options_class() for one in families().values() if one.fitter}
+_PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in config.presets)
+
+
+@click.command("train", cls=_Train, families=_FAMILIES)
+@click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
+@options.option("--queries", metavar="FILE", group="Input", help="Queries, JSON lines.")
+@options.option("--qrels", metavar="FILE", group="Input", help="Judgments to train on, BEIR or TREC.")
+@options.option(
+    "--dev-qrels",
+    metavar="FILE",
+    group="Input",
+    help="Judgments for early stopping. Default: a tenth of the judged queries.",
 )
-"""What rankers learn from -> the options that say where it is."""
+@options.option(
+    "--text-pairs",
+    metavar="FILE",
+    group="Input",
+    help="Pairs of a query and a document for projections, JSON lines. Default: none.",
+)
+@options.option(
+    "--labeled-pairs",
+    metavar="FILE",
+    group="Input",
+    help="Pairs of documents with labels for concept, TSV. Default: none.",
+)
+@options.option(
+    "--dev-pairs",
+    metavar="FILE",
+    group="Input",
+    help="Labeled pairs for early stopping of concept. Default: none, the last step is kept.",
+)
+@options.option(
+    "--query-text",
+    metavar="FILE",
+    group="Input",
+    rare=True,
+    help="Texts in the language of the queries, for word vectors. Default: the train queries.",
+)
+@options.option(
+    "--query-categories",
+    metavar="FILE",
+    group="Input",
+    rare=True,
+    help="Category graph of the queries. Default: the graph of the documents.",
+)
+@options.first_stage_of_training
+@options.ignore_categories
+@options.infer
+@options.conflicts
+@options.option(
+    "--preset",
+    metavar="NAME",
+    group="Training",
+    help=f"Settings to start from: {', '.join(_PRESETS)}. Default: default.",
+)
+@options.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    group="Training",
+    help="Settings in TOML, for all families or in a table for each. Default: none.",
+)
+@options.option(
+    "--as", "as_name", metavar="NAME", group="Training", help="Name of the trained ranker. Default: RANKER."
+)
+@options.flag("--restart", group="Training", help="Discard an interrupted training.")
+@options.common
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    rankers: tuple[str, ...],
+    folder: str,
+    as_json: bool,
+    file: str | None,
+    **values: Any,
+) -> None:
+    """Train RANKER..., use them from now on, and compute the features of the documents.
 
+    RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense or
+    concept. `rerank train RANKER --help` also lists the settings of its family.
 
-def _function(trained: list[Family], run: Any) -> Any:
-    """Add the inputs of trainings of families to a function."""
-    sources = {source for family in trained for source in family.learns_from}
-    for of, option in reversed(_INPUTS):
-        if sources & {*of}:
-            run = option(run)
-    if any(family.resumes for family in trained):
-        run = click.option("--restart", is_flag=True, help="Discard interrupted trainings.")(run)
-    name = click.option(
-        "--as", "as_name", metavar="NAME", help="A name of its own for the one ranker that is trained."
-    )
-    return options.common(name(run))
-
-
-def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | None, **values: Any) -> None:
+    dense learns from links between documents, concept from labeled pairs, the others from judged queries.
+    Projections can also learn from text pairs. Ctrl-C ends the current training and keeps its best epoch.
+    The same command resumes an interrupted training of a CNN ranker, dense or concept.
+    """
     from rerank.workflows.train import train
     from rerank.workspace import Workspace
 
-    config = config_options.given(values)
+    assert isinstance(context.command, _Train)
     sources = {source for family in families_of(rankers).values() for source in family.learns_from}
     _check(values, sources)
+    config = context.command.given(values, file)
     workspace = Workspace.open(folder)
     report = train(
         workspace,
         rankers,
         config=config,
-        preset=values.get("preset"),
-        as_name=as_name,
-        restart=values.get("restart", False),
-        first_stage=values.get("first_stage"),
-        infer=values.get("infer", True),
+        preset=values["preset"],
+        as_name=values["as_name"],
+        restart=values["restart"],
+        first_stage=values["first_stage"],
+        infer=values["infer"],
         progress=output.Bar(quiet=as_json),
         **_judged(values),
-        **_pairs(values, sources, workspace),
+        **_pairs(values, workspace),
     )
-    if as_json:
-        output.print_json(report)
-    else:
-        _show(report)
+    output.result(report, as_json, _show)
     if any(fitted.interrupted for fitted in report.rankers):
-        output.note("`rerank encode` stores the document sides")
+        output.note("`rerank encode` computes the features of the documents")
         left = [name for name in rankers if name not in {fitted.variant for fitted in report.rankers}]
         if left:
-            were = "was" if len(left) == 1 else "were"
-            output.note(f"{' and '.join(left)} {were} not reached: train again")
+            output.note(f"not trained: {', '.join(left)}; train again")
         sys.exit(INTERRUPTED)
 
 
+_NEEDS: dict[str, Source] = {
+    **dict.fromkeys(("queries", "qrels", "dev_qrels"), "judgments"),
+    "text_pairs": "pairs",
+    "labeled_pairs": "labeled pairs",
+    "dev_pairs": "labeled pairs",
+}
+"""An input -> the source that a ranker must learn from."""
+
+
 def _check(values: dict[str, Any], sources: set[Source]) -> None:
-    """Raise UsageError for inputs that do not fit together."""
-    queries, qrels = values.get("queries"), values.get("qrels")
-    if bool(queries) != bool(qrels) or (values.get("dev_qrels") and not qrels):
-        raise click.UsageError("give --queries and --qrels, or --pairs, or both")
-    if values.get("dev_pairs") and "labeled pairs" not in sources:
-        raise click.UsageError("--dev-pairs is for concept only; leave it out")
-    if values.get("pairs") and {"labeled pairs", "pairs"} <= sources:
-        raise click.UsageError(
-            "concept learns from labeled pairs, the projections from texts that belong together; train them"
-            " one after the other"
-        )
+    """Raise UsageError for inputs that no ranker reads, and for incomplete inputs."""
+    for name, source in _NEEDS.items():
+        if values[name] and source not in sources:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option}: these rankers learn from {options.either(sorted(sources))}")
+    queries, qrels = values["queries"], values["qrels"]
+    if bool(queries) != bool(qrels) or (values["dev_qrels"] and not qrels):
+        raise click.UsageError("--queries and --qrels belong together; give both")
 
 
 def _judged(values: dict[str, Any]) -> dict[str, Any]:
-    """Read the judged queries, and what else is known of the queries."""
+    """Read the judged queries, and the texts and categories of queries."""
+    import dataclasses
+
     from rerank.formats import read_categories, read_corpus, read_qrels, read_queries
     from rerank.records import Query
 
     queries, qrels, dev, text, edges = (
-        values.get(name) for name in ("queries", "qrels", "dev_qrels", "query_text", "query_categories")
+        values[name] for name in ("queries", "qrels", "dev_qrels", "query_text", "query_categories")
     )
     asked = read_queries(queries) if queries else []
-    if values.get("ignore_categories"):
+    if values["ignore_categories"]:
         asked = [dataclasses.replace(query, categories=()) for query in asked]
     return {
         "queries": asked,
@@ -149,23 +185,19 @@ def _judged(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pairs(values: dict[str, Any], sources: set[Source], workspace: Workspace) -> dict[str, Any]:
-    """Read the pairs: of texts, or of documents with labels."""
+def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
+    """Read the pairs of texts and the labeled pairs."""
     from rerank.formats import read_labeled_pairs, read_pairs
 
-    pairs, dev = values.get("pairs"), values.get("dev_pairs")
-    if "labeled pairs" not in sources:
-        return {"pairs": read_pairs(pairs)} if pairs else {}
-    files = {"labeled": pairs, "dev_labeled": dev}
-    return {
-        name: read_labeled_pairs(file, workspace.engine.contains, remark=output.note)
-        for name, file in files.items()
-        if file
-    }
+    read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
+    for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
+        if file:
+            read[name] = read_labeled_pairs(file, workspace.engine.contains, remark=output.note)
+    return read
 
 
 def _show(report: TrainReport) -> None:
-    """Print what was learned from, and the rankers."""
+    """Print the training data and the rankers."""
     if report.train_queries:
         held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
         train = plural(report.train_queries, "train quer[y|ies]")
@@ -190,10 +222,10 @@ def _show(report: TrainReport) -> None:
 
 
 def _described(fitted: FittedReport) -> str:
-    """Describe which state of a ranker is kept, and its measure."""
+    """Describe the kept state of a ranker, and its measure."""
     text = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
     if fitted.interrupted:
-        text = f"interrupted, {text if fitted.epoch else 'what it started from is kept'}"
+        text = f"interrupted, {text if fitted.epoch else 'the start is kept'}"
     if fitted.dev is not None:
         text += f"; {fitted.measure} {fitted.dev:.4f}"
         if fitted.baseline is not None:
@@ -202,7 +234,7 @@ def _described(fitted: FittedReport) -> str:
 
 
 def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
-    """A table of what was measured, a row each time."""
+    """Return a table with one row for each measurement."""
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in ("step", "share")]
     cells = [
         [
@@ -220,71 +252,3 @@ def _state(step: int, share: float) -> str:
     if not step:
         return "untrained"
     return f"{step}" if share == 1 else f"{share:.2f} of the way to {step}"
-
-
-def _of_a_family(family: Family) -> click.Command:
-    """Make ``rerank train FAMILY``."""
-    one = len(family.rankers) == 1
-
-    def run(rankers: tuple[str, ...] = family.rankers, **values: Any) -> None:
-        for name in rankers:
-            if name not in family.rankers:
-                raise click.UsageError(f"{name!r} is no ranker of {family.name}: {', '.join(family.rankers)}")
-        _run(rankers, **values)
-
-    run = _function([family], run)
-    if not one:
-        run = _RANKERS(run)
-    names = f"{', '.join(family.rankers[:-1])} or {family.rankers[-1]}"
-    which = family.rankers[0] if one else f"RANKER... ({names})"
-    made = click.command(
-        family.name,
-        cls=config_options.Command,
-        families={family.name: family.options_class()},
-        help=f"Train {which} on {' or '.join(family.learns_from)}, and store the document sides.",
-    )(run)
-    return made
-
-
-class _Train(config_options.Command, click.Group):
-    """The rankers of all families, and a subcommand for each family."""
-
-    allow_interspersed_args = True
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Take ``cnn text meta`` for the subcommand, and ``text lsi`` or ``dense text`` for rankers."""
-        named = list(takewhile(lambda one: not one.startswith("-"), args))
-        family = families().get(named[0]) if named else None
-        if family is None or family.name not in self.commands or not {*named[1:]} <= {*family.rankers}:
-            return super().make_context(info_name, args, parent, **extra)
-        return self.commands[family.name].make_context(
-            f"{info_name} {family.name}", args[1:], parent, **extra
-        )
-
-
-def _every(rankers: tuple[str, ...], **values: Any) -> None:
-    """Train RANKER... and store the document sides.
-
-    RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), dense or concept. All
-    learn from judged queries but dense, which learns from the documents' links, and concept, which learns
-    from labeled pairs. `rerank train FAMILY --help` shows all settings of a family.
-
-    Ctrl-C ends the ranker that is being trained and keeps its best epoch so far. The same command resumes an
-    interrupted training of a CNN ranker, dense or concept.
-    """
-    _run(rankers, **values)
-
-
-_ALL = [one for one in families().values() if one.fitter]
-_RANKERS = click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
-command = click.command(
-    "train",
-    cls=_Train,
-    families={family.name: family.options_class() for family in _ALL},
-    invoke_without_command=True,
-    subcommand_metavar="",
-)(_RANKERS(_function(_ALL, _every)))
-for _family in _ALL:
-    command.add_command(_of_a_family(_family))

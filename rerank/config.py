@@ -1,6 +1,6 @@
 """Options as msgspec Structs: the one place for the name, type, range, default and help of each option.
 
-The command line, ``--set``, ``--config`` files, the documentation and the library read them from here.
+The command line, ``--config`` files, the documentation and the library read them from here.
 
 >>> class Config(Options, frozen=True):
 ...     epochs: Annotated[Count, option("Maximum number of epochs.", common=True)] = 8

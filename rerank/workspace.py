@@ -260,7 +260,7 @@ class Workspace:
         if engine_class(engine, where).place_of(settings, where) != here:
             raise UsageError(
                 f"{self.folder}: keeps its documents in {here or 'this folder'}; leave"
-                f" --engine, --url and --index out, edit"
+                f" --url, --index and --profile out, edit"
                 f" {self.folder / 'rerank.toml'}, or choose another workspace with"
                 f" -w"
             )

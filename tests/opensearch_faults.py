@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import secrets
 import subprocess
@@ -39,8 +40,9 @@ def name(node: Node) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the person who runs the tests."""
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the credentials and profiles of the user."""
+    monkeypatch.setenv("RERANK_PROFILES", str(tmp_path / "profiles.toml"))
     for variable in ("PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE"):
         monkeypatch.delenv(f"RERANK_OPENSEARCH_{variable}", raising=False)
     for variable in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
@@ -81,6 +83,16 @@ def many(tmp_path: Path) -> Path:
 
 def at(url: str, name: str) -> tuple[str, ...]:
     return ("--url", url, "--index", name, "--replicas", "0")
+
+
+def profile(**settings: object) -> tuple[str, ...]:
+    """Write a profile with connection settings; return the options that use it."""
+    lines = [
+        f"{name} = {json.dumps(value if isinstance(value, int) else str(value))}\n"
+        for name, value in settings.items()
+    ]
+    Path(os.environ["RERANK_PROFILES"]).write_text("".join(["[test]\n", *lines]), "utf-8")
+    return ("--profile", "test")
 
 
 def indices(node: Node, name: str) -> dict[str, Any]:

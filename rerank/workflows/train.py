@@ -172,7 +172,7 @@ def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bo
     for variant, family in makers.items():
         if "labeled pairs" in family.learns_from and not given["labeled pairs"]:
             raise UsageError(
-                f"{variant} is trained on labeled pairs; give {option_name('pairs')}, and"
+                f"{variant} is trained on labeled pairs; give --labeled-pairs, and"
                 f" {option_name('dev_pairs')} to measure by"
             )
         if not any(given[source] for source in family.learns_from):
@@ -180,7 +180,7 @@ def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bo
             raise UsageError(
                 f"{variant} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
                 f" {option_name('queries')} and {option_name('qrels')}"
-                + (f", or {option_name('pairs')}" if pairs_too else "")
+                + (", or --text-pairs" if pairs_too else "")
             )
     read = {source for family in makers.values() for source in family.learns_from}
     settings: dict[Source, str] = {"judgments": "qrels", "pairs": "pairs", "labeled pairs": "labeled"}

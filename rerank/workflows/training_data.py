@@ -130,7 +130,7 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(
-            f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --pairs or"
+            f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --text-pairs or"
             f" --queries and --qrels"
         )
     collection = Collection(workspace, progress)

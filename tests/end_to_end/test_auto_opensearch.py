@@ -51,4 +51,3 @@ def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monke
     hits = run("query", "how do cells divide", "-w", tmp_path / "ws", "--json").json["hits"]
     assert hits
     assert node.request("GET", f"/{index}/_count")["count"] == 200
-    assert run("report", "-w", tmp_path / "ws", "--out", tmp_path / "page.html").code == 0

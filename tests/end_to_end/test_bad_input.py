@@ -317,7 +317,7 @@ def test_pairs_that_are_none(run, workspace, tmp_path, content, what):
     if content is not None:
         file.write_text(content)
     old = state(run, workspace)
-    run("train", "s2net", "--pairs", file, "-w", workspace).fails(1, what, str(file))
+    run("train", "s2net", "--text-pairs", file, "-w", workspace).fails(1, what, str(file))
     assert state(run, workspace) == old
 
 
@@ -334,9 +334,11 @@ def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
         ([("cells", document)] * 20, "all training pairs have the same document"),
     ):
         file.write_text("\n".join(json.dumps({"query": query, "document": text}) for query, text in pairs))
-        plainly = ("--init", "random", "--letters", 0, "--pairs", file, "-w", workspace)
+        plainly = ("--init", "random", "--letters", 0, "--text-pairs", file, "-w", workspace)
         run("train", "s2net", *plainly).fails(1, what)
-    run("train", "text", "--pairs", file, "-w", workspace).fails(2, "text is trained on judged queries")
+    run("train", "text", "--text-pairs", file, "-w", workspace).fails(
+        2, "--text-pairs: these rankers learn from judgments"
+    )
     assert state(run, workspace) == old
 
 
@@ -364,15 +366,22 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["query", "cells", "--stack", "tfidf,s2nt", "-w", trained], "did you mean s2net?"),
         (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
         (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is not a signal with a weight"),
-        (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
-        (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is none of"),
+        (["query", "cells", "-k", 0, "-w", trained], "-k must be at least 1, not 0"),
+        (["query", "cells", "--first-stage", "splade", "-w", trained], "--first-stage must be tfidf, bm25"),
         (["query", "-w", trained], "missing TEXT"),
-        (["query", "cells", "--nonsense"], "No such option"),
+        (["query", "cells", "--nonsense"], "there is no option --nonsense"),
+        (["query", "cells", "--depth"], "--depth needs a value"),
+        (["query", "cells", "--explain=3"], "--explain takes no value"),
+        (["query", "cells", "--depth", "few"], "--depth must be a whole number, not 'few'"),
+        (["ingest", "x", "--format", "csv"], "--format must be jsonl or jats, not 'csv'"),
+        (["status", "x"], "unexpected arguments x"),
+        (["stack", "used"], "there is no command 'used'"),
+        (["evaluate", "--overlap", *files], "use --category-overlap"),
         (["tune", "-w", trained], "missing --stack, --queries and --qrels"),
         (["tune", "--stack", "text", "--qrels", "x", "-w", trained], "missing --queries"),
         (["evaluate", "--depth", 3, *files], "--protocol retrieved:N"),
-        (["report", "--depth", 3, "-w", trained], "--protocol retrieved:N"),
-        (["report", "--template", "x", "-w", trained], "--first-stage template:FILE"),
+        (["report", "-w", trained], "did you mean evaluate --report?"),
+        (["promote", "-w", trained], "did you mean stack promote?"),
         (["nonsense"], "no command 'nonsense'"),
         (["ingest", "-w", trained], "nothing to do"),
         (["train", "bm25", *files], "'bm25' cannot be trained; choose from text, meta, joint"),
@@ -380,29 +389,28 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["train", "text", "--epochs", 0, *files], "--epochs takes a whole number, 1 or more, not '0'"),
         (
             ["train", "text", "--queries", small.queries, "-w", trained],
-            "give --queries and --qrels, or --pairs",
+            "--queries and --qrels belong together",
         ),
-        (["train", "s2net", "-w", trained], "give --queries and --qrels, or --pairs"),
+        (["train", "s2net", "-w", trained], "give --queries and --qrels, or --text-pairs"),
         (["train", "s2net", "--dim", "many", *files], "--dim takes a whole number, 1 or more, not 'many'"),
         (["train", "s2net", "--init", "best", *files], "--init 'best' is none of auto, random, cllsi"),
-        (["train", "s2net", "--set", "beta=-1", *files], "--set beta=VALUE takes a number, 0 or more, not"),
-        (["train", "s2net", "--set", "negatives=1", *files], "--negatives takes a whole number, 2 or more"),
-        (["train", "projection", "s2net", "--set", "negatives=1", *files], "--set negatives=VALUE takes"),
+        (["train", "s2net", "--beta", "-1", *files], "--beta takes a number, 0 or more, not"),
+        (["train", "s2net", "--negatives", "1", *files], "--negatives takes a whole number, 2 or more"),
         (["train", "s2net", "--preset", "paper", *files], "--preset 'paper' is none of s2net"),
-        (["train", "s2net", "--sampling", "random", *files], "--sampling has no effect with s2net; it is a"),
+        (["train", "s2net", "--sampling", "random", *files], "there is no option --sampling"),
         (
             ["train", "lsi", "--init", "random", *files],
             "--init has no effect with lsi; it is a setting of s2net",
         ),
         (
-            ["train", "s2net", "--set", "judged=0", "--set", "hard=3", *files],
-            "has no effect with --set judged=0",
+            ["train", "s2net", "--judged", "0", "--hard", "3", *files],
+            "has no effect with --judged 0",
         ),
-        (["train", "text", "--set", "hidden=9", *files], "--hidden has no effect with --head cosine"),
-        (["train", "text", "--set", "epoch=9", *files], "there is no setting 'epoch'; did you mean epochs?"),
-        (["train", "text", "--set", "epochs", *files], "--set 'epochs' is not NAME=VALUE"),
-        (["train", "projection", "text", *files], "'projection' cannot be trained; choose from text"),
-        (["train", "dense", "--qrels", small.dev, "-w", trained], "No such option"),
+        (["train", "text", "--hidden", "9", *files], "--hidden has no effect with --head cosine"),
+        (["train", "text", "--epoch", "9", *files], "there is no option --epoch; did you mean --epoch"),
+        (["train", "text", "--set", "epochs=9", *files], "there is no option --set; use"),
+        (["train", "projection", *files], "'projection' cannot be trained; choose from text"),
+        (["train", "dense", "--qrels", small.dev, "-w", trained], "--qrels: these rankers learn from links"),
         (["train", "text", "--as", "tfidf", *files], "tfidf is a first stage"),
         (
             ["train", "text", "--as", "s2net", *files],

@@ -104,7 +104,7 @@ def test_what_works_without_the_extras(base, workspace, small, spawn, tmp_path):
     done.fails(1, "needs ir_measures", "rerank-stack[train]")
     spawn("serve", *where, env=base).fails(1, "the service needs ", "`pip install 'rerank-stack[service]'`")
     nobody = ("--url", "http://127.0.0.1:9", "--index", "x", "-w", tmp_path / "none")
-    spawn("attach", *nobody, "--field", "text=t", env=base).fails(1, "http://127.0.0.1:9")
+    spawn("attach", *nobody, "text=t", env=base).fails(1, "http://127.0.0.1:9")
 
 
 def test_extras_are_what_messages_say_they_are():

@@ -80,7 +80,7 @@ def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain)
     (plain.parent / "ids.txt").write_text(f"{changed[3]['_id']}\n\n{changed[4]['_id']}\nnobody\n")
     done = run("ingest", "--delete-from", plain.parent / "ids.txt", "-w", plain)
     assert "2 deleted: 20 documents" in done.out
-    assert "1 id to delete is not there: nobody" in done.err
+    assert "1 id to delete is unknown: nobody" in done.err
 
 
 def test_one_call_may_add_and_delete(write_lines, run, small, plain):
@@ -129,7 +129,7 @@ def test_languages_with_a_region_and_names_that_are_no_codes(run, write_lines, t
     ]
     done = run("ingest", write_lines(tmp_path / "en.jsonl", documents), "-w", tmp_path / "en")
     assert "(en)" in done.out
-    assert done.err == "3 documents have the same text as another one of this ingest\n"
+    assert "3 documents have the same text" in done.err
     assert run("ingest", tmp_path / "en.jsonl", "--lang", "en-US", "-w", tmp_path / "en").code == 0
     documents = [{**document, "lang": "English"} for document in documents]
     done = run("ingest", write_lines(tmp_path / "names.jsonl", documents), "-w", tmp_path / "names")
@@ -177,7 +177,7 @@ def test_train_reports_in_json(run, small, workspace):
     # The stack was tuned with the meta ranker before this one.
     answer = run("query", "cells", "--stack", STACK, "-w", workspace)
     assert "meta was trained again after this stack was tuned; it uses meta " in answer.err
-    assert "tuned before meta was trained again" in run("status", "-w", workspace).out
+    assert "outdated: meta" in run("status", "-w", workspace).out
 
 
 @pytest.mark.slow
@@ -198,10 +198,10 @@ def test_ctrl_c_keeps_the_best_epoch_and_says_so(forks, run, small, plain):
     assert re.search(r"^interrupted: kept epoch \d+ of text, the best so far$", err, re.M), err
     assert re.search(r"^text [0-9a-f]+: interrupted, epoch \d+ of \d+ kept;", out, re.M), out
     assert "joint" not in out
-    assert "joint was not reached: train again" in err
+    assert "not trained: joint" in err
     (ranker,) = run("status", "-w", plain, "--json").json["rankers"]
     assert (ranker["name"], ranker["missing_features"]) == ("text", len(small.documents))
-    assert f"`rerank encode -w {plain}` stores the document sides" in err
+    assert f"`rerank encode -w {plain}`" in err
     assert run("encode", "-w", plain).code == 0
     assert (
         run("query", "cells", "--stack", "tfidf*0.5+text*0.5", "-w", plain, "--json").json["recomputed"] == {}
@@ -220,14 +220,14 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
         "min-max",
         "z-score",
         "signal by signal",
-        "how flat the optimum is",
+        "near-optimal settings",
     ):
         assert part in done.out
     path = workspace / "stacks" / "meta,tfidf.json"
     assert f"written to {path}" in done.out.splitlines()
-    in_use = f"in use is meta,text,tfidf; `rerank stack use meta,tfidf -w {workspace}` changes that"
+    in_use = f"active is meta,text,tfidf; `rerank stack use meta,tfidf -w {workspace}` changes this"
     assert done.out.splitlines()[-1] == in_use
-    assert run("stack", "use", path, "-w", workspace).out.startswith("in use: ")
+    assert run("stack", "use", path, "-w", workspace).out.startswith("active: ")
     stacks = run("stack", "list", "-w", workspace, "--json").json["stacks"]
     assert {Path(one["file"]).stem: one["in_use"] for one in stacks}["meta,tfidf"]
     run("stack", "use", "meta,text,tfidf", "-w", workspace)
@@ -396,7 +396,7 @@ def test_filters_everywhere(run, write_lines, tmp_path):
     stack = run("tune", "--stack", "tfidf,bm25", *judged, *here, "--json").json
     assert stack["tuned"]["filters"] == ["year>=2020", "tags=b"]
     none = run("query", "fox", "--stack", "bm25", *here).out
-    assert none == "no document that the filters leave shares a word with this query\n"
+    assert "meets the filters" in none
 
 
 @pytest.mark.parametrize(
@@ -577,7 +577,7 @@ def test_evaluate_for_people(run, small, trained):
     assert [re.split(r"\s{2,}", line)[0] for line in lines[3:5]] == ["tfidf", STACK]
     assert "nDCG@5" in lines[1]
     assert "nDCG grade 1 only" in lines[1]
-    assert "share of a relevant document's categories that its query has" in done.out
+    assert "share of the categories" in done.out
     assert "queries without categories got them from their first candidates" in done.err
 
 

@@ -75,8 +75,8 @@ def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("--strategy", "sentence", "--set", "positives=levels"), 2, ("--strategy", "no effect")),
-        ((*COCITED, "--set", "hard=6"), 2, ("hard=VALUE takes", "0 to 5")),
+        (("--strategy", "sentence", "--positives", "levels"), 2, ("--strategy", "no effect")),
+        ((*COCITED, "--hard", "6"), 2, ("--hard takes", "0 to 5")),
         (("--objective", "cocitation", "--strategy", "words"), 2, ("--strategy takes sentence",)),
         ((*COCITED, "--structure-from", "links"), 2, ("reads citations", "--structure-from cocitation")),
     ],

@@ -61,15 +61,15 @@ def options(tiny, *more):
         12,
         "--rate",
         0.002,
-        "--set",
-        "queue=8",
+        "--queue",
+        "8",
         *more,
     )
 
 
 def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     folder, train, dev = labeled
-    command = ("train", "concept", "--pairs", train, "--dev-pairs", dev)
+    command = ("train", "concept", "--labeled-pairs", train, "--dev-pairs", dev)
     done = run(*command, *options(tiny, "--steps", 30), "-w", folder)
     assert done.code == 0, done
     assert "40 related and 150 unrelated pairs of 20 documents to learn from; 4 components" in done.out
@@ -107,7 +107,7 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
 
 def test_relatedness_is_what_the_scorer_computes(run, labeled, tiny):
     folder, train, _ = labeled
-    done = run("train", "concept", "--pairs", train, *options(tiny, "--steps", 4), "-w", folder)
+    done = run("train", "concept", "--labeled-pairs", train, *options(tiny, "--steps", 4), "-w", folder)
     assert done.code == 0, done
     assert "the last step is kept" in done.err
     ranker = Workspace.open(folder).ranker("concept")
@@ -135,8 +135,8 @@ def test_relatedness_is_what_the_scorer_computes(run, labeled, tiny):
 def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change, message):
     folder, _, dev = labeled
     file = written(tmp_path / "bad.tsv", change)
-    settings = ("--model", tiny, "--passage-tokens", 16, "--set", "queue=2", "--steps", 2)
-    done = run("train", "concept", "--pairs", file, "--dev-pairs", dev, *settings, "-w", folder)
+    settings = ("--model", tiny, "--passage-tokens", 16, "--queue", "2", "--steps", 2)
+    done = run("train", "concept", "--labeled-pairs", file, "--dev-pairs", dev, *settings, "-w", folder)
     assert done.code == 1, done
     assert message in done.err.splitlines()[-1]
     assert not list(Path(folder).glob("rankers/*concept*"))
@@ -146,12 +146,12 @@ def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change,
     ("args", "message"),
     [
         (
-            ["--set", "queue=64"],
-            "a queue of 64 keys is longer than 20 texts to learn from; take --set queue=20 or less",
+            ["--queue", "64"],
+            "a queue of 64 keys is longer than 20 texts to learn from; take --queue 20 or less",
         ),
         (
-            ["--objective", "classifier", "--set", "beta=2"],
-            "--set beta=VALUE has no effect with --objective classifier",
+            ["--objective", "classifier", "--beta", "2"],
+            "--beta has no effect with --objective classifier",
         ),
         (["--passages", "4"], "No such option"),
     ],
@@ -159,7 +159,7 @@ def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change,
 def test_settings_that_cannot_be(run, labeled, tiny, args, message):
     folder, train, dev = labeled
     small = ("--model", tiny, "--passage-tokens", 16)
-    done = run("train", "concept", "--pairs", train, "--dev-pairs", dev, *small, *args, "-w", folder)
+    done = run("train", "concept", "--labeled-pairs", train, "--dev-pairs", dev, *small, *args, "-w", folder)
     assert done.code in (1, 2), done
     assert message in done.err
 
@@ -167,9 +167,8 @@ def test_settings_that_cannot_be(run, labeled, tiny, args, message):
 def test_without_pairs_or_with_pairs_of_another_kind(run, labeled, tiny):
     folder, train, _ = labeled
     done = run("train", "concept", "--model", tiny, "-w", folder)
-    assert "concept is trained on labeled pairs; give --pairs" in done.err
-    done = run("train", "concept", "s2net", "--pairs", train, "-w", folder)
-    assert "train them one after the other" in done.err
+    assert "concept is trained on labeled pairs; give --labeled-pairs" in done.err
+    run("train", "concept", "--text-pairs", train, "-w", folder).fails(2, "--text-pairs")
 
 
 def stored(folder):
@@ -192,8 +191,8 @@ def test_interrupted_and_run_again_gives_the_same(run, forks, labeled, tiny, tmp
     whole, train, dev = labeled
     broken = tmp_path / "broken"
     assert run("ingest", write_lines(tmp_path / "again.jsonl", documents()), "-w", broken).code == 0
-    more = ("--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32")
-    settings = [*map(str, ("--pairs", train, "--dev-pairs", dev, *options(tiny, *more)))]
+    more = ("--steps", 60, "--every", "10", "--patience", "100", "--precision", "fp32")
+    settings = [*map(str, ("--labeled-pairs", train, "--dev-pairs", dev, *options(tiny, *more)))]
     assert run("train", "concept", *settings, "-w", whole).code == 0
     state = broken / "training" / "concept" / "state.json"
     process = forks.start("train", "concept", *settings, "-w", broken)

@@ -122,9 +122,9 @@ def test_one_component_that_holds_all(run, made, tiny):
     done = run(*again)
     assert (done.code, done.out) == (1, ""), done
     assert "no document had another one to be told from" in done.err.splitlines()[-1]
-    assert "lower --set related=VALUE" in done.err
+    assert "lower --related" in done.err
     assert nothing_left(small)
-    assert run(*again, "--set", "related=3", "--restart").code == 0
+    assert run(*again, "--related", "3", "--restart").code == 0
 
 
 def test_two_documents(run, made, tiny):
@@ -235,28 +235,28 @@ def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_
 def test_settings_that_contradict_each_other(run, made, tiny, write_lines):
     folder = made()
     for more, what in (
-        (("--set", "gamma=0.3"), "--set gamma=VALUE has no effect with --objective contrastive"),
+        (("--gamma", "0.3"), "--gamma has no effect with --objective contrastive"),
         (
-            ("--set", "gamma=1.5", "--objective", "quintuplet"),
-            "--set gamma=VALUE takes a number, 0 to 1, not '1.5'",
+            ("--gamma", "1.5", "--objective", "quintuplet"),
+            "--gamma takes a number, 0 to 1, not '1.5'",
         ),
         (
-            ("--set", "temperature=0.1", "--preset", "paper"),
-            "--set temperature=VALUE has no effect with --objective quintup",
+            ("--temperature", "0.1", "--preset", "paper"),
+            "--temperature has no effect with --objective quintup",
         ),
-        (("--set", "accumulate=3"), "cannot be cut into 3 equal parts"),
+        (("--accumulate", "3"), "cannot be cut into 3 equal parts"),
         (
-            ("--set", "positives=row"),
-            "--set positives=VALUE takes levels, linked, cited, not 'row'",
+            ("--positives", "row"),
+            "--positives takes levels, linked, cited, not 'row'",
         ),
         (("--structure-from", "tags"), "--structure-from takes links, categories, cocitation, not 'tags'"),
-        (("--set", "patience=0"), "--set patience=VALUE takes a whole number, 1 or more"),
+        (("--patience", "0"), "--patience takes a whole number, 1 or more"),
     ):
         run("train", "dense", *options(tiny), *more, "-w", folder).fails(2, what)
-    pairs = ("--pairs", write_lines(folder / "p.jsonl", [{"query": "w1", "document": "w1 w2"}] * 3))
+    pairs = ("--text-pairs", write_lines(folder / "p.jsonl", [{"query": "w1", "document": "w1 w2"}] * 3))
     both = ("train", "dense", "s2net", *pairs, "-w", folder)
     run(*both, "--gamma", 0.3).fails(2, "one thing for dense and another for projection", "dense.gamma")
-    run(*both, "--set", "projection.gamma=0").fails(2, "--gamma takes a number, above 0, at most 40")
+    run(*both, "--gamma", "0").fails(2, "--gamma takes a number, above 0, at most 40")
 
 
 def test_the_papers_settings_run(run, made, tiny):
@@ -363,11 +363,11 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
         60,
         "--steps",
         2,
-        "--set",
-        "train_layers=0",
+        "--train-layers",
+        "0",
     )
     train += ("-w", folder)
-    large = [*train, "--batch", 48, "--set", "precision=fp32"]
+    large = [*train, "--batch", 48, "--precision", "fp32"]
     peaks = []
     for command in (large, [*train, "--batch", 2]):
         done = forks.start(*command, code=PEAK).result()
@@ -380,16 +380,16 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
     last = failed.err.splitlines()[-1]
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
     assert "--passage-tokens" in last
-    assert "--set accumulate=VALUE" in last
+    assert "--accumulate" in last
     assert "Traceback" not in failed.err
     assert stored(folder) == before
-    assert forks.start(*large, "--set", "accumulate=24", limits=limits).result().code == 0
+    assert forks.start(*large, "--accumulate", "24", limits=limits).result().code == 0
     assert stored(folder) != before
 
 
 def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, forks, made, tiny):
     folder = made()
-    train = ("train", "dense", *options(tiny, "--steps", 20, "--set", "every=5"), "-w", folder)
+    train = ("train", "dense", *options(tiny, "--steps", 20, "--every", "5"), "-w", folder)
     run(*train)
     whole = stored(folder)
     fresh = made(name="fresh")
@@ -406,7 +406,7 @@ def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, forks, mad
     assert stored(fresh)[:2] == whole[:2]
 
 
-SIXTY = ("--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32")
+SIXTY = ("--steps", 60, "--every", "10", "--patience", "100", "--precision", "fp32")
 
 
 @pytest.fixture(scope="module")
@@ -451,7 +451,7 @@ def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninte
 def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
     """The last checkpoint stays until the ranker is stored: nothing is trained twice."""
     folder, whole = made(), made(name="whole")
-    train = ("train", "dense", *options(tiny, "--steps", 20, "--set", "every=10", "--json"), "-w")
+    train = ("train", "dense", *options(tiny, "--steps", 20, "--every", "10", "--json"), "-w")
     want = fitted(run(*train, whole))
 
     def killed(self, *_):
@@ -473,7 +473,7 @@ def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
 def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny, tmp_path):
     folder = made()
     model = shutil.copytree(tiny, tmp_path / "model")
-    settings = options(model, "--steps", 4000, "--set", "every=5")
+    settings = options(model, "--steps", 4000, "--every", "5")
     process = forks.start("train", "dense", *settings, "-w", folder)
     state = folder / "training" / "dense" / "state.json"
     while not state.exists():
@@ -481,7 +481,7 @@ def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny,
         time.sleep(0.02)
     process.kill()
     train = ("train", "dense", *settings)
-    run(*train, "--set", "positives=linked", "-w", folder).fails(1, "other settings", "--restart")
+    run(*train, "--positives", "linked", "-w", folder).fails(1, "other settings", "--restart")
     run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")
     arrays = load_file(model / "model.safetensors")
     save_file({k: v + np.float32(0.01) for k, v in arrays.items()}, model / "model.safetensors",

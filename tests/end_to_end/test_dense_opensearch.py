@@ -80,8 +80,8 @@ def index(knn_node) -> Iterator[str]:
 
 def train(run, folder: Path, passages: int) -> Any:
     options = (
-        "--set",
-        "layers=1",
+        "--layers",
+        "1",
         "--steps",
         4,
         "--passage-tokens",
@@ -234,7 +234,7 @@ def test_an_attached_index(cluster, knn_node: Node, part, run, tmp_path, graph):
             knn_node.request("PUT", f"/{name}/_doc/{document['_id']}", source)
         knn_node.request("POST", f"/{name}/_refresh")
         folder = tmp_path / "ws"
-        fields = ["--field", "title=name", "text=body"]
+        fields = ["title=name", "text=body"]
         assert run("attach", "--url", knn_node.url, "--index", name, *fields, "-w", folder).code == 0
         shutil.copytree(cluster / "rankers", folder / "rankers")
         assert run("encode", "--retrieve", "dense", "-w", folder, "--json").json["encoded"]["dense"] == 30

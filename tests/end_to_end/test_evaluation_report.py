@@ -1,4 +1,4 @@
-"""``rerank report`` on an evaluation: the page in a browser, by the keyboard, and what it is made of."""
+"""``rerank evaluate --report``: the page in a browser, by the keyboard, and what it is made of."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def written(run, trained, small, queries, tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     out = folder / "page.html"
     shutil.copytree(trained, folder / "ws", ignore=shutil.ignore_patterns("evaluated.json"))
-    done = run("report", "-w", folder / "ws", "--queries", queries, "--qrels", small.test, "--out", out)
+    files = ("--queries", queries, "--qrels", small.test)
+    done = run("evaluate", "-w", folder / "ws", *files, "--report", out)
     assert done.code == 0, done
     assert f"written to {out}" in done.err
     assert "retrieved:1000" in done.out
@@ -87,25 +88,9 @@ def test_the_page_by_the_keyboard(browser, written):
     page.close()
 
 
-def test_the_last_evaluation_is_what_a_report_is_on(run, workspace, small, tmp_path, monkeypatch):
-    (workspace / "evaluated.json").unlink(missing_ok=True)
-    run("report", "-w", workspace).fails(2, "nothing was evaluated", "--queries and --qrels")
-    files = ("--queries", small.queries, "--qrels", small.test)
-    measured = ("--stack", "text", "--stack", STACK, "--measures", "RR", "--protocol", "retrieved:20")
-    shown = run("evaluate", "-w", workspace, *files, *measured)
-    assert shown.code == 0
-    monkeypatch.chdir(tmp_path)
-    done = run("report", "-w", workspace)
-    assert (done.out, list(tmp_path.glob("*.html"))) == (shown.out, [])
-    assert f"as last evaluated: text, {STACK} on {small.test}" in done.err
-    page = (workspace / "report.html").read_text("utf-8")
-    assert f"<title>{STACK} against tfidf</title>" in page
-    # Another stack, with all else as it was; and JSON.
-    numbers = run("report", "text", "-w", workspace, "--out", tmp_path / "text.html", "--json").json
-    assert [(row["stack"], list(row["measures"])) for row in numbers["results"]] == [
-        ("tfidf", ["RR"]),
-        ("text", ["RR"]),
-    ]
+def test_the_page_of_several_stacks_in_json(run, workspace, small, tmp_path):
+    files = ("--queries", small.queries, "--qrels", small.test, "--report", tmp_path / "page.html")
+    measured = ("--stack", "text", "--stack", STACK, "--measure", "RR", "--protocol", "retrieved:20")
+    numbers = run("evaluate", "-w", workspace, *files, *measured, "--json").json
     assert [row["candidates"] for row in numbers["by_depth"]] == [1, 2, 3, 5, 10, 20]
-    run("report", "lsi", "-w", workspace).fails(1, "'lsi' is not trained")
-    run("report", "dense", "-w", workspace, "--qrels", small.test).fails(1, "'dense' is not trained")
+    assert f"<title>{STACK} against tfidf</title>" in (tmp_path / "page.html").read_text("utf-8")

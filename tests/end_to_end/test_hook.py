@@ -207,7 +207,7 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
         use(text="other")
         served("other")
         searched("other")
-        assert "in use again: " in run("rollback", "-w", cluster).out
+        assert "active again: " in run("stack", "rollback", "-w", cluster).out
         served(old["text"].version)
         searched(old["text"].version)
         assert orders[0] == orders[1] == orders[3] != orders[2]

@@ -22,8 +22,8 @@ def named(run, tiny, write_lines, tmp_path_factory):
     for more in (
         ("dense", "--as", "citations", *quick),
         ("dense", "--as", "cocited-2", "--structure-from", "cocitation", *quick),
-        ("projection", "lsi", "--as", "topics", "--pairs", pairs, "--dim", 4, "-w", folder / "ws"),
-        ("cllsi", "--as", "both.sides", "--pairs", pairs, "--dim", 3, "-w", folder / "ws"),
+        ("lsi", "--as", "topics", "--text-pairs", pairs, "--dim", 4, "-w", folder / "ws"),
+        ("cllsi", "--as", "both.sides", "--text-pairs", pairs, "--dim", 3, "-w", folder / "ws"),
     ):
         done = run("train", *more)
         assert done.code == 0, done
@@ -57,12 +57,9 @@ def test_a_name_keeps_to_its_ranker(named, run, tiny):
     assert again["encoded"] == {"both.sides": 0, "citations": 49, "cocited-2": 0, "topics": 0}
     for file in (named / "ws" / "rankers").glob("*.json"):
         assert (named / "ws" / "rankers" / f"{file.stem}-{json.loads(file.read_text())['version']}").is_dir()
-    pairs = ("--pairs", named / "pairs.jsonl", *where)
+    pairs = ("--text-pairs", named / "pairs.jsonl", *where)
     run("train", "lsi", "--as", "citations", *pairs).fails(2, "another ranker (dense, of the family dense)")
     run("train", "cca", "--as", "topics", *pairs).fails(2, "another ranker (lsi, of the family projection)")
-    run("report", "dense", *where).fails(
+    run("query", "w0", "--stack", "dense", *where).fails(
         1, "'dense' is not trained", "both.sides, citations, cocited-2, topics", "`rerank train dense -w "
     )
-    page = named / "topics.html"  # one whose family has no report of its own is a stack of one signal
-    assert run("report", "topics", "--out", page, *where).code == 0
-    assert page.exists()

@@ -34,9 +34,12 @@ def cluster(node, index, small, trained, spawn, write_lines, tmp_path_factory) -
     """A workspace on the node, with the rankers that were trained on the local engine."""
     folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
     few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
+    profiles = folder.parent / "profiles.toml"
+    profiles.write_text('[exact]\nsearch_type = "dfs_query_then_fetch"\ntimeout = 90\n', "utf-8")
     done = spawn(
-        "ingest", few, "--categories", small.categories, "-w", folder,
-        "--url", node.url, "--index", index, "--shards", 2, "--replicas", 0, "--dfs", "--timeout", 90,
+        "ingest", few, "--categories", small.categories, "-w", folder, "--profile", "exact",
+        "--url", node.url, "--index", index, "--shards", 2, "--replicas", 0,
+        env={**os.environ, "RERANK_PROFILES": str(profiles)},
     )  # fmt: skip
     assert done.code == 0, done.err
     shutil.copytree(trained / "rankers", folder / "rankers")
@@ -48,14 +51,11 @@ def cluster(node, index, small, trained, spawn, write_lines, tmp_path_factory) -
     return folder
 
 
-def test_the_time_limit_is_kept(cluster, run, tmp_path):
+def test_the_time_limit_is_kept(cluster):
     assert "timeout = 90.0\n" in (cluster / "rerank.toml").read_text()
     engine = Workspace.open(cluster).engine
     assert isinstance(engine, OpenSearchEngine)
     assert engine.settings.timeout == 90.0
-    run("ingest", "-", "--url", "http://a", "--index", "a", "--timeout", 0, "-w", tmp_path).fails(
-        2, "--timeout"
-    )
 
 
 def test_same_candidates_same_scores(cluster, trained, small):

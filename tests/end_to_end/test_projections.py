@@ -33,7 +33,7 @@ def test_projections_from_judgments_and_from_pairs(run, small, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     rows = ({"query": one["title"], "document": one["text"]} for one in small.documents)
     pairs.write_text("\n".join(json.dumps(row) for row in rows if row["query"] and row["document"]))
-    done = run("train", "cllsi", "--pairs", pairs, "--dim", 16, "-w", folder)
+    done = run("train", "cllsi", "--text-pairs", pairs, "--dim", 16, "-w", folder)
     assert "dev pairs" in done.out, done
     assert "mean reciprocal rank of dev pairs" in done.out
     status = run("status", "--json", "-w", folder).json
@@ -49,8 +49,8 @@ def test_every_setting_of_a_projection_can_be_given(run, small, tmp_path):
     run("ingest", small.corpus, "-w", folder)
     judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
     few = ("--dim", 8, "--letters", 0, "--terms", 300, "--epochs", 5, "--seed", 3, "-w", folder)
-    flags = ("--set", "judged=0.3", "--set", "hard=2", "--graded")
-    numbers = ("--config", tmp_path / "few.toml", "--set", "gamma=9", "--set", "negatives=20")
+    flags = ("--judged", "0.3", "--hard", "2", "--graded")
+    numbers = ("--config", tmp_path / "few.toml", "--gamma", "9", "--negatives", "20")
     (tmp_path / "few.toml").write_text("gamma = 3\n[projection]\nbeta = 0.001\nepochs = 7\n")
 
     def trained():

@@ -215,7 +215,7 @@ def test_an_attached_index(run, knn_node, small, trained, tmp_path, asked, graph
             knn_node.request("PUT", f"/{index}/_doc/{document['_id']}", source)
         knn_node.request("POST", f"/{index}/_refresh")
         folder = tmp_path / "ws"
-        fields = ["--field", "title=name", "text=body"]
+        fields = ["title=name", "text=body"]
         done = run("attach", "--url", knn_node.url, "--index", index, *fields, "-w", folder)
         assert done.code == 0, done.err
         shutil.copytree(trained / "rankers", folder / "rankers")

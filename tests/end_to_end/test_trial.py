@@ -59,7 +59,7 @@ def test_new_documents_and_the_head_of_the_table(run, small, judged):
     heads = [line for line in told.splitlines() if "Δ nDCG" in line]
     assert len(heads) == 2
     assert all("p nDCG (Holm)" in head for head in heads)
-    several = run("evaluate", "--stack", STACK, "--measures", "nDCG@10,RR", *judged(small.test)).out
+    several = run("evaluate", "--stack", STACK, "--measure", "nDCG@10,RR", *judged(small.test)).out
     assert "p nDCG@10 (Holm)" in several
     assert "p RR (Holm)" in several
 

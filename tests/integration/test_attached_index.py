@@ -16,7 +16,7 @@ from rerank.errors import UsageError
 from rerank.filters import filters_of
 from tests.commands import run_here as run
 from tests.node import Node
-from tests.opensearch_faults import started
+from tests.opensearch_faults import profile, started
 
 ALIAS = "library"
 FIELDS = {"title": ["name"], "text": ["body"]}
@@ -188,7 +188,9 @@ def test_scores_are_computed_again_after_every_change(library: Workspace, node: 
     assert [cached(more), cached(more), cached()] == [False, True, True]
 
 
-def test_an_existing_workspace_gets_other_nodes(library: Workspace, node: Node) -> None:
+def test_an_existing_workspace_gets_other_nodes(
+    library: Workspace, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the connection changes, and only if the nodes have the index with its fields."""
     file = library.folder / "rerank.toml"
     file.write_text(file.read_text().replace('lang = "en"', 'lang = "en"  # a remark'))
@@ -200,7 +202,8 @@ def test_an_existing_workspace_gets_other_nodes(library: Workspace, node: Node) 
     assert file.read_text() == before
     assert run("attach", *here, "--url", other, "--dry-run").code == 0
     assert file.read_text() == before
-    done = run("attach", *here, "--url", other, "--timeout", 7)
+    monkeypatch.setenv("RERANK_PROFILES", str(tmp_path / "profiles.toml"))
+    done = run("attach", *here, "--url", other, *profile(timeout=7))
     assert done.code == 0, done.err
     assert f"{COUNT} documents" in done.out
     assert "rerank train" in done.out

@@ -83,7 +83,7 @@ MAPPING = {
         "code": {"type": "keyword"},
     },
 }
-FIELDS = ["--field", "title=head", "text=body.main,body.notes", "categories=tags.name"]
+FIELDS = ["title=head", "text=body.main,body.notes", "categories=tags.name"]
 
 
 def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: Any) -> None:
@@ -237,7 +237,7 @@ def test_what_cannot_be_attached(run, node, name, tmp_path):
     attach("text=,").fails(2, "field 'text' needs the name of a field of the index")
     attach().fails(
         2,
-        "was not made by rerank: say with --field which fields hold title, text,",
+        "was not made by rerank: name the fields that",
         "it has body.main (text), body.notes",
     )
     assert whole(node, name) == before

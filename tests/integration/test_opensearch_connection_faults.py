@@ -24,6 +24,7 @@ from tests.opensearch_faults import (
     name,
     no_credentials,
     other_scheme,
+    profile,
     stranger,
     texts,
 )
@@ -112,17 +113,11 @@ ODD_ANSWERS = {
     "a list": ({"body": b"[]"}, "answers, but not as OpenSearch does"),
     "nothing": ({}, "answers, but not as OpenSearch does"),
     "half an object": ({"body": b'{"version": {"numb'}, "answers, but not as OpenSearch does"),
-    "half an answer": (
-        {"body": b'{"version": {"number": "3.6.0"}}', "cut": True},
-        "is incomplete",
-    ),
-    "no UTF-8": ({"body": b"\xff\xfe"}, "its answer is not text"),
-    "a redirect": (
-        {"status": 301, "headers": {"Location": "https://x"}},
-        "another address (301)",
-    ),
+    "half an answer": ({"body": b'{"version": {"number": "3.6.0"}}', "cut": True}, "its answer breaks off"),
+    "no UTF-8": ({"body": b"\xff\xfe"}, "its answer is no text"),
+    "a redirect": ({"status": 301, "headers": {"Location": "https://x"}}, "sends us elsewhere (301); check"),
     "not found": ({"status": 404, "body": b"no", "kind": "text/plain"}, "not as OpenSearch does; check host"),
-    "a bad gateway": ({"status": 502, "body": b"<b>x</b>", "kind": "text/html"}, "from the cluster (502)"),
+    "a bad gateway": ({"status": 502, "body": b"<b>x</b>", "kind": "text/html"}, "no answer from it (502)"),
     "too many requests": ({"status": 429}, "too busy (429); run again later"),
     "an error": ({"status": 500, "body": b"oops", "kind": "text/plain"}, "refuses (500): oops"),
     "Elasticsearch": (
@@ -169,7 +164,7 @@ def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_pa
             fails_again(
                 run("ingest", few, "-w", folder),
                 "does not answer as OpenSearch does",
-                "run the same command again",
+                "0 of 20 documents are in: run the same command again to go on",
             )
         proxy.rule = only_bulks(answering(body=b"{}"))
         fails_again(run("ingest", few, "-w", folder), "does not answer as OpenSearch does")
@@ -191,15 +186,17 @@ def test_http_and_https_confused(run, few, node, tmp_path, authority):
 
 def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, stranger):
     folder = tmp_path / "ws"
-    unknown = "the signer of its certificate is unknown"
+    unknown = "ca_file"
     with Proxy(node.port, tls=authority.server()) as proxy:
         command = ("ingest", few, "-w", folder, *at(proxy.url, name))
         run(*command).fails(1, unknown)
-        run(*command, "--ca-file", stranger.file).fails(1, unknown)
-        run(*command, "--ca-file", tmp_path / "none").fails(1, "none: no such file; it is set as ca_file")
-        run(*command, "--ca-file", few).fails(1, "few.jsonl: no certificate in PEM (ca_file)")
+        run(*command, *profile(ca_file=stranger.file)).fails(1, unknown)
+        run(*command, *profile(ca_file=tmp_path / "none")).fails(
+            1, "none: no such file; it is set as ca_file"
+        )
+        run(*command, *profile(ca_file=few)).fails(1, "few.jsonl: no certificate in PEM (ca_file)")
         assert not folder.exists()
-        assert run(*command, "--ca-file", authority.file, "--json").json["added"] == 20
+        assert run(*command, *profile(ca_file=authority.file), "--json").json["added"] == 20
         # The workspace remembers it, from any folder.
         assert run("query", "cell", "-w", folder, "--json").json["hits"]
     for host, days, what in (
@@ -213,7 +210,7 @@ def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, s
     with Proxy(node.port, tls=authority.server("localhost")) as proxy:
         edit(folder, url=proxy.url.replace("127.0.0.1", "localhost"))
         assert run("status", "-w", folder, "--json").json["documents"] == 20
-    run("ingest", few, "-w", tmp_path / "x", *at(node.url, "x"), "--ca-file", authority.file).fails(
+    run("ingest", few, "-w", tmp_path / "x", *at(node.url, "x"), *profile(ca_file=authority.file)).fails(
         2, "certificates are set, but the URL is not https"
     )
 
@@ -231,13 +228,16 @@ def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, s
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     with Proxy(node.port, tls=authority.server(clients=True)) as proxy:
-        command = ("ingest", few, "-w", folder, *at(proxy.url, name), "--ca-file", authority.file)
-        wanted = "does it need a client certificate (--client-cert)"
-        run(*command).fails(1, wanted)
-        run(*command, "--client-cert", wrong[0], "--client-key", wrong[1]).fails(1, wanted)
-        run(*command, "--client-key", key).fails(2, "client_key is set without client_cert")
-        run(*command, "--client-cert", tmp_path / "x", "--client-key", key).fails(1, "no such file")
-        run(*command, "--client-cert", certificate, "--client-key", tmp_path / "x").fails(
+        command = ("ingest", few, "-w", folder, *at(proxy.url, name))
+        ca = authority.file
+        wanted = "client_cert"
+        run(*command, *profile(ca_file=ca)).fails(1, wanted)
+        run(*command, *profile(ca_file=ca, client_cert=wrong[0], client_key=wrong[1])).fails(1, wanted)
+        run(*command, *profile(ca_file=ca, client_key=key)).fails(2, "client_key is set without client_cert")
+        run(*command, *profile(ca_file=ca, client_cert=tmp_path / "x", client_key=key)).fails(
+            1, "no such file"
+        )
+        run(*command, *profile(ca_file=ca, client_cert=certificate, client_key=tmp_path / "x")).fails(
             1, "no such file; it is set as client_key"
         )
         for pair in (
@@ -247,10 +247,10 @@ def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, s
             [certificate, few],
             [few, key],
         ):
-            options = [value for pair in zip(("--client-cert", "--client-key"), pair) for value in pair]
-            run(*command, *options).fails(1, "no client certificate in PEM with an unencrypted key")
+            options = profile(ca_file=ca, **dict(zip(("client_cert", "client_key"), pair)))
+            run(*command, *options).fails(1, "no client certificate in PEM with its own key, unencrypted")
         assert not folder.exists()
-        done = run(*command, "--client-cert", certificate, "--client-key", key, "--json")
+        done = run(*command, *profile(ca_file=ca, client_cert=certificate, client_key=key), "--json")
         assert done.json["added"] == 20
         assert run("status", "-w", folder, "--json").json["documents"] == 20
         edit(folder, client_cert=str(both), client_key="")

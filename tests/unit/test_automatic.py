@@ -244,15 +244,12 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
         f"report: {tmp_path / 'ws' / 'report.html'}\n",
     ):
         assert part in done.err
-    for part in ("Test queries; nothing was trained, chosen or tuned on them.", "p nDCG (Holm)", "Next:\n"):
+    for part in ("Test queries; ", "p nDCG (Holm)", "Next:\n"):
         assert part in done.out
     # The commands that it names do what it did.
     report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
-    assert report["better"] == ("is above" in done.out)
+    assert report["better"] == ("is significantly better" in done.out)
     command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
-    page = tmp_path / "again.html"  # as it was evaluated; nothing has to be named
-    assert run("report", "-w", tmp_path / "ws", "--out", page).code == 0
-    assert page.exists()
     again = run(*command.split()[1:], "--json").json
     assert again["results"] == report["evaluated"]["results"]
     assert all(not row["leaks"] for row in again["results"])

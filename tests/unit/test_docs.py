@@ -42,15 +42,27 @@ EVERY = [path for name in COMMANDS for path in (name, *(f"{name} {one}" for one 
 """Commands and subcommands."""
 
 
+def parameters(name: str) -> list[click.Parameter]:
+    return command(name).get_params(click.Context(command(name)))
+
+
 def options(name: str) -> list[str]:
-    return [text for p in command(name).params for text in (*p.opts, *p.secondary_opts) if text[0] == "-"]
+    return [text for p in parameters(name) for text in (*p.opts, *p.secondary_opts) if text[0] == "-"]
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_command_and_option_has_help(name):
     assert command(name).help
-    for parameter in command(name).params:
+    for parameter in parameters(name):
         assert isinstance(parameter, click.Argument) or parameter.help, parameter.name
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_command_has_each_option_once_and_few_in_its_main_help(name):
+    shown = [text for text in options(name) if text not in ("-h", "--help", "--help-all")]
+    assert len(set(shown)) == len(shown)
+    main = [p for p in command(name).params if isinstance(p, click.Option) and not getattr(p, "rare", False)]
+    assert len([p for p in main if p.name != "help_all"]) <= 15
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -80,7 +92,8 @@ def test_options_named_in_a_sentence_exist(page):
 
 
 def every_option(found: click.Command) -> set[str]:
-    options = {text for parameter in found.params for text in (*parameter.opts, *parameter.secondary_opts)}
+    context = click.Context(found)
+    options = {text for p in found.get_params(context) for text in (*p.opts, *p.secondary_opts)}
     if isinstance(found, click.Group):
         for name in found.list_commands(click.Context(found)):
             inner = found.get_command(click.Context(found), name)

@@ -61,7 +61,6 @@ def test_files_with_other_content_are_not_replaced(run, made, write_lines, tmp_p
         (*measured, *judged, "--save-run", runs),
         (*measured, *judged, "--per-query", old),
         (*measured, *judged, "--report", old),
-        ("report", "bm25", *judged, "--out", old),
         ("tune", "--stack", "tfidf,bm25", *judged, "--out", old),
         (*compared, "--per-query", old),
         ("mine", "pairs", "--from", "links", "--split", "none", "-w", tmp_path / "linked", "--out", mined),
@@ -87,7 +86,7 @@ def test_one_query_is_one_query_and_commas_and_points_are_read(run, made):
         *("tune", "--stack", "tfidf,bm25", "--queries", made / "queries.jsonl", "--qrels", made / "one.tsv"),
         *("-w", made / "ws", "--out", made / "tuned.json"),
     )
-    assert " on 1 query; tfidf alone " in tuned.out
+    assert " on 1 query; tfidf 0." in tuned.out or " on 1 query; tfidf 1." in tuned.out
 
 
 def test_judgments_that_contradict_each_other_are_all_named(run, made, tmp_path):
@@ -136,7 +135,7 @@ def test_ingest_counts_equal_texts_and_hints_at_the_language(run, write_lines, t
         document["lang"] = lang
     done = run("ingest", write_lines(tmp_path / "corpus.jsonl", corpus), "-w", tmp_path / "ws")
     assert done.code == 0
-    assert "1 document has the same text as another one of this ingest\n" in done.err
+    assert "1 document has the same text" in done.err
     assert "mixed languages (en 2, it 1)" in done.err
     assert "--lang en" in done.err
 
@@ -151,7 +150,7 @@ def test_a_file_of_queries_is_asked_about(run, made, write_lines, tmp_path, monk
     assert (done.json["added"], asked in done.err) == (3, True)
     assert asked not in run("ingest", made / "corpus.jsonl", "-w", tmp_path / "other").err
     # At a terminal it waits for an answer.
-    monkeypatch.setattr(output, "somebody_answers", lambda: True)
+    monkeypatch.setattr(output, "interactive", lambda: True)
     no = run("ingest", queries, "-w", tmp_path / "no", stdin=b"n\n")
     assert (no.code, (tmp_path / "no").exists()) == (2, False)
     assert "nothing was ingested" in no.err
@@ -162,7 +161,7 @@ def test_titles_fit_a_terminal_and_are_whole_elsewhere(run, made, monkeypatch):
     command = ("query", "night", "--stack", "bm25", "-w", made / "ws")
     whole = run(*command).out
     assert "at night " * 19 + "at night\n" in whole
-    monkeypatch.setattr(output, "whole", lambda: False)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     lines = run(*command).out.splitlines()
     assert max(map(len, lines)) == 60
@@ -180,7 +179,7 @@ def test_quiet_and_verbose(run, made, place):
     assert (quiet.code, quiet.err) == (0, "")
     assert quiet.out == verbose.out
     assert "score candidates: 3 queries in 0 s\n" in verbose.err
-    run("--quiet", "status", "-v", "-w", made / "ws").fails(2, "opposites")
+    run("--quiet", "status", "-v", "-w", made / "ws").fails(2, "--quiet and --verbose")
     assert "1 query retrieves" in evaluated(run, made, "all.tsv").err  # the next command is as loud as ever
 
 
@@ -210,8 +209,10 @@ def test_a_missing_package_has_one_exit_code(run, made, monkeypatch):
         monkeypatch.delitem(sys.modules, name)  # other tests may have imported it with uvicorn
     run("serve", *where).fails(1, "pip install 'rerank-stack[service]'")
     monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
-    cluster = ("--url", "https://127.0.0.1:9", "--index", "x", "--aws-region", "eu-west-1")
-    run("attach", *cluster, "--field", "text=t", "-w", made / "no").fails(1, "'rerank-stack[aws]'")
+    profiles = made / "profiles.toml"
+    profiles.write_text('[aws]\nurl = "https://127.0.0.1:9"\nindex = "x"\naws_region = "eu-west-1"\n')
+    monkeypatch.setenv("RERANK_PROFILES", str(profiles))
+    run("attach", "--profile", "aws", "text=t", "-w", made / "no").fails(1, "'rerank-stack[aws]'")
 
 
 def test_help_is_also_a_command(run):

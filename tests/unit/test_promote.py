@@ -332,17 +332,17 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     found = run("query", "apple", *where)
     assert re.search("lsi was trained again .* lsi v1", found.err)
     done = run("tune", "--stack", STACK, *files, *where)
-    assert "a candidate; version 1 stays in use. `rerank promote" in done.out
+    assert "a candidate; version 1 stays active. `rerank stack promote" in done.out
     status = run("status", *where).out
-    assert "stacks need v1, too" in status
+    assert "stacks also use v1" in status
     assert "candidate lsi,tfidf: 1,000 candidates by tfidf" in status
     assert run("stack", "list", *where).out in status
-    done = run("promote", *files, "--measure", "RR", *where)
+    done = run("stack", "promote", *files, "--measure", "RR", *where)
     assert (done.code, done.out.splitlines()[-1]) == (
         0,
-        f"in use now: version 2; `rerank rollback -w {workspace.folder}` undoes this",
+        f"active now: version 2; `rerank stack rollback -w {workspace.folder}` undoes this",
     )
-    assert "in use     0.6000" in done.out
+    assert "active     0.6000" in done.out
     assert "candidate  1.0000" in done.out
     assert "RR of 4 queries: 2 better, 0 worse, p " in done.out
     assert "lsi was trained on 1" in done.err
@@ -351,20 +351,20 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     releases = run("stack", "list", *where, "--json").json["releases"]
     assert [one["versions"] for one in releases] == [{"lsi": "v2"}, {"lsi": "v1"}]
     assert [(one["version"], one["in_use"]) for one in releases] == [(2, True), (1, False)]
-    done = run("rollback", *where, "--dry-run")
+    done = run("stack", "rollback", *where, "--dry-run")
     assert (done.out.splitlines()[0], workspace.default_stack) == (
-        "would be in use again: version 1",
+        "would be active again: version 1",
         "lsi,tfidf",
     )
-    done = run("rollback", *where)
-    assert done.out.splitlines()[0] == "in use again: version 1"
-    assert f"`rerank stack use 2 -w {workspace.folder}` puts it in use again" in done.out
+    done = run("stack", "rollback", *where)
+    assert done.out.splitlines()[0] == "active again: version 1"
+    assert f"`rerank stack use 2 -w {workspace.folder}`" in done.out
     assert Releases.load(workspace.folder).rolled_back
-    done = run("rollback", *where)
+    done = run("stack", "rollback", *where)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert f"choose one with `rerank stack use STACK -w {workspace.folder}`" in done.err
     Stack.parse("lsi*0.05 + tfidf*0.95", versions={"lsi": "v2"}).save(workspace.stack_path(["lsi", "tfidf"]))
-    done = run("promote", *files, "--json", *where)
+    done = run("stack", "promote", *files, "--json", *where)
     assert (done.code, json.loads(done.out)["promoted"]) == (1, False)
-    assert run("promote", *files, *where).out.splitlines()[-1].startswith("worse, so nothing was changed")
-    assert run("promote", *where).code == 2
+    assert "worse" in run("stack", "promote", *files, *where).out.splitlines()[-1]
+    assert run("stack", "promote", *where).code == 2

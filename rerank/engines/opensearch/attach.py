@@ -41,8 +41,8 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> AttachedInd
             first = next(iter(found.values()))["mappings"]
             there = ", ".join(f"{path} ({kind})" for path, kind in field_types(first.get("properties", {})))
             raise UsageError(
-                f"index {settings.index!r} was not made by rerank: say with --field which"
-                f" fields hold title, text, categories, links and lang; it has {there or 'no fields'}"
+                f"index {settings.index!r} was not made by rerank: name the fields that"
+                f" contain title, text, categories, links and lang; it has {there or 'no fields'}"
             )
         engine.index.check()
     for name, about in found.items():

@@ -86,7 +86,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         for url in self.url:
             if "@" in url:
                 problem = (
-                    "a URL must not contain a password; pass the user with --user and set"
+                    "a URL must not contain a password; set `user` in a profile or rerank.toml, and set"
                     " RERANK_OPENSEARCH_PASSWORD"
                 )
             elif "?" in url or "#" in url:

@@ -50,7 +50,7 @@ _CONNECTION = (
 _TLS = (
     (
         "self.signed|unable to get local issuer",
-        "the signer of its certificate is unknown; name the signer's certificate with --ca-file",
+        "the signer of its certificate is unknown; set ca_file to the certificate of the signer",
     ),
     ("Hostname mismatch|doesn't match|IP address mismatch", "its certificate is for another host"),
     ("certificate has expired", "its certificate has expired"),
@@ -58,7 +58,7 @@ _TLS = (
     # Without a client certificate, a server reports that, or something else, or closes the connection.
     (
         "certificate required|alert|EOF occurred",
-        "it ends the handshake; does it need a client certificate (--client-cert), or another one?",
+        "it ends the handshake; does it need another client certificate (client_cert)?",
     ),
 )
 

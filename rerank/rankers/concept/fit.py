@@ -138,7 +138,7 @@ def read_concepts(
             left = f" ({', '.join(reasons)})" if reasons else ""
             raise TrainingError(
                 f"no pair to learn from is {label}{left}; a classifier learns from {label} and {other} ones:"
-                f" give --pairs with both"
+                f" give --labeled-pairs with both"
             )
     ids = Concepts.ids_of(graph, kept)
     tokens: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
