@@ -167,9 +167,7 @@ def _usage_message(error: click.ClickException) -> str:
     """Describe a usage error in one line, with the command that shows the help."""
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(". ")
-    if context is None:
-        return message
-    if isinstance(error, click.MissingParameter):
+    if isinstance(error, click.MissingParameter) and context is not None:
         message = _missing(context)
     elif isinstance(error, click.NoSuchOption):
         name, close = error.option_name, error.possibilities
@@ -188,6 +186,8 @@ def _usage_message(error: click.ClickException) -> str:
         message = f"unexpected arguments {message.partition('(')[2].rstrip(')')}"
     elif message.startswith("No such command"):
         message = f"there is no command {message.removeprefix('No such command ')}"
+    if context is None:
+        return message
     return f"{message}{'' if message.endswith('?') else ';'} see `{context.command_path} --help`"
 
 
