@@ -220,18 +220,18 @@ def test(
 
 
 def _trial(hook: Hook, query: str, count: int) -> SearchTrial:
-    from rerank.hook import trial
+    from rerank.hook import try_search
 
-    return trial(hook, query, count)
+    return try_search(hook, query, count)
 
 
 def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> TrialReport:
     from rerank.formats import read_qrels, read_queries, read_template
-    from rerank.hook import gate
+    from rerank.hook import try_queries
 
     search = read_template(template if template.startswith("stored:") else f"template:{template}")
     assert search is not None
-    return gate(hook, search, read_queries(queries), read_qrels(qrels), count=count, seed=seed)
+    return try_queries(hook, search, read_queries(queries), read_qrels(qrels), count=count, seed=seed)
 
 
 def _report(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rerank.hook.base import ON_FAILURE, Hook, HookOptions, InstallReport, Request, Status
 from rerank.hook.plugin import PluginHook
 from rerank.hook.stock import StockHook, StockOptions
-from rerank.hook.trial import SearchTrial, TrialReport, gate, trial
+from rerank.hook.trial import SearchTrial, TrialReport, try_queries, try_search
 from rerank.workspace import Workspace
 
 ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
@@ -28,9 +28,9 @@ __all__ = [
     "StockHook",
     "StockOptions",
     "TrialReport",
-    "gate",
     "hook",
-    "trial",
+    "try_queries",
+    "try_search",
 ]
 
 

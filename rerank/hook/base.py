@@ -20,10 +20,9 @@ from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, RerankError, UsageError
 from rerank.hook.readiness import (
     PATIENCE,
-    ask_service,
+    check_service,
     field_problems,
     index_problems,
-    service_problems,
     word_problems,
 )
 from rerank.results import Report
@@ -33,23 +32,23 @@ from rerank.workspace import Workspace
 ON_FAILURE = ("first_stage", "error")
 """Answers of a search that cannot be reranked."""
 
-_NO_TOKEN = "shows what it serves only with its token; give it in RERANK_SERVICE_TOKEN"
+_NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
 
 
 @dataclass(frozen=True)
 class HookOptions:
     """The settings of a pipeline.
 
-    service:    URL of the service, as the cluster's nodes reach it; or several, tried in turn.
-    stack:      the stack that scores; None: the service's own.
+    service:    URL of the service, as the nodes of the cluster reach it; or several, tried in turn.
+    stack:      the stack that scores; None: the default of the service.
     depth:      candidates of a search.
     timeout:    seconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
-    add_to:     an existing pipeline whose processors are added to ours; None: none.
+    add_to:     an existing pipeline whose processors are added to this one.
     shadow:     score and count searches, and keep their order.
-    share:      percent of the searches that are reranked, by a hash of the client's ``X-Opaque-Id``, or of
-                the search's ``ext.rerank.user``.
-    token_name: name of the token among the nodes' ``rerank.tokens.*``; None: ``rerank.token``.
+    share:      percent of the searches that are reranked, by a hash of the client's ``X-Opaque-Id`` or of
+                ``ext.rerank.user``.
+    token_name: name of the token among ``rerank.tokens.*`` of the nodes; None: ``rerank.token``.
     """
 
     service: str | tuple[str, ...]
@@ -78,13 +77,13 @@ class HookOptions:
 def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        right = False
-    if not right or set("?#@ ") & set(text):
+        valid = False
+    if not valid or set("?#@ ") & set(text):
         raise UsageError(
-            f"{text!r} is no URL of a service; for example http://127.0.0.1:8765 (a token"
-            f" belongs in the nodes' keystore, or in --token-file)"
+            f"--service {text!r}: not the URL of a service; write it like http://127.0.0.1:8765 (a token"
+            " belongs in the keystore of the nodes, or in --token-file)"
         )
     return text.rstrip("/")
 
@@ -103,7 +102,7 @@ class Request:
 
 @dataclass
 class InstallReport(Report):
-    """The requests that were sent, or would be (``dry_run``). No requests: nothing needs to change.
+    """The requests that were sent, or would be sent (``dry_run``); empty if nothing needs to change.
 
     rest: the remaining steps of the user, in order.
     """
@@ -120,13 +119,13 @@ class Status(Report):
     """The state of a pipeline and of everything that it needs.
 
     there:      whether it exists. config: its settings; None if rerank did not make it.
-    problems:   why searches are not reranked, or not as they should be.
-    default_of: indices that use it for every search. indices: the workspace's indices.
-    nodes:      node -> version of the plugin that the route needs; None without the plugin.
+    problems:   why searches are not reranked, or not with this configuration.
+    default_of: indices that use it for every search. indices: the indices of the workspace.
+    nodes:      node -> version of its plugin; None without the plugin.
     service:    its answer to ``/readyz``; None if it does not answer.
     statistics: URL of a node -> its counters; the stock route has none.
     weights:    ``stack``, ``normalization`` and ``cases`` of the stack that scores, as in ``rerank status``.
-    of:         that stack; None if it is not known here.
+    of:         this stack; None if it is unknown.
     """
 
     pipeline: str
@@ -146,7 +145,7 @@ class Hook(ABC):
     """The pipeline of a workspace's index.
 
     name:  name of the pipeline; None: made from the name of the index.
-    token: token of the service, which shows only with it what it serves.
+    token: token of the service; without it, the service does not show its stack.
 
     Raises UsageError if the documents of the workspace are not in OpenSearch.
     """
@@ -154,23 +153,22 @@ class Hook(ABC):
     route: ClassVar[str]
     plugins: ClassVar[tuple[str, ...]]
     """The plugins that every node needs; reports have the version of the first."""
-    counters_path: ClassVar[str] = "/_rerank/stats"
-    """Where a node shows the counters of searches; another node refuses the request."""
     suffix: ClassVar[str] = ""
-    """End of the pipeline's name, after ``rerank-INDEX``."""
+    """End of the name of the pipeline, after ``rerank-INDEX``."""
 
     def __init__(self, workspace: Workspace, name: str | None = None, token: str = "") -> None:
         engine = workspace.engine
         if not isinstance(engine, OpenSearchEngine):
             raise UsageError(
-                f"{workspace.folder}: keeps its documents in this folder; the hook is for a workspace on"
-                f" OpenSearch (`rerank ingest --url URL`, `rerank attach`)"
+                f"{workspace.folder}: the documents are in this folder; the hook needs OpenSearch"
+                " (`rerank ingest --url URL`, `rerank attach`)"
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
         self._token = token
         self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", self.name, re.ASCII):
-            raise UsageError(f"{self.name!r} is no name of a pipeline; use letters, digits, - and _")
+            raise UsageError(f"--name {self.name!r}: not a name of a pipeline; use letters, digits, - and _")
+        self._path = f"/_search/pipeline/{self.name}"
         with asking(self.settings, "connecting"):
             self._client = connect(self.settings)
 
@@ -181,19 +179,19 @@ class Hook(ABC):
     # -- steps of one route ------------------------------------------------------------------------------
 
     @abstractmethod
-    def install(self, wanted: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the pipeline and, with ``default``, make every search of the index use it.
+    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
+        """Make the pipeline and, with ``default``, use it for every search of the index.
 
-        Nothing is sent that is already as it should be.
+        Sends only requests that change something.
         """
 
     @abstractmethod
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The settings of a pipeline with ``url``, the service's; None if rerank did not make it."""
+        """The settings of a pipeline, with the ``url`` of the service; None if rerank did not make it."""
 
     @abstractmethod
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """How a pipeline differs from what :meth:`install` would write with the same settings."""
+        """How a pipeline differs from the one that :meth:`install` makes with the same settings."""
 
     @abstractmethod
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
@@ -201,63 +199,64 @@ class Hook(ABC):
 
     @abstractmethod
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Parts of a search that have it reranked and, if possible, explained."""
+        """Parts of a search for which it is reranked and, if possible, explained."""
 
     @abstractmethod
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """The outcome of a search, and why."""
+        """The outcome of a search, and its reason."""
 
     # -- status ------------------------------------------------------------------------------------------
 
     def nodes(self) -> dict[str, str | None]:
         """Node -> version of its plugin; None if a plugin is missing."""
         answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugins") or {}
-        found: dict[str, str | None] = {}
+        nodes: dict[str, str | None] = {}
         for about in answer.get("nodes", {}).values():
             versions = {plugin["name"]: plugin["version"] for plugin in about["plugins"]}
-            found[about["name"]] = versions[self.plugins[0]] if set(self.plugins) <= set(versions) else None
-        return found
+            nodes[about["name"]] = versions[self.plugins[0]] if set(self.plugins) <= set(versions) else None
+        return nodes
 
     def pipeline(self) -> dict[str, Any] | None:
-        """The pipeline as it is stored, or None."""
+        """The stored pipeline, or None."""
         answer = self._ask("GET", self._path, doing="reading the pipeline")
-        found: dict[str, Any] | None = (answer or {}).get(self.name)
-        return found
+        return (answer or {}).get(self.name)
+
+    def config(self) -> dict[str, Any] | None:
+        """The settings of the pipeline, or None. Raises EngineError if rerank did not make it."""
+        pipeline = self._ours()
+        return None if pipeline is None else self._config(pipeline)
 
     def default_of(self) -> dict[str, str]:
         """Index -> its default pipeline, for all indices that have one."""
-        answer = self._ask(
-            "GET",
-            f"/_all/_settings/{DEFAULT_PIPELINE}",
-            params={"flat_settings": "true", "expand_wildcards": "all"},
-            doing="reading the default pipelines",
-        )
-        found = {index: about["settings"].get(DEFAULT_PIPELINE) for index, about in (answer or {}).items()}
-        return {index: pipeline for index, pipeline in sorted(found.items()) if pipeline}
+        params = {"flat_settings": "true", "expand_wildcards": "all"}
+        path = f"/_all/_settings/{DEFAULT_PIPELINE}"
+        answer = self._ask("GET", path, params=params, doing="reading the default pipelines") or {}
+        pipelines = {index: about["settings"].get(DEFAULT_PIPELINE) for index, about in answer.items()}
+        return {index: pipeline for index, pipeline in sorted(pipelines.items()) if pipeline}
 
     def status(self) -> Status:
         """Check everything that reranking needs."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
+        counters = {url: self._counters(url) for url in self.settings.url}
         problems = [self._lacking(nodes)] if None in nodes.values() else []
-        counters = self._counters()
-        silent = [url for url, found in counters.items() if found is None]
-        problems += [f"the node {url} does not answer; start it" for url in silent]
+        problems += [
+            f"the node {url} does not answer; start it" for url, found in counters.items() if found is None
+        ]
         service = None
         if pipeline is None:
-            problems.append(f"there is no pipeline {self.name!r}; install it")
+            problems.append(f"the pipeline {self.name!r} does not exist; install it")
         elif config is None:
             problems.append(f"pipeline {self.name!r} was not made by rerank for the route {self.route}")
         else:
             problems += self._wrong(pipeline, config)
-            for url in _urls_of(config):
-                depth = int(config.get("depth", 100))
-                about, unfitting = self._service(url, config.get("stack"), depth)
+            for url in urls_of(config):
+                about, wrong = self._check(url, config.get("stack"), int(config.get("depth", 100)))
                 service = service or about
-                problems += unfitting
+                problems += wrong
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         problems += index_problems(self.workspace, self.engine, indices, default_of)
@@ -265,7 +264,9 @@ class Hook(ABC):
             problems.append(
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
             )
-        stack = self._known_stack(config)
+        stack = None
+        with suppress(RerankError):  # it is among the problems
+            stack = None if config is None else self.stack_of(config)
         return Status(
             pipeline=self.name,
             there=pipeline is not None,
@@ -280,71 +281,56 @@ class Hook(ABC):
             of=stack,
         )
 
-    def _known_stack(self, config: Mapping[str, Any] | None) -> Stack | None:
-        """The stack of a pipeline; None if it is not known here, which is one of the problems."""
-        with suppress(RerankError):
-            return None if config is None else self.stack_of(config)
-        return None
-
-    def _ready(self, wanted: HookOptions, default: bool = False) -> list[str]:
-        """Check what an installation needs; return warnings.
-
-        Raises EngineError if a node lacks the plugin, or if the service of a ``default`` answers and does not
-        fit; UsageError, InputError if the stack does not exist.
-        """
-        if wanted.stack is not None:
-            self._stack(wanted.stack)
-        warnings = word_problems(self.engine.index, self.workspace.words)
-        if wrong := field_problems(self.engine, wanted.stack):
-            raise UsageError("; ".join(wrong))
-        nodes = self.nodes()
-        if None in nodes.values():
-            raise EngineError(self._lacking(nodes))
-        for url in wanted.urls:
-            about, problems = self._service(url, wanted.stack, wanted.depth)
-            if default and about is not None and problems:
-                raise EngineError(
-                    f"{'; '.join(problems)}; no search would be reranked as it should: nothing was changed"
-                )
-            if about is not None and "rankers" not in about:
-                warnings.append(f"the service at {url} was not checked: it {_NO_TOKEN}")
-            warnings += problems
-        return warnings
-
-    def _counters(self) -> dict[str, dict[str, Any] | None]:
-        """URL of each configured node -> its counters, empty without the plugin; None: it does not answer."""
-        return {url: self._ask_node(url, self.counters_path) for url in self.settings.url}
-
-    def _ask_node(self, url: str, path: str) -> dict[str, Any] | None:
-        """Return the answer of one node, empty if it refuses the request; None if it does not answer."""
+    def _counters(self, url: str) -> dict[str, Any] | None:
+        """Counters of one node, empty without the plugin; None if it does not answer."""
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
         with asking(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
-                answer: dict[str, Any] = client.transport.perform_request("GET", path)
+                answer: dict[str, Any] = client.transport.perform_request("GET", "/_rerank/stats")
             except client_errors.ConnectionError:
                 return None
             except client_errors.TransportError:
                 return {}
         return answer
 
-    def _ours(self) -> dict[str, Any] | None:
-        there = self.pipeline()
-        if there is not None and self._config(there) is None:
-            raise EngineError(
-                f"{self.settings.where} has a pipeline {self.name!r} that rerank has not made for the"
-                f" route {self.route}; choose another --name, or the other route"
-            )
-        return there
-
-    def _service(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
+    def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
         """The answer of a service to ``/readyz``, None if it is not ready; and its problems."""
-        about = ask_service(url, self._token)
-        if isinstance(about, str):
-            return None, [about]
-        problems = service_problems(about, self.workspace.versions(), stack, depth)
-        return about, [f"the service at {url} {text}" for text in problems]
+        return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
-    # -- remove ------------------------------------------------------------------------------------------
+    # -- steps of both routes ----------------------------------------------------------------------------
+
+    def _ready(self, options: HookOptions, default: bool = False) -> list[str]:
+        """Check the requirements of an installation; return warnings.
+
+        Raises EngineError if a node lacks the plugin, or if the service of a ``default`` answers and does not
+        fit; UsageError, InputError if the stack does not exist.
+        """
+        if options.stack is not None:
+            self._stack(options.stack)
+        warnings = word_problems(self.engine.index, self.workspace.words)
+        if wrong := field_problems(self.engine, options.stack):
+            raise UsageError("; ".join(wrong))
+        nodes = self.nodes()
+        if None in nodes.values():
+            raise EngineError(self._lacking(nodes))
+        for url in options.urls:
+            about, problems = self._check(url, options.stack, options.depth)
+            if default and about is not None and problems:
+                raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
+            if about is not None and "rankers" not in about:
+                warnings.append(f"the service at {url} was not checked: it {_NO_TOKEN}")
+            warnings += problems
+        return warnings
+
+    def _ours(self) -> dict[str, Any] | None:
+        """The pipeline, or None. Raises EngineError if rerank did not make it."""
+        pipeline = self.pipeline()
+        if pipeline is not None and self._config(pipeline) is None:
+            raise EngineError(
+                f"{self.settings.where}: the pipeline {self.name!r} was not made by rerank for the route"
+                f" {self.route}; choose another --name, or the other --route"
+            )
+        return pipeline
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Remove the default setting and then the pipeline, if they exist.
@@ -361,28 +347,22 @@ class Hook(ABC):
         return ()
 
     def _removal(self) -> list[Request]:
-        """The requests that remove the default setting and the pipeline."""
-        there = self._ours()
+        pipeline = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
-        mine = self.engine.index.indices()
-        others = [index for index in users if index not in mine]
+        own = self.engine.index.indices()
+        others = [index for index in users if index not in own]
         if others:
             raise EngineError(
-                f"pipeline {self.name!r} is also the default of {', '.join(others)}, which could not be"
-                f" searched without it; set {DEFAULT_PIPELINE} to null there first"
+                f"pipeline {self.name!r} is also the default of {', '.join(others)}: they cannot be searched"
+                f" without it; set {DEFAULT_PIPELINE} to null there first"
             )
         requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
-        if there is not None:
-            requests.append(Request("DELETE", self._path))
-        return requests
+        return requests if pipeline is None else [*requests, Request("DELETE", self._path)]
 
-    def config(self) -> dict[str, Any] | None:
-        """The settings of the pipeline, or None. Raises EngineError if rerank did not make it."""
-        pipeline = self._ours()
-        return None if pipeline is None else self._config(pipeline)
+    # -- searches ----------------------------------------------------------------------------------------
 
     def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
-        """Search the index as any client does, with the search type of the workspace."""
+        """Search the index as any client, with the search type of the workspace."""
         given = {"search_type": self.settings.search_type, "preference": "rerank-hook", **params}
         with asking(self.settings, "searching"):
             answer: dict[str, Any] = self._client.search(
@@ -405,36 +385,30 @@ class Hook(ABC):
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):
             raise UsageError(
-                "a pipeline names its stack by signals or weights; a file is for `rerank serve --stack FILE`"
+                f"--stack {text}: a pipeline names its stack by signals; `rerank serve --stack` takes a file"
             )
         return self.workspace.stack(text)
 
     def stack_of(self, config: Mapping[str, Any]) -> Stack:
-        """The stack that scores: the pipeline's, or the default of the service. Raises RerankError."""
+        """The stack that scores: from the pipeline, or the default of the service. Raises RerankError."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        urls = _urls_of(config)
+        urls = urls_of(config)
         if not urls:
             raise EngineError(f"pipeline {self.name!r} has no service; install it again")
-        service, problems = self._service(urls[0], None, 1)
-        if service is None:
-            raise EngineError(f"the pipeline leaves the stack to the service, and {problems[0]}")
-        if "stack" not in service:
-            raise EngineError(f"the pipeline leaves the stack to the service, which {_NO_TOKEN}")
-        served = str(service["stack"])
-        used = self.workspace.releases.stack
+        service, problems = self._check(urls[0], None, 1)
+        if service is None or "stack" not in service:
+            reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
+            raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
+        served, active = str(service["stack"]), self.workspace.releases.stack
         paths = sorted((self.workspace.folder / "stacks").glob("*.json"))
-        for tuned in (*([used] if used is not None else []), *map(Stack.load, paths)):
-            if str(tuned) == served:  # in writing, weights are rounded
+        for tuned in (*([active] if active is not None else []), *map(Stack.load, paths)):
+            if str(tuned) == served:  # the text has rounded weights
                 return tuned
         names = served.split("*")
         return self._stack(names[0] if len(names) == 2 else served)
 
     # -- requests ----------------------------------------------------------------------------------------
-
-    @property
-    def _path(self) -> str:
-        return f"/_search/pipeline/{self.name}"
 
     def _send(self, requests: Sequence[Request], doing: str) -> None:
         for request in requests:
@@ -452,22 +426,22 @@ class Hook(ABC):
         """Send a request; return None for status 404, but not for a PUT."""
         with asking(self.settings, doing):
             try:
-                found: dict[str, Any] = self._client.transport.perform_request(
+                answer: dict[str, Any] = self._client.transport.perform_request(
                     method, path, params=dict(params or {}), body=body
                 )
             except client_errors.NotFoundError:
                 if method == "PUT":
                     raise
                 return None
-        return found
+        return answer
 
 
-def _urls_of(config: Mapping[str, Any]) -> list[str]:
-    """The URLs of the service in the settings of a pipeline."""
-    found = config.get("url") or []
-    return [found] if isinstance(found, str) else [str(url) for url in found]
+def urls_of(config: Mapping[str, Any]) -> list[str]:
+    """The URLs of the services in the settings of a pipeline."""
+    urls = config.get("url") or []
+    return [urls] if isinstance(urls, str) else [str(url) for url in urls]
 
 
-def differs(there: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
+def differs(pipeline: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
     """Whether a stored pipeline is missing, or different from the written one."""
-    return there is None or any(there.get(part) != value for part, value in written.items())
+    return pipeline is None or any(pipeline.get(part) != value for part, value in written.items())

@@ -16,44 +16,45 @@ from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
 from rerank.text import plural
 
 PLUGIN = "rerank"
-"""The plugin's name on a node."""
+"""Name of the plugin on a node."""
 
 PROCESSOR = "rerank_stack"
-"""The processor's name in a pipeline, in both phases."""
+"""Name of the processor in a pipeline, in both phases."""
 
 EXT = "rerank"
-"""The name of its part of a search's ``ext``."""
-
+"""Name of its part of ``ext`` of a search."""
 
 ALLOWED = "rerank.allowed_urls"
-"""The setting of the nodes that lists what pipelines may call."""
+"""Setting of the nodes: the URLs that pipelines may call."""
 
 OWN_FIELDS = {"id_field": "id", "categories_field": "categories"}
-"""Fields of the indices that rerank makes, whose doc values are ids and categories."""
+"""Fields with ids and categories as doc values, in indices that rerank makes."""
 
 
-def body(wanted: HookOptions, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The pipeline, as OpenSearch stores it. fields: see ``OWN_FIELDS``; of other indices none.
+def body(options: HookOptions, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The pipeline, as OpenSearch stores it. fields: ``OWN_FIELDS``, or none in other indices.
 
     >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
     """
-    config: dict[str, Any] = {"url": wanted.service if len(wanted.urls) == 1 else list(wanted.urls)}
-    config |= {"depth": wanted.depth, "timeout": round(1000 * wanted.timeout)}
-    config["on_failure"] = wanted.on_failure
-    if wanted.stack is not None:
-        config["stack"] = wanted.stack
-    for name, standard in (("shadow", False), ("share", 100), ("token_name", None)):
-        if getattr(wanted, name) != standard:
-            config[name] = getattr(wanted, name)
+    urls = options.urls
+    config: dict[str, Any] = {
+        "url": urls[0] if len(urls) == 1 else list(urls),
+        "depth": options.depth,
+        "timeout": round(1000 * options.timeout),
+        "on_failure": options.on_failure,
+    }
+    for name, default in (("stack", None), ("shadow", False), ("share", 100), ("token_name", None)):
+        if getattr(options, name) != default:
+            config[name] = getattr(options, name)
     config |= fields or {}
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
-def beside(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Our pipeline with the processors of another: ours are last before the search, and first after it.
+def merged(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Our pipeline with the processors of another one: ours are last before the search, and first after it.
 
-    >>> beside({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
+    >>> merged({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
     """
     kept = {
@@ -61,33 +62,31 @@ def beside(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
         for part, processors in others.items()
         if isinstance(processors, list)
     }
-    merged = {part: found for part, found in kept.items() if found and part not in written}
+    result = {part: processors for part, processors in kept.items() if processors and part not in written}
     for part, ours in written.items():
-        found = kept.get(part, [])
-        merged[part] = [*found, *ours] if part == "request_processors" else [*ours, *found]
-    return merged
+        before, after = (kept.get(part, []), ours)
+        result[part] = [*before, *after] if part == "request_processors" else [*after, *before]
+    return result
 
 
 class PluginHook(Hook):
-    """A pipeline with the processor ``rerank`` in both phases."""
+    """A pipeline with the processor ``rerank_stack`` in both phases."""
 
     route = "plugin"
     plugins = (PLUGIN,)
 
-    def install(self, wanted: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the pipeline and, with ``default``, have every search of the index use it.
+    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
+        """Make the pipeline and, with ``default``, use it for every search of the index.
 
-        Nothing is sent that is already as it should be.
-
-        Raises EngineError when a node lacks the plugin, or when a pipeline of that name, or a default, is
-        somebody else's; UsageError, InputError when the workspace has no such stack.
+        Raises EngineError if a node lacks the plugin or may not call the service, or if rerank did not make
+        the pipeline or default; UsageError, InputError if the stack does not exist.
         """
-        warnings = self._ready(wanted, default)
-        if barred := self._barred(wanted.urls):
+        warnings = self._ready(options, default)
+        if barred := self._barred(options.urls):
             raise EngineError("; ".join(barred))
-        there = self._ours()
-        written = beside(body(wanted, self._fields()), self._others(wanted.add_to) or there or {})
-        requests = [Request("PUT", self._path, written)] if differs(there, written) else []
+        pipeline = self._ours()
+        written = merged(body(options, self._fields()), self._others(options.add_to) or pipeline or {})
+        requests = [Request("PUT", self._path, written)] if differs(pipeline, written) else []
         if default:
             requests += self._defaults()
         if not dry_run:
@@ -95,13 +94,12 @@ class PluginHook(Hook):
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def _others(self, name: str | None) -> dict[str, Any] | None:
-        """The pipeline whose processors are added to ours."""
         if name is None:
             return None
-        found = self._ask("GET", f"/_search/pipeline/{name}", doing="reading the pipeline")
-        if found is None:
-            raise UsageError(f"there is no search pipeline {name!r}; correct --add-to")
-        pipeline: dict[str, Any] = found[name]
+        answer = self._ask("GET", f"/_search/pipeline/{name}", doing="reading the pipeline")
+        if answer is None:
+            raise UsageError(f"--add-to {name}: this search pipeline does not exist; correct the name")
+        pipeline: dict[str, Any] = answer[name]
         return pipeline
 
     def _rest(self) -> tuple[str, ...]:
@@ -109,10 +107,10 @@ class PluginHook(Hook):
         if not nodes:
             return ()
         return (
-            f"the plugin is still on {', '.join(nodes)}, and does nothing; to take it off, node by node:",
-            f"take {ALLOWED} out of opensearch.yml and `bin/opensearch-keystore remove rerank.token`, for a"
-            " node without the plugin does not start with them",
-            "`bin/opensearch-plugin remove rerank`, and restart the node",
+            f"the plugin is still on {', '.join(nodes)}, and does nothing; to remove it, node by node:",
+            f"remove {ALLOWED} from opensearch.yml and run `bin/opensearch-keystore remove rerank.token`:"
+            " without the plugin, a node does not start with them",
+            "run `bin/opensearch-plugin remove rerank`, and restart the node",
         )
 
     def _fields(self) -> dict[str, str]:
@@ -122,13 +120,12 @@ class PluginHook(Hook):
         """Why nodes would not call the service."""
         params = {"flat_settings": "true"}
         answer = self._ask("GET", "/_nodes/settings", params=params, doing="reading the nodes' settings")
-        problems = []
-        built = None
+        problems, built_in = [], None
         for about in (answer or {}).get("nodes", {}).values():
-            found = about.get("settings", {}).get(ALLOWED)
-            if found is None:
-                found = built = self._built_in() if built is None else built
-            allowed = found.split(",") if isinstance(found, str) else found
+            setting = about.get("settings", {}).get(ALLOWED)
+            if setting is None:
+                setting = built_in = self._built_in() if built_in is None else built_in
+            allowed = setting.split(",") if isinstance(setting, str) else setting
             absent = [url for url in urls if not is_allowed(url, allowed)]
             if absent:
                 problems.append(
@@ -146,7 +143,7 @@ class PluginHook(Hook):
         return []
 
     def _defaults(self) -> list[Request]:
-        """What makes the pipeline the default of the index."""
+        """The requests that make the pipeline the default of the index."""
         requests, defaults = [], self.default_of()
         indices = sorted(self.engine.index.indices())
         if not indices:
@@ -155,8 +152,8 @@ class PluginHook(Hook):
             other = defaults.get(index)
             if other not in (None, NO_PIPELINE, self.name):
                 raise EngineError(
-                    f"index {index!r} has the default pipeline {other!r} already; take it away, or leave"
-                    f" --default out and name the pipeline in searches (?search_pipeline=)"
+                    f"index {index!r} already has the default pipeline {other!r}; remove it, or leave out"
+                    " --default and name the pipeline in searches (?search_pipeline=)"
                 )
             if other != self.name:
                 requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))
@@ -165,20 +162,20 @@ class PluginHook(Hook):
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
         phases = (pipeline.get(part) or [] for part in ("request_processors", "response_processors"))
         request, response = ([one[PROCESSOR] for one in phase if PROCESSOR in one] for phase in phases)
-        if len(request) != 1 or len(response) > 1:  # ours, even where somebody has changed it
+        if len(request) != 1 or len(response) > 1 or "url" not in request[0]:
             return None
         config = dict(request[0])
         if "timeout" in config:
             config["timeout"] = float(config["timeout"]) / 1000
-        return config if "url" in config else None  # ML Commons has a processor of that name, too
+        return config
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         problems = []
         try:
             given = {name: config[name] for name in HookOptions.__dataclass_fields__ if name in config}
-            wanted = HookOptions(service=config["url"], **given)
-            problems += self._barred(wanted.urls)
-            if differs(pipeline, beside(body(wanted, self._fields()), pipeline)):
+            options = HookOptions(service=config["url"], **given)
+            problems += self._barred(options.urls)
+            if differs(pipeline, merged(body(options, self._fields()), pipeline)):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if config.get("stack") is not None:
                 self._stack(config["stack"])
@@ -191,25 +188,24 @@ class PluginHook(Hook):
         return (
             f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of"
             f" {plural(len(nodes), 'node[|s]')}): run"
-            " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip`"
-            " there and restart;"
-            " docs/guides/plugin.md says how to build it"
+            " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip` there"
+            " and restart it (docs/guides/plugin.md)"
         )
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Parts of a search that have it reranked and, if possible, explained."""
+        """Parts of a search for which it is explained."""
         return {"ext": {EXT: {"explain": True}}} if explain else {}
 
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """The outcome of a search, and why."""
+        """The outcome of a search, and its reason."""
         about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
 
 
 def is_allowed(url: str, allowed: Sequence[str]) -> bool:
-    """Whether the nodes' setting lists a URL, as the plugin reads it; a port may be a star.
+    """Whether the setting of the nodes lists a URL; a port may be a star.
 
     >>> is_allowed("http://a:8765", ["http://a:*/"]), is_allowed("http://ab:8765", ["http://a:*"])
     (True, False)

@@ -22,27 +22,32 @@ PATIENCE = 5.0
 """Seconds that the service, or one node, may take to answer."""
 
 
-def ask_service(url: str, token: str) -> dict[str, Any] | str:
-    """Return the answer of a service to ``/readyz``, or the problem if it is not ready."""
+def check_service(
+    url: str, token: str, versions: Mapping[str, str], stack: str | None, depth: int
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """The answer of a service to ``/readyz``, None if it is not ready; and its problems.
+
+    versions, stack, depth: see :func:`service_problems`.
+    """
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
             answer = pool.request("GET", f"{url}/readyz", headers=headers)
         about = parse_json(answer.data) if answer.status == 200 else {}
     except (urllib3.exceptions.HTTPError, ValueError):
-        return f"no service answers at {url} from here; start it"
+        return None, [f"no service answers at {url} from here; start it"]
     if not isinstance(about, dict) or not about.get("ready"):
-        return f"the server at {url} is no service that is ready (status {answer.status})"
-    return about
+        return None, [f"the server at {url} is not a service that is ready (status {answer.status})"]
+    return about, [f"the service at {url} {text}" for text in service_problems(about, versions, stack, depth)]
 
 
 def service_problems(
-    about: Mapping[str, Any], here: Mapping[str, str], stack: str | None, depth: int
+    about: Mapping[str, Any], versions: Mapping[str, str], stack: str | None, depth: int
 ) -> list[str]:
     """Why a service does not fit a workspace and a pipeline.
 
-    about: its answer to ``/readyz``; without rankers, it wants a token and nothing can be checked.
-    here: ranker -> version in the workspace.
+    about: its answer to ``/readyz``; without rankers, it needs a token and nothing can be checked.
+    versions: ranker -> version in the workspace.
 
     >>> about = {"rankers": {"text": "v1"}, "tuned": [], "max_candidates": 50}
     >>> service_problems(about, {"text": "v2"}, None, 50)
@@ -51,31 +56,31 @@ def service_problems(
     if "rankers" not in about:
         return []
     served, problems = about["rankers"], []
-    others = sorted(name for name in here if served.get(name) != here[name])
+    others = sorted(name for name in versions if served.get(name) != versions[name])
     if others:
         problems.append(f"has other versions of {', '.join(others)}")
     if stack is not None:
         try:
             names, weights = parse_stack(stack)
         except (UsageError, InputError) as error:
-            return [*problems, f"cannot have the stack {stack!r}: {error}"]
+            return [*problems, f"cannot use the stack {stack!r}: {error}"]
         absent = [name for name in learned(names) if name not in served]
         tuned = [set(signals.split(",")) for signals in about.get("tuned") or ()]
         if absent:
-            problems.append(f"has no signal {', '.join(absent)}, so it cannot rerank by {stack!r}")
+            problems.append(f"has no signal {', '.join(absent)} of the stack {stack!r}")
         elif weights is None and len(names) > 1 and set(names) not in tuned:
-            problems.append(f"has no tuned stack {stack!r}; tune it in the service's workspace")
+            problems.append(f"has no tuned stack {stack!r}; tune it in the workspace of the service")
     most = about.get("max_candidates")
     if isinstance(most, int) and depth > most:
         problems.append(
-            f"takes {plural(most, 'candidate[|s]')}, fewer than the depth of {depth}: no search would be"
-            f" reranked; give it max_candidates {depth}, or install with depth {most}"
+            f"takes {plural(most, 'candidate[|s]')}, but the depth is {depth}: no search would be reranked;"
+            f" start it with --max-candidates {depth}, or install with --depth {most}"
         )
     return problems
 
 
 def field_problems(engine: Engine, stack: str | None) -> list[str]:
-    """Fields that a stack reads as numbers, and that are no numbers in the index."""
+    """Problems with fields that a stack reads as numbers."""
     try:
         signals = [FieldSignal(name) for name in parse_stack(stack or "")[0] if is_field(name)]
     except (UsageError, InputError):
@@ -90,23 +95,20 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
 
 
 def word_problems(index: Index, fields: Sequence[str]) -> list[str]:
-    """Fields that the workspace lists in ``words`` and that the index does not have."""
+    """Fields in ``words`` of the workspace that the index does not have."""
     absent = []
     for field in fields:
         with index.asking("looking for fields"):
             known = index.client.field_caps(index=index.settings.index, params={"fields": field})
         absent += [] if known["fields"] else [field]
-    if not absent:
-        return []
-    return [
-        f"index {index.settings.index!r} has no field {', '.join(absent)}, which rerank.toml has in words"
-    ]
+    names = ", ".join(absent)
+    return [f"rerank.toml: words: index {index.settings.index!r} has no field {names}"] if absent else []
 
 
 def index_problems(
     workspace: Workspace, engine: OpenSearchEngine, indices: Sequence[str], default_of: Sequence[str]
 ) -> list[str]:
-    """Problems of the indices behind the name of a workspace, which may have moved.
+    """Problems of the indices behind the index name of a workspace, which may be an alias.
 
     default_of: the indices whose default pipeline is the hook's.
     """
@@ -122,7 +124,9 @@ def index_problems(
     try:
         engine.index.check()
         lacking, since = "document[ has|s have] no features of", ""
-        if engine.attached_features is not None:  # by sequence numbers: an unread text may be the same
+        if (
+            engine.attached_features is not None
+        ):  # a document with a new sequence number may have the same text
             lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"
         problems += word_problems(engine.index, workspace.words)
         for name, version in workspace.versions().items():

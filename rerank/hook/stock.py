@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,10 @@ _PAUSE = 0.2
 _SETTINGS = "docs/guides/stock-processors.md has the settings that ML Commons needs"
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
+_IDS = ("connector_id", "model_id")
+
+Resources = Mapping[str, Mapping[str, Any]]
+"""Id of a model or connector -> its description."""
 
 # A search with `from` above 0 keeps its size: no stock processor can cut off the front of a page.
 _RAISE = (
@@ -130,50 +134,42 @@ class StockHook(Hook):
     plugins = PLUGINS
     suffix = "-stock"
 
-    # -- install and remove ------------------------------------------------------------------------------
+    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
+        """Make the connector, the model and the pipeline; keep whatever already fits.
 
-    def install(self, wanted: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the connector, the model and the pipeline; whatever exists and fits is kept.
+        A change makes a new connector and model, points the pipeline to them and deletes the old ones, with
+        everything that an interrupted installation has left.
 
-        A change makes a new connector and model, points the pipeline to them and deletes the old ones. If
-        a step fails, run it again: it deletes what an interrupted installation has left.
-
-        Raises UsageError for ``default``: searches without words to rerank for would only be slower.
-        EngineError if a node lacks a plugin, if a setting of ML Commons forbids the call, or if somebody
-        else made the pipeline.
+        Raises UsageError for ``default``: a search without ``ext.rerank`` would only be slower. EngineError
+        if a node lacks a plugin, if a setting of ML Commons forbids the call, or if rerank did not make the
+        pipeline.
         """
         if default:
             raise UsageError(
-                "--default is for the route plugin: by the route stock only those searches"
-                " are reranked that bring the words to rerank for (docs/guides/stock-processors.md)"
+                "--default is for the route plugin; by the route stock, a search is reranked only if it has"
+                " ext.rerank (docs/guides/stock-processors.md)"
             )
-        wanted = self._complete(wanted)
-        self._token = wanted.token or self._token  # the service shows what it serves to those who know it
-        warnings = self._ready(wanted)
+        stock = self._complete(options)
+        self._token = stock.token or self._token
+        warnings = self._ready(stock)
         pipeline = self._ours()
         models, connectors = self._made()
-        model = self._usable(wanted, models, connectors)
-        used = _model_of(pipeline)
-        kept = [one for one in (model, used) if one is not None]
-        requests = _deletions(models, connectors, kept)
+        model = self._usable(stock, models, connectors)
+        requests = []
         if model is None:
             about = {"name": self.name, "description": MADE, "function_name": "remote"}
+            about["connector_id"] = "<connector>"
             requests += [
-                Request("POST", f"{_ML}/connectors/_create", connector(self.name, wanted)),
-                Request(
-                    "POST", f"{_ML}/models/_register?deploy=true", about | {"connector_id": "<connector>"}
-                ),
+                Request("POST", f"{_ML}/connectors/_create", connector(self.name, stock)),
+                Request("POST", f"{_ML}/models/_register?deploy=true", about),
             ]
-        written = body(wanted, model or "<model>")
+        written = body(stock, model or "<model>")
         if differs(pipeline, written):
             requests.append(Request("PUT", self._path, written))
-        if used in models and used != model:
-            former = {used: models[str(used)]}
-            requests += _deletions(
-                former, {id: connectors[id] for id in _connectors_of(former) & set(connectors)}
-            )
+        kept = {} if model is None else {model: models[model]}
+        requests += _deletions(models, connectors, kept)
         if not dry_run:
-            model = self._carry_out(requests, wanted.token) or model
+            model = self._carry_out(requests, stock.token) or model
             problem = self._predict(str(model))
             if problem is not None:
                 warnings.append(f"the cluster cannot use the service: {problem}")
@@ -181,46 +177,47 @@ class StockHook(Hook):
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Delete the pipeline, the models and the connectors. The settings of the cluster stay."""
-        requests = [*self._removal(), *_deletions(*self._made())]
-        groups = self._found("model_groups")
-        requests += [Request("DELETE", f"{_ML}/model_groups/{id}") for id in groups]
+        requests = [*self._removal(), *_deletions(*self._made(), {})]
+        groups = self._all("model_groups")
+        ours = [id for id, about in groups.items() if self._is_ours(about)]
+        requests += [Request("DELETE", f"{_ML}/model_groups/{id}") for id in ours]
         if not dry_run:
             self._carry_out(requests)
         return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
-    def _complete(self, wanted: HookOptions) -> StockOptions:
+    def _complete(self, options: HookOptions) -> StockOptions:
         """Fill in the field of the id, and check the depth. Raises UsageError."""
-        given = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+        given = {name: getattr(options, name) for name in options.__dataclass_fields__}
         own = isinstance(self.engine.layout, OwnedLayout)
         given["id_field"] = given.get("id_field") or ("id" if own else "_id")
         for index, about in self.engine.index.indices().items():
             most = int(about["settings"]["index"].get("max_result_window", 10_000))
-            if wanted.depth > most:
+            if options.depth > most:
                 raise UsageError(
-                    f"--depth {wanted.depth}: index {index!r} gives {most} hits at most"
+                    f"--depth {options.depth}: index {index!r} returns at most {most} hits"
                     " (index.max_result_window), so every search would fail; choose a smaller depth"
                 )
         return StockOptions(**given)
 
     def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
-        """Send requests in order, filled in with the ids that are known by then; return the new model."""
+        """Send requests in order, with the ids that earlier ones returned; return the new model."""
         known = {"<token>": token}
         for request in requests:
-            filled = _filled(request.body, known)
             if request.method == "DELETE":
                 self._delete(request.path)
                 continue
+            filled = _filled(request.body, known)
             try:
                 answer = self._ask(request.method, request.path, filled, doing="changing the hook") or {}
             except EngineError as error:
                 raise EngineError(f"{error}; {_SETTINGS}") from error
-            known |= {f"<{name}>": str(answer[f"{name}_id"]) for name in _PARTS if f"{name}_id" in answer}
+            known |= {f"<{name[:-3]}>": str(id) for name, id in answer.items() if name in _IDS}
             if "model_id" in answer:
                 self._wait(known["<model>"])
         return known.get("<model>")
 
     def _delete(self, path: str) -> None:
-        """Delete something, once ML Commons no longer uses it: it may still be deploying a model."""
+        """Delete a resource, again until ML Commons no longer uses it."""
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -236,23 +233,15 @@ class StockHook(Hook):
     def _wait(self, model: str) -> None:
         """Wait until all nodes have deployed a model. Raises EngineError."""
         give_up, state = time.monotonic() + _PATIENCE, ""
-        while state != "DEPLOY_FAILED" and time.monotonic() < give_up:
+        while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
+            time.sleep(_PAUSE)
             about = self._ask("GET", f"{_ML}/models/{model}", doing="waiting for the model") or {}
             state = str(about.get("model_state"))
-            if state == "DEPLOYED":
-                return
-            time.sleep(_PAUSE)
-        raise EngineError(
-            f"{self.settings.where}: the model was not deployed (state {state}); see the nodes' logs"
-        )
-
-    # -- what there is -----------------------------------------------------------------------------------
-
-    def _found(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Id -> all models, connectors or model groups of this name that the route has made."""
-        return {id: about for id, about in self._all(kind).items() if self._is_ours(about)}
+        if state != "DEPLOYED":
+            raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
     def _all(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Id -> all models, connectors or model groups."""
         if None in self.nodes().values():
             return {}
         every = {"query": {"match_all": {}}, "size": 1000}
@@ -263,9 +252,9 @@ class StockHook(Hook):
     def _is_ours(self, about: Mapping[str, Any]) -> bool:
         return about.get("description") == MADE and about.get("name") == self.name
 
-    def _made(self) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    def _made(self) -> tuple[Resources, Resources]:
         """Our models and our connectors, by id. Every model of our connectors is ours."""
-        connectors = self._found("connectors")
+        connectors = {id: about for id, about in self._all("connectors").items() if self._is_ours(about)}
         models = {
             id: about
             for id, about in self._all("models").items()
@@ -273,19 +262,14 @@ class StockHook(Hook):
         }
         return models, connectors
 
-    def _usable(
-        self,
-        wanted: StockOptions,
-        models: Mapping[str, Mapping[str, Any]],
-        connectors: Mapping[str, Mapping[str, Any]],
-    ) -> str | None:
-        """A deployed model whose connector makes the wanted call, with a token that the service accepts."""
-        call = json.dumps(wanted.call)
+    def _usable(self, options: StockOptions, models: Resources, connectors: Resources) -> str | None:
+        """A deployed model whose connector makes the same call, with a token that the service accepts."""
+        call = json.dumps(options.call)
         for id, model in models.items():
             parameters = connectors.get(str(model.get("connector_id")), {}).get("parameters") or {}
             if model.get("model_state") != "DEPLOYED" or parameters.get(_CALL) != call:
                 continue
-            if not wanted.token or "401" not in (self._predict(id) or ""):
+            if not options.token or "401" not in (self._predict(id) or ""):
                 return id
         return None
 
@@ -377,24 +361,10 @@ class StockHook(Hook):
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
 
 
-_PARTS = ("connector", "model")
-
-
-def _connectors_of(models: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    return {str(about.get("connector_id")) for about in models.values()}
-
-
-def _deletions(
-    models: Mapping[str, Mapping[str, Any]],
-    connectors: Mapping[str, Mapping[str, Any]],
-    kept: Iterable[str] = (),
-) -> list[Request]:
-    """Delete models, and then connectors; but not the kept models and their connectors."""
-    in_use = {id: models[id] for id in kept if id in models}
-    parts = {
-        "models": models.keys() - in_use.keys(),
-        "connectors": connectors.keys() - _connectors_of(in_use),
-    }
+def _deletions(models: Resources, connectors: Resources, kept: Resources) -> list[Request]:
+    """Delete models, and then connectors, but not the kept models and their connectors."""
+    in_use = {str(about.get("connector_id")) for about in kept.values()}
+    parts = {"models": models.keys() - kept.keys(), "connectors": connectors.keys() - in_use}
     return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind, ids in parts.items() for id in sorted(ids)]
 
 

@@ -1,4 +1,4 @@
-"""Searches with and without the hook: one query, or judged queries before the hook becomes the default."""
+"""Searches with and without the hook: one query, or judged queries."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from rerank.stack.stack import Stack
 _RUNS = 5  # timed searches of each kind
 
 Runs = dict[str, dict[str, list[str]]]
-"""``plain`` or ``hooked`` -> query id -> ids of its hits, best first."""
+"""``plain`` or ``hooked`` -> id of a query -> ids of its hits, best first."""
 
 
 @dataclass
 class SearchTrial(Report):
     """One search with and without the pipeline, and the order of its candidates by the workspace.
 
-    outcome, reason: the outcome of the search. weights: the weights that were used and the case of the
-    query, if the route reports them. expected: the best candidates as ``rerank query`` orders them. same:
-    whether ids and their order are the expected ones. difference: the largest difference between two scores
-    of a hit. milliseconds: ``plain``, ``candidates`` (the same search for as many hits as are reranked) and
-    ``reranked``.
+    weights:    the weights and the case of the query, if the route reports them.
+    expected:   the best candidates in the order of ``rerank query``; same: whether the hits have this order.
+    difference: the largest difference between two scores of a hit.
+    milliseconds: median times: ``plain``, ``candidates`` (plain, with as many hits as are reranked) and
+                ``reranked``.
     """
 
     pipeline: str
@@ -61,12 +61,12 @@ class SearchTrial(Report):
 
 @dataclass
 class TrialReport(Report):
-    """Judged queries through the hook and without it, as production sends them.
+    """Judged queries with and without the hook.
 
-    measure:  the measure, over ``queries`` judged queries; plain, hooked: its means.
-    p:        of the paired randomization test; wins, losses: queries that the hook makes better, or worse.
-    outcomes: outcome of the searches, with the reason: ``reranked``, ``passed: sort``, ...
-    weights:  the weights that were used, for which case of queries, and for how many ``searches``.
+    plain, hooked: the mean of the measure. wins, losses: queries that the hook makes better, or worse.
+    p:        of the paired randomization test.
+    outcomes: outcome and reason -> searches: ``reranked``, ``passed: sort``, ...
+    weights:  weights, case of the query, and ``searches`` that used them.
     """
 
     pipeline: str
@@ -82,7 +82,7 @@ class TrialReport(Report):
     weights: list[dict[str, Any]] = field(default_factory=list)
 
 
-def trial(hook: Hook, text: str, count: int = 10) -> SearchTrial:
+def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     """Search with and without the pipeline, and compare with the order of the workspace.
 
     Raises EngineError if there is no pipeline, UsageError for a query without words.
@@ -92,7 +92,7 @@ def trial(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         raise UsageError("the query is empty; give some words to search for")
     stack, depth = hook.stack_of(config), int(config.get("depth", 100))
     body = _body(hook, stack, text)
-    # The explained search is the first on its node, which then knows the features to send.
+    # After this first search, the node knows which features to send.
     first = _hooked(hook, body, count, hook.asked(text, explain=True))
     more = hook.asked(text)
     times: dict[str, list[float]] = {"plain": [], "candidates": [], "reranked": []}
@@ -125,7 +125,7 @@ def trial(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     )
 
 
-def gate(
+def try_queries(
     hook: Hook,
     template: SearchTemplate,
     queries: Sequence[Query],
@@ -134,16 +134,14 @@ def gate(
     count: int = 10,
     seed: int = 0,
 ) -> TrialReport:
-    """Make each judged query's search as a client does, without the hook and through it, and compare.
+    """Search for each judged query with and without the hook, and compare. count: hits; cut-off of nDCG.
 
-    count: hits of a page, and the cut-off of nDCG.
-
-    Raises EngineError where there is no pipeline, InputError where no query is judged, UsageError for a run
-    and for the stock route, which reranks no plain search.
+    Raises EngineError without a pipeline, InputError without a judged query, UsageError for a run and for
+    the stock route.
     """
     if not isinstance(hook, PluginHook) or template.kind == "run":
         raise UsageError(
-            "only a search through the plugin is made as any client's; give --template and --route plugin"
+            "judged queries need a search template and the plugin; pass --template and --route plugin"
         )
     _installed(hook)
     judged = [query for query in queries if qrels.relevant(query.id)]
@@ -174,7 +172,7 @@ def gate(
 def _searches(
     hook: Hook, template: SearchTemplate, queries: Sequence[Query], count: int
 ) -> tuple[Runs, Counter[str], Counter[tuple[tuple[str, str], ...]]]:
-    """Rankings of queries without the hook and through it, and counts of outcomes and of weights."""
+    """Rankings with and without the hook, and counts of outcomes and of weights."""
     templates, runs = hook.engine.templates, Runs(plain={}, hooked={})
     outcomes: Counter[str] = Counter()
     weights: Counter[tuple[tuple[str, str], ...]] = Counter()

@@ -293,16 +293,14 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
 
 def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, run, plugged, tmp_path):
     args = ("hook", "install", "-w", cluster, *options(service), "--depth", 1001)
-    run(*args, "--default").fails(
-        1, "takes 1,000 candidates, fewer than the depth of 1001", "nothing was changed"
-    )
+    run(*args, "--default").fails(1, "takes 1,000 candidates", "nothing was changed")
     assert (pipelines(plugged), default(plugged)) == ({}, None)
     tuned = shutil.copytree(cluster, tmp_path / "ws")  # a stack that the service's workspace lacks
     stack = Stack.parse("bm25*0.5 + text*0.5")
     (tuned / "stacks").mkdir(exist_ok=True)
     stack.save(tuned / "stacks" / "bm25,text.json")
     lacking = ("hook", "install", "-w", tuned, "--service", service.url, "--stack", "bm25,text", "--default")
-    run(*lacking).fails(1, "has no tuned stack 'bm25,text'", "nothing was changed")
+    run(*lacking).fails(1, "'bm25,text'", "nothing was changed")
     assert (pipelines(plugged), default(plugged)) == ({}, None)
     done = run(*args)  # for searches that name it
     assert (done.code, done.err.startswith("warning: the service at")) == (0, True)
@@ -412,8 +410,8 @@ def test_other_peoples_pipelines_stay(cluster, service, run, plugged):
     args = ("-w", cluster, *options(service))
     try:
         for action, given in (("install", args), ("remove", args[:2])):
-            run("hook", action, *given, "--name", "theirs").fails(1, "rerank has not made", "--name")
-        run("hook", "install", *args, "--default").fails(1, "has the default pipeline 'theirs' already")
+            run("hook", action, *given, "--name", "theirs").fails(1, "'theirs'", "--name")
+        run("hook", "install", *args, "--default").fails(1, "'theirs'", "--default")
         assert pipelines(plugged) == {"theirs": theirs}
     finally:
         plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: None})
@@ -444,14 +442,14 @@ def test_a_pipeline_that_another_index_needs_stays(installed, cluster, run, plug
         (
             ("install", "--service", "http://a", "--route", "stock", "--default"),
             2,
-            ["for the route plugin"],
+            ["--default"],
         ),
         (("install", "--service", "http://a", "--route", "stock"), 1, ["opensearch-neural-search"]),
-        (("install", "--service", "http://a", "--id-field", "id"), 2, ["is for --route stock"]),
+        (("install", "--service", "http://a", "--id-field", "id"), 2, ["--id-field"]),
         (("status", "--token-file", "a"), 2, ["No such option", "--token-file"]),
-        (("status", "--name", "a/b"), 2, ["no name of a pipeline"]),
-        (("test", "wheel"), 1, ["no pipeline", "rerank hook install"]),
-        (("test", "wheel", "--name", "none-such"), 1, ["no pipeline 'none-such'"]),
+        (("status", "--name", "a/b"), 2, ["--name 'a/b'"]),
+        (("test", "wheel"), 1, ["rerank hook install"]),
+        (("test", "wheel", "--name", "none-such"), 1, ["'none-such'"]),
     ],
 )
 def test_what_cannot_be(cluster, run, args, code, parts):
@@ -460,7 +458,7 @@ def test_what_cannot_be(cluster, run, args, code, parts):
 
 def test_a_workspace_on_the_local_engine(plain, run):
     for action in (["status"], ["remove"], ["test", "words"], ["install", "--service", "http://a"]):
-        run("hook", *action, "-w", plain).fails(2, "keeps its documents in this folder", "on OpenSearch")
+        run("hook", *action, "-w", plain).fails(2, str(plain), "`rerank attach`")
 
 
 def test_a_node_without_the_plugin(node, small, run, write_lines, tmp_path):
@@ -532,10 +530,6 @@ def test_what_the_gate_refuses(installed, cluster, service, small, run, tmp_path
     judged = ("--queries", small.queries, "--qrels", small.test, "-w", cluster)
     run("hook", "test", "--template", tmp_path / "own.json", *judged).fails(1, 'the template has "size"')
     run("hook", "test", "--template", tmp_path / "gone.json", *judged).fails(1, "gone.json", "no such file")
-    run("hook", "test", "--template", tmp_path / "own.json", "-w", cluster).fails(
-        2, "needs --queries and --qrels"
-    )
-    run("hook", "test", "-w", cluster).fails(2, "give a QUERY, or --template")
-    run("hook", "install", "-w", cluster, *options(service), "--add-to", "gone").fails(
-        2, "no search pipeline 'gone'"
-    )
+    run("hook", "test", "--template", tmp_path / "own.json", "-w", cluster).fails(2, "--queries")
+    run("hook", "test", "-w", cluster).fails(2, "--template")
+    run("hook", "install", "-w", cluster, *options(service), "--add-to", "gone").fails(2, "--add-to gone")

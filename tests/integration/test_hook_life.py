@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
-from rerank.hook import HookOptions, trial
+from rerank.hook import HookOptions, try_search
 from rerank.hook.plugin import PluginHook
 from tests.hook import (
     CATEGORY_VOTES,
@@ -213,7 +213,7 @@ def test_what_ties_with_the_last_candidate_is_no_other_order(
     )
     with closing(PluginHook(workspace)) as made:
         made.install(HookOptions(dummy.url, stack="bm25", depth=5, timeout=20.0))
-        found = trial(made, "cell")
+        found = try_search(made, "cell")
         made.remove()
     assert found.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
     assert found.expected == ("d08", "d09", "d10", "d11", "d12")

@@ -184,7 +184,7 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
     status = hook_status(run, cluster, "--route", "stock")
     assert (status["there"], len(status["problems"])) == (False, 1)
-    run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "no pipeline", "--route stock")
+    run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "--route stock")
 
 
 def test_a_change_takes_the_old_parts_away(installed, cluster, service, token, run, ml_node, small):
@@ -300,22 +300,22 @@ def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, 
 
 def test_refused(cluster, service, token, run, ml_node, tmp_path):
     args = ("-w", cluster, *options(service, token))
-    run("hook", "install", *args, "--default").fails(2, "--default is for the route plugin")
+    run("hook", "install", *args, "--default").fails(2, "--default")
     ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": 40})
     try:
         run("hook", "install", *args).fails(2, "max_result_window", "40")
     finally:
         ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": None})
     plugin = [str(a) for a in args if a not in ("--route", "stock")]
-    run("hook", "install", *plugin).fails(2, "--token-file is for --route stock")
+    run("hook", "install", *plugin).fails(2, "--token-file")
     (tmp_path / "token").write_text("two words\n")
     wrong = [*args, "--token-file", tmp_path / "token"]
-    run("hook", "install", *wrong).fails(1, "token: a token is one word of printable ASCII characters")
+    run("hook", "install", *wrong).fails(1, f"{tmp_path / 'token'}: ")
     theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
     ml_node.request("PUT", f"/_search/pipeline/{PIPELINE}", theirs)
     try:
-        run("hook", "install", *args).fails(1, "rerank has not made", "--name")
-        run("hook", "remove", "--route", "stock", "-w", cluster).fails(1, "rerank has not made")
+        run("hook", "install", *args).fails(1, PIPELINE, "--name")
+        run("hook", "remove", "--route", "stock", "-w", cluster).fails(1, PIPELINE)
     finally:
         ml_node.request("DELETE", f"/_search/pipeline/{PIPELINE}")
     nothing_is_left(ml_node)
@@ -408,7 +408,7 @@ def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, 
         done = run("hook", "install", *args, "--depth", 50, "-w", cluster)
         try:
             assert done.code == 0
-            assert "takes 20 candidates, fewer than the depth of 50" in done.err
+            assert "takes 20 candidates" in done.err
             assert ids(search(ml_node, text)) == plain(ml_node, text)
             status = hook_status(run, cluster, "--route", "stock")
             assert ["takes 20 candidates" in problem for problem in status["problems"]] == [True]
@@ -564,7 +564,8 @@ def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, scrip
             args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20)
             done = run("hook", "install", *args, "-w", folder)
             assert done.code == 0  # what this shell knows of the service goes nowhere by itself
-            assert "(401); install again with its token in --token-file" in done.err
+            assert "401" in done.err
+            assert "--token-file" in done.err
             done = run("hook", "install", *args, "--token-file", token, "-w", folder)
             assert (done.code, done.err) == (0, "")
             text = texts(small, 1)[0]

@@ -27,7 +27,7 @@ URL = "http://127.0.0.1:8765"
 )  # fmt: skip
 @pytest.mark.parametrize("kind", [HookOptions, StockOptions])
 def test_no_url_of_a_service(kind, url):
-    with pytest.raises(UsageError, match="no URL of a service"):
+    with pytest.raises(UsageError, match="--service"):
         kind(url)
 
 
@@ -170,11 +170,11 @@ def test_a_service_that_fits(stack):
 @pytest.mark.parametrize(
     ("stack", "depth", "here", "part"),
     [
-        ("bm25,text", 1001, HERE, "takes 1,000 candidates, fewer than the depth of 1001"),
-        ("bm25,text", 1001, HERE, "max_candidates 1001"),
+        ("bm25,text", 1001, HERE, "takes 1,000 candidates"),
+        ("bm25,text", 1001, HERE, "--max-candidates 1001"),
         ("bm25,meta", 10, HERE, "no tuned stack 'bm25,meta'"),
         ("bm25,joint", 10, HERE, "no signal joint"),
-        ("bm25*", 10, HERE, "cannot have the stack"),
+        ("bm25*", 10, HERE, "'bm25*'"),
         (None, 10, {"text": "v2", "meta": "v1"}, "other versions of text"),
         (None, 10, {**HERE, "joint": "v1"}, "other versions of joint"),
     ],
