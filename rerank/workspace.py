@@ -353,7 +353,7 @@ class Workspace:
                     found[name] = version
                     break
             else:
-                found[name] = self._installed.record(name)["version"]
+                found[name] = self._installed.record(name).version
         return found
 
     def versions_here(self, stack: Stack) -> dict[str, str]:
@@ -432,7 +432,7 @@ class Workspace:
     def family_of(self, name: str) -> tuple[str, str]:
         """Return the family and the variant of a trained ranker."""
         record = self._installed.record(name)
-        return record["family"], record["variant"]
+        return record.family, record.variant
 
     def check_name(self, name: str, family: str, variant: str) -> None:
         """Raise UsageError where a ranker cannot be called so: it is another's name, or no name at all."""

@@ -307,7 +307,7 @@ def test_a_name_that_begins_like_another(workspace):
     assert contents(workspace) == ["text-v2", "text-x-v1", "text-x.json", "text.json"]
     again = Workspace.open(workspace.folder)
     assert (again.ranker("text").version, again.ranker("text-x").version) == ("v2", "v1")
-    with pytest.raises(UsageError, match="text-x-v1 holds text-x; call the ranker, or its version"):
+    with pytest.raises(UsageError, match="text-x-v1 holds text-x; choose another name"):
         workspace.install(make_ranker("text", "x-v1"))
     assert Workspace.open(workspace.folder).ranker("text-x").version == "v1"
 
