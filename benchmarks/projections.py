@@ -41,6 +41,7 @@ from rerank.rankers.projection.spectral import opca
 from rerank.rankers.projection.term_matrix import term_matrix
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
+from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
 from rerank.workflows.ingest import ingest
 from rerank.workflows.training_data import DataReport, Inputs, training_data
@@ -54,6 +55,10 @@ METHODS = ("lsi", "cllsi", "cca", "opca", "s2net")
 class Say(Progress):
     def say(self, line: str) -> None:
         print(f"  {line}", flush=True)
+
+
+def make_trainer(data: TrainingData, config: ProjectionConfig) -> ProjectionTrainer:
+    return ProjectionTrainer(TrainingJob(None, data, Path(), progress=Say()), config)  # type: ignore[arg-type]
 
 
 class Mates:
@@ -164,9 +169,9 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
                 # An eigenproblem's solutions come in order: the largest dimension holds the others.
                 for largest in options.dims if method == "s2net" else [max(options.dims)]:
                     config = ProjectionConfig(**{"dim": largest, "init": "random", **changes})
-                    trainer = ProjectionTrainer(part, config, Say())
+                    trainer = make_trainer(part, config)
                     if not own:
-                        trainer._vectors = vectors = vectors or trainer.vectors
+                        trainer.vectors = vectors = vectors or trainer.vectors
                     if "input vectors" not in found[largest]:
                         ranks = mates.unprojected(trainer.vectors.terms)
                         row("input vectors", ranks, 0, "the vectors that are projected")

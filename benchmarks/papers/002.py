@@ -1,7 +1,7 @@
 """Yih, Toutanova, Platt, Meek (2011): S2Net by training size and by start, beside the other projections.
 
     python benchmarks/papers/002.py DATA --collections debian.de
-    python benchmarks/papers/002.py DATA --collections debian.de --filter --hard
+    python benchmarks/papers/002.py DATA --collections debian.de --filter
     python benchmarks/papers/002.py DATA --list
 
 Prints its figure 2 and what its text says beside ours. A text looks for its partner among those of all test
@@ -11,8 +11,7 @@ pairs, in both directions, as ``benchmarks/projections.py`` does. Steps that are
 documents of grade 2 are what is wanted, those of grade 1 are what is to be paper from them, and no others are
 ranked. AUC(rel=2) and NDCG of those, over queries that have both. S2Net starts from LSI and learns from
 preferences within a query alone (``graded``, ``judged`` 1), from them for half (0.5), or from the pairs of
-grade 2 against all other documents. ``--hard`` compares numbers of hard negatives. Both learn from
-``--train`` queries.
+grade 2 against all other documents; always from ``--train`` queries.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from page import show
-from projections import Corpus, Mates, judgments, read, some, term_matrix
-from running import Say, Step, arguments, carry_out
+from projections import Corpus, Mates, judgments, make_trainer, read, some, term_matrix
+from running import Step, arguments, carry_out
 
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import evaluate_runs
@@ -37,7 +36,6 @@ from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
 from rerank.order import rank
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.ranker import Projection
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import TrainingData
@@ -48,7 +46,6 @@ from rerank.workspace import Workspace
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 """Train queries; the last step of a collection takes all that it has."""
 STARTS = ("opca", "cllsi", "random")
-HARD = (0, 5, 50)
 BASELINE = "input vectors"
 """The cosine of the vectors that S2Net projects: the TFIDF of the paper."""
 
@@ -76,7 +73,7 @@ def fitted(
     data, mates = loaded(options.data, options.work, name)
     train = data.train if size is None else some(data.train, size)
     part = TrainingData(**{**vars(data), "train": train})
-    one = ProjectionTrainer(part, ProjectionConfig(seed=seed, **config), Say()).fit("s2net")
+    one = make_trainer(part, ProjectionConfig(seed=seed, **config)).fit("s2net")
     assert isinstance(one.ranker, Projection)
     ranks = mates.rank(one.ranker)
     found = {"collection": name, "pairs": len(train), "seed": seed, **config, "dev": one.dev}
@@ -86,11 +83,11 @@ def fitted(
 def baseline(options: argparse.Namespace, name: str, dims: tuple[int, ...]) -> dict[str, Any]:
     """The cosine of the vectors that S2Net projects, and S2Net at a few dimensions against it."""
     data, mates = loaded(options.data, options.work, name)
-    terms = ProjectionTrainer(data, ProjectionConfig(), Say()).vectors.terms
+    terms = make_trainer(data, ProjectionConfig()).vectors.terms
     before = mates.unprojected(terms)
     rows = []
     for dim in dims:
-        fit = ProjectionTrainer(data, ProjectionConfig(dim=dim, init="random"), Say()).fit("s2net")
+        fit = make_trainer(data, ProjectionConfig(dim=dim, init="random")).fit("s2net")
         assert isinstance(fit.ranker, Projection)
         ranks = mates.rank(fit.ranker)
         p = randomization_test((ranks - before).mean(axis=0), seed=0)
@@ -155,10 +152,10 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         "s2net, half preferences": ("s2net", {**from_lsi, "graded": True}),
         "s2net, preferences": ("s2net", {**from_lsi, "graded": True, "judged": 1.0}),
     }
-    terms = ProjectionTrainer(part, ProjectionConfig(), Say()).vectors.terms
+    terms = make_trainer(part, ProjectionConfig()).vectors.terms
     runs = {BASELINE: ordered(*at, terms), "tf-idf of the engine": ordered(*at, None)}
     for way, (method, config) in ways.items():
-        fit = ProjectionTrainer(part, ProjectionConfig(**config), Say()).fit(method)
+        fit = make_trainer(part, ProjectionConfig(**config)).fit(method)
         assert isinstance(fit.ranker, Projection)
         runs[way] = ordered(*at, fit.ranker)
     names = ["AUC(rel=2)", "nDCG"]
@@ -188,10 +185,6 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             few = f"{name}-{options.dim}-of-{options.train}"
             if options.filter:
                 yield Step(f"{few}-filter-{seed}", "second task", partial(filtered, options, name, seed))
-            for hard in HARD if options.hard else ():
-                settings = {"dim": options.dim, "init": "lsi", "hard": hard}
-                run = partial(fitted, options, name, options.train, seed, **settings)
-                yield Step(f"{few}-hard-{hard}-{seed}", "hard negatives", run)
             for init in STARTS if options.starts else ():
                 run = partial(fitted, options, name, None, seed, dim=1000, init=init)
                 yield Step(f"{name}-start-{init}-{seed}", "starts", run)
@@ -206,8 +199,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=50, help="of the training sizes")
     parser.add_argument("--starts", action="store_true", help="also the starts at k = 1,000: hours")
     parser.add_argument("--filter", action="store_true", help="also the second task, on grades")
-    parser.add_argument("--hard", action="store_true", help="also hard negatives")
-    parser.add_argument("--train", type=int, default=2000, help="train queries of these two")
+    parser.add_argument("--train", type=int, default=2000, help="its train queries")
     options = parser.parse_args()
     carry_out("002", steps(options), options)
     if not options.list:

@@ -300,16 +300,6 @@ def _extra(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
         note = f"{pairs:,} train queries, k = {dim}; {_runs_of(runs)}; {first['queries']:,} test queries."
         title = f"The second task, mirrored: grade 2 against grade 1, {name}"
         tables.append(Table(title, ["", *measures], rows, note))
-    hard = [step for step in steps if step["table"] == "hard negatives"]
-    for (name, dim, pairs), of in _by(hard, ("collection", "dim", "pairs"), "hard").items():
-        rows = [
-            [str(number), *(shown([run[key] for run in runs]) for key in ("dev", "mrr", "top1"))]
-            for number, runs in of.items()
-        ]
-        fewest = min(of.values(), key=len)
-        note = f"{pairs:,} train queries, k = {dim}, from LSI; {_runs_of(fewest)}. Not in the paper."
-        head = ["nearest wrong documents", "dev NDCG", "MRR", "top-1"]
-        tables.append(Table(f"Hard negatives, {name}", head, rows, note))
     return tables
 
 

@@ -96,7 +96,7 @@ BUILT_IN = (
         f"{_HERE}.projection.ranker:Projection",
         ("judgments", "pairs"),
         f"{_HERE}.projection.config:ProjectionConfig",
-        f"{_HERE}.projection.fit:trainer",
+        f"{_HERE}.projection.fit:ProjectionTrainer",
     ),
     Family(
         "dense",

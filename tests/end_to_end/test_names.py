@@ -56,7 +56,9 @@ def test_a_name_keeps_to_its_ranker(named, run, tiny):
     again = run("train", "dense", "--as", "citations", *options(tiny, "--steps", 3, "--json"), *where).json
     assert again["encoded"] == {"both.sides": 0, "citations": 49, "cocited-2": 0, "topics": 0}
     for file in (named / "ws" / "rankers").glob("*.json"):
-        assert (named / "ws" / "rankers" / f"{file.stem}-{json.loads(file.read_text())['version']}").is_dir()
+        assert (
+            named / "ws" / "rankers" / f"{file.stem}-{json.loads(file.read_text())[0]['version']}"
+        ).is_dir()
     pairs = ("--text-pairs", named / "pairs.jsonl", *where)
     run("train", "lsi", "--as", "citations", *pairs).fails(2, "another ranker (dense, of the family dense)")
     run("train", "cca", "--as", "topics", *pairs).fails(2, "another ranker (lsi, of the family projection)")

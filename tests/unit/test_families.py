@@ -89,7 +89,6 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["text"], {"epoch": 3}, "no setting 'epoch'; did you mean epochs"),
         (["s2net", "dense"], {"gamma": 0.3}, "gamma means one thing for projection and another for dense"),
         (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
-        (["s2net"], {"judged": 0, "hard": 2}, "hard has no effect with --judged 0"),
         (["dense"], {"gamma": 0.3}, "gamma has no effect with --objective contrastive"),
     ],
 )

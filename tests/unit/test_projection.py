@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from rerank.config import build
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
 from rerank.progress import Progress
-from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.config import MOST_GAMMA, ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.pairs import Vectors, reciprocal_rank
 from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.s2net import MOST_GAMMA, Comparisons, pairwise_logistic
+from rerank.rankers.projection.s2net import Comparisons, pairwise_logistic
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
+from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import encode
@@ -30,7 +30,6 @@ from rerank.workflows.status import status
 from rerank.workflows.train import train
 from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
-from tests.projections import unit
 
 # -------------------------------------------------------------------------------------------- ranker
 
@@ -266,12 +265,12 @@ def test_pairs_beside_judgments(workspace):
 def test_a_dimension_above_the_rank_is_said(workspace):
     listen = Listen()
     fit(workspace, ("cllsi", "s2net"), config=structs.replace(CONFIG, dim=28, init="cllsi"), progress=listen)
-    assert any("of the 28 asked for; it keeps those" in line for line in listen.said)
+    assert any("cllsi" in line and "of the 28" in line for line in listen.said)
     assert workspace.ranker("cllsi").query.matrix.shape[1] < 28
     assert workspace.ranker("s2net").query.matrix.shape == (29, 28)
     assert np.linalg.norm(workspace.ranker("s2net").query.matrix.astype(float), axis=0).min() > 0
     fit(workspace, config=structs.replace(CONFIG, dim=50), progress=listen)
-    assert "s2net: 50 dimensions are more than there are terms; it keeps 29" in listen.said
+    assert any("s2net: 50 dimensions" in line and "29" in line for line in listen.said)
     assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
 
 
@@ -284,9 +283,8 @@ def test_the_largest_gamma_is_a_number_in_single_precision():
 
 
 def test_what_cannot_be_trained(workspace):
-    with pytest.raises(UsageError, match="init 'best' is none of auto, random"):
-        structs.replace(CONFIG, init="best")
     for wrong, what in (
+        ({"init": "best"}, "init takes auto, random"),
         ({"dim": 0}, "dim takes a whole number, 1 or more, not 0"),
         ({"gamma": 0.0}, "gamma takes a number, above 0, at most 40"),
         ({"gamma": 41.0}, "gamma takes a number"),
@@ -297,21 +295,7 @@ def test_what_cannot_be_trained(workspace):
         with pytest.raises(UsageError, match=what):
             fit(workspace, config=wrong)
     fit(workspace)
-    given = workspace.ranker("s2net")
-    version = given.version
-    terms = Terms(["nothing"], np.ones(1, dtype=np.float32), 0, 400)
-    for i, (start, what) in enumerate(
-        (
-            (with_matrix(given, given.query.matrix * np.float16(np.nan)), "not finite"),
-            (with_matrix(given, given.query.matrix[:, :3]), "has dimension 3, not 8"),
-            (Projection("s2net", replace(given.query), given.query), "has a matrix for each side"),
-            (with_matrix(given, np.ones((1, 8), dtype=np.float16), terms), "has none of 29 terms"),
-        )
-    ):
-        folder = workspace.folder.parent / f"start-{i}"
-        start.save(folder)
-        with pytest.raises(UsageError, match=what):
-            fit(workspace, config=structs.replace(CONFIG, init=str(folder)))
+    version = workspace.ranker("s2net").version
     with pytest.raises(TrainingError, match="vocabulary has no term of the queries to train on"):
         fit(workspace, queries=[replace(q, text=f"only{q.id}") for q in QUERIES])
     with pytest.raises(TrainingError, match="vocabulary has no term of the queries to train on"):
@@ -320,31 +304,6 @@ def test_what_cannot_be_trained(workspace):
     with pytest.raises(TrainingError, match="all training pairs have the same document"):
         fit(workspace, qrels=one)
     assert workspace.ranker("s2net").version == version
-
-
-def with_matrix(given, matrix, terms=None):
-    side = Side(terms or given.query.terms, matrix)
-    return Projection(given.name, side, side)
-
-
-def test_a_start_that_is_given_is_used(workspace, tmp_path):
-    fit(workspace)
-    given = workspace.ranker("s2net")
-    known = given.query.terms
-    order = np.random.default_rng(5).permutation(len(known.names))[1:]  # in another order, and one is missing
-    terms = Terms([known.names[i] for i in order], known.idf[order], 0, 400)
-    start = with_matrix(given, given.query.matrix[order], terms)
-    start.save(tmp_path / "start")
-    fit(workspace, config=structs.replace(CONFIG, init=str(tmp_path / "start"), epochs=1))
-    again = workspace.ranker("s2net")
-    assert again.trained["init"] == "given"
-    assert again.trained["config"]["init"] == str(tmp_path / "start")
-    assert again.trained["history"][0][2] == pytest.approx(
-        max(measure for _, _, measure in given.trained["history"]), abs=0.05
-    )
-    assert again.query.terms.names == known.names
-    cosines = (unit(again.query.matrix.astype(float)) * unit(given.query.matrix.astype(float))).sum(axis=1)
-    assert np.delete(cosines, np.setdiff1d(np.arange(len(cosines)), order)).min() > 0.8
 
 
 def read(workspace, qrels):
@@ -392,7 +351,11 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
     def above(judged):
         """How far above the documents that were judged as bad the partners are, after training."""
         data = read(workspace, Qrels(rows))
-        ranker = ProjectionTrainer(data, structs.replace(CONFIG, judged=judged)).fit("s2net").ranker
+        ranker = (
+            ProjectionTrainer(TrainingJob(None, data, None), structs.replace(CONFIG, judged=judged))
+            .fit("s2net")
+            .ranker
+        )
         by_id = {d.id: d for d in DOCUMENTS}
         found = []
         for query in QUERIES:
@@ -403,14 +366,6 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
         return float(np.mean(found))
 
     assert above(0.9) > above(0.0)
-    plain, hard, in_parts = (
-        ProjectionTrainer(data, structs.replace(CONFIG, epochs=35, **changes)).fit("s2net")
-        for changes in ({}, {"hard": 3}, {"hard": 3, "negatives": 10})
-    )
-    assert plain.ranker.version != hard.ranker.version != in_parts.ranker.version
-    assert min(plain.epochs, hard.epochs, in_parts.epochs) >= 20  # found anew after 15
-    with pytest.raises(UsageError, match="hard has no effect with --judged 0"):
-        build(ProjectionConfig, {"judged": 0.0, "hard": 5})
 
 
 def test_texts_that_are_alike_are_one(workspace):

@@ -1,19 +1,15 @@
-"""Options of the projections, and their registration."""
+"""Options of the projections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from rerank.config import Count, Natural, NonNegative, Options, Share, option
-from rerank.errors import UsageError
-from rerank.rankers.projection.s2net import MOST_GAMMA
 
-INITS = ("auto", "random", "cllsi", "opca", "lsi")
-"""Starts of S2Net, other than a fitted projection."""
+MOST_GAMMA = 40.0
+"""Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""
 _S2NET = ("s2net",)
 _PAIRS = ("cllsi", "opca", "cca", "s2net")
 
@@ -21,64 +17,42 @@ _PAIRS = ("cllsi", "opca", "cca", "s2net")
 class ProjectionConfig(Options, frozen=True):
     """Options of ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
 
-    dim: Annotated[Count, option("numbers in a projected vector (k)", common=True)] = 200
+    dim: Annotated[Count, option("Length of a projected vector (k).", common=True)] = 200
     init: Annotated[
-        str,
-        option(
-            "where it starts: random, cllsi, opca, lsi, the folder of a fitted projection, or auto: the best"
-            " of these four on dev",
-            only=_S2NET,
-            common=True,
-            metavar="START",
-        ),
+        Literal["auto", "random", "cllsi", "opca", "lsi"],
+        option("First matrix; auto: the best of the others on dev.", only=_S2NET, common=True),
     ] = "auto"
     letters: Annotated[
-        Natural,
-        option("length of the letter sequences that are terms beside words; 0: words only", common=True),
+        Natural, option("Length of the letter sequences that are also terms; 0: words only.", common=True)
     ] = 4
-    terms: Annotated[Count, option("at most so many terms (V), those in the most texts", common=True)] = (
-        50_000
-    )
+    terms: Annotated[
+        Count, option("Maximum number of terms (V); those in the most texts are used.", common=True)
+    ] = 50_000
     graded: Annotated[
-        bool, option("lower grades are pairs too, and stay below higher ones", only=_PAIRS, common=True)
+        bool,
+        option("Also learn from lower grades, which rank below higher ones.", only=_PAIRS, common=True),
     ] = False
     judged: Annotated[
         Share,
         option(
-            "weight of documents judged 0 or less, and with graded of lower grades, among what a pair is"
-            " compared with; 0: as all others",
+            "Weight of documents judged 0 or less (with graded: also of lower grades) in the comparisons of a"
+            " pair; 0: the same as all others.",
             only=_S2NET,
         ),
     ] = 0.5
-    hard: Annotated[
-        Natural,
-        option(
-            "so many of the documents that a pair is compared with, those nearest to its query by the matrix"
-            " so far, weigh as those judged 0; found anew every 15 iterations",
-            only=_S2NET,
-        ),
-    ] = 0
     negatives: Annotated[
         Annotated[int, Meta(ge=2)] | None,
         option(
-            "documents a pair is compared with: those of this many pairs, drawn anew every 15 iterations;"
-            " none: all, or 4,096 where there are very many",
+            "Number of random pairs whose documents a pair is compared with, drawn every 15 iterations; none:"
+            " all pairs, or 4,096 of very many.",
             only=_S2NET,
         ),
     ] = None
     gamma: Annotated[
-        float, option("factor of the cosines' differences", gt=0, le=MOST_GAMMA, only=_S2NET, common=True)
+        float, option("Factor of differences of cosines.", gt=0, le=MOST_GAMMA, only=_S2NET, common=True)
     ] = 10.0
-    beta: Annotated[NonNegative, option("weight of the squared distance from the start", only=_S2NET)] = 0.0
-    epochs: Annotated[Count, option("iterations of L-BFGS, at most", only=_S2NET, common=True)] = 120
-    seed: Annotated[Natural, option("of everything random", common=True)] = 0
-
-    def __post_init__(self) -> None:
-        if self.init not in INITS and not (Path(self.init) / "ranker.json").exists():
-            raise UsageError(
-                f"--init {self.init!r} is none of {', '.join(INITS)}, nor the folder of a fitted projection"
-            )
-
-    def unread(self) -> Mapping[str, str]:
-        """Options without effect -> the option that is the reason."""
-        return {} if self.judged else {"hard": "--judged 0"}
+    beta: Annotated[NonNegative, option("Weight of the squared distance from the start.", only=_S2NET)] = 0.0
+    epochs: Annotated[Count, option("Maximum number of iterations of L-BFGS.", only=_S2NET, common=True)] = (
+        120
+    )
+    seed: Annotated[Natural, option("Random seed.", common=True)] = 0

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from rerank.config import values_of
-from rerank.errors import TrainingError, UsageError
-from rerank.progress import Progress
-from rerank.rankers.projection.config import INITS, ProjectionConfig
+from rerank.errors import TrainingError
+from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.lbfgs import Step, minimize
 from rerank.rankers.projection.pairs import Pairs, Vectors
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.s2net import Comparisons, Matrix, S2Net, anchored
 from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
-from rerank.rankers.registry import load_ranker
-from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
 CHECK, LEAST, PATIENCE = 5, 20, 4
-"""Iterations between measures of dev, least iterations, and measures without improvement that end the fit."""
+"""Iterations between dev measures; least iterations; measures without gain that end the training."""
+STARTS = ("random", "cllsi", "opca", "lsi")
 TRIAL_PAIRS, TRIAL_ITERATIONS = 4000, 20
 """Pairs and iterations with which ``auto`` tries each start."""
 MOST_PRODUCTS = 1e11
 """Pairs x documents x dimensions up to which a pair is compared with all documents instead of its part."""
 PART, RESHUFFLE = 4096, 15
-"""Pairs in a part, and iterations after which parts and nearest documents are determined again."""
+"""Pairs in a part, and iterations after which new parts are drawn."""
 
 
 @dataclass
 class Best:
     """The best matrix on dev so far.
 
-    iteration: when it was reached; iterations: how many there were. measure: on dev; first: without it.
+    iteration, iterations: of it, and their number. measure, first: on dev with it and without it.
     history: (iteration, loss, dev measure).
     """
 
@@ -50,130 +48,87 @@ class Best:
     history: list[tuple[int, float | None, float]] = field(default_factory=list)
 
 
-def trainer(job: TrainingJob, config: ProjectionConfig) -> ProjectionTrainer:
-    """Make the trainer of a job."""
-    assert job.data is not None
-    return ProjectionTrainer(job.data, config, job.progress)
-
-
 class ProjectionTrainer:
     """Fits ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net`` on the same term vectors.
 
-    An interrupted training writes nothing: ``s2net`` returns its best matrix, the others start again.
+    An interrupted training of ``s2net`` returns its best matrix; nothing resumes.
     """
 
-    def __init__(
-        self, data: TrainingData, config: ProjectionConfig, progress: Progress | None = None
-    ) -> None:
-        self.data = data
-        self.config = config
-        self.progress = progress or Progress()
-        self._vectors: Vectors | None = None
+    def __init__(self, job: TrainingJob, config: ProjectionConfig) -> None:
+        assert job.data is not None
+        self.data, self.config, self.progress = job.data, config, job.progress
 
-    @property
+    @cached_property
     def vectors(self) -> Vectors:
-        """Term vectors of all texts, made on first use."""
-        if self._vectors is None:
-            self._vectors = Vectors(self.data, self.config, self.progress)
-        return self._vectors
+        """Term vectors of all texts."""
+        return Vectors(self.data, self.config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker; raises TrainingError if the data cannot teach it anything."""
+        """Fit one ranker. Raises TrainingError if nothing can be learned from the data."""
         name = name or variant
         if variant == "s2net":
             return self._s2net(name)
         matrix = self._spectral(f"fit {name}", variant, self.vectors.pairs, self.config.dim)
         if matrix.shape[1] < self.config.dim:
             self.progress.say(
-                f"{name}: the data have {plural(matrix.shape[1], 'dimension[|s]')} of the"
-                f" {self.config.dim} asked for; it keeps those"
+                f"{name}: the data have only {plural(matrix.shape[1], 'dimension[|s]')} of the"
+                f" {self.config.dim} requested"
             )
-        best = Best(matrix, *self.vectors.measure(matrix))
-        return self._fitted(variant, name, best, {})
+        return self._result(variant, name, Best(matrix, *self.vectors.measure(matrix)), {})
 
     def _spectral(self, title: str, variant: str, pairs: Pairs, dim: int) -> Matrix:
         """Solve the eigenvalue problem of a ranker: (V, k), for ``cca`` (2 V, k), k at most ``dim``."""
-        config = self.config
-        sides = pairs.queries, pairs.partners
+        sides, seed = (pairs.queries, pairs.partners), self.config.seed
         with self.progress.step(title):
             if variant == "lsi":
-                return lsi(self.vectors.collection(), dim, seed=config.seed)
+                return lsi(self.vectors.collection(), dim, seed=seed)
             if variant == "cca":
-                return cca(*apart(*sides), dim, seed=config.seed)
-            solve = {"cllsi": cllsi, "opca": opca}[variant]
-            return solve(*sides, dim, seed=config.seed)
+                return cca(*apart(*sides), dim, seed=seed)
+            return {"cllsi": cllsi, "opca": opca}[variant](*sides, dim, seed=seed)
 
     def _s2net(self, name: str) -> TrainingResult:
         pairs, config = self.vectors.pairs, self.config
         dim, size = config.dim, len(self.vectors.terms.names)
         if dim > size:
-            self.progress.say(f"{name}: {dim} dimensions are more than there are terms; it keeps {size}")
+            self.progress.say(f"{name}: {dim} dimensions are more than the terms; {size} are used")
             dim = size
         if pairs.documents.shape[0] < 2:
-            raise TrainingError("all training pairs have the same document: there is nothing to tell it from")
+            raise TrainingError("all training pairs have the same document; add pairs with other documents")
         init = self._choose(name, pairs, dim) if config.init == "auto" else config.init
         start = self._start(f"{name} starts from {init}", init, pairs, dim)
         best = self._descend(name, pairs, start, config.epochs)
-        trained = {
-            "init": init if init in INITS else "given",
-            "iteration": best.iteration,
-            "history": best.history,
-        }
-        return self._fitted("s2net", name, best, trained)
+        trained = {"init": init, "iteration": best.iteration, "history": best.history}
+        return self._result("s2net", name, best, trained)
 
     def _choose(self, name: str, pairs: Pairs, dim: int) -> str:
         """Try every start on some of the pairs; return the best on dev."""
         some = pairs.some(TRIAL_PAIRS, self.config.seed)
-        reached: dict[str, float] = {}
-        for init in INITS[1:]:
+        measures: dict[str, float] = {}
+        for init in STARTS:
             start = self._start(f"{name} tries {init}", init, some, dim)
             trial = self._descend(f"{name} from {init}", some, start, TRIAL_ITERATIONS)
             if trial.interrupted:
                 raise KeyboardInterrupt(f"interrupted while {name} tried its starts; nothing was kept")
-            reached[init] = trial.measure
-        best = max(reached, key=lambda init: reached[init])
-        tried = ", ".join(f"{init} {value:.4f}" for init, value in reached.items())
+            measures[init] = trial.measure
+        best = max(measures, key=lambda init: measures[init])
+        tried = ", ".join(f"{init} {value:.4f}" for init, value in measures.items())
         self.progress.say(f"{name} starts from {best} (dev after a trial: {tried})")
         return best
 
     def _start(self, title: str, init: str, pairs: Pairs, dim: int) -> Matrix:
-        """Return S2Net's start, (V, k)."""
+        """Return S2Net's first matrix, (V, k)."""
         rng = np.random.default_rng(self.config.seed)
         size = pairs.queries.shape[1]
         matrix: Matrix
         if init == "random":
             matrix = rng.normal(size=(size, dim))
-        elif init in INITS:
+        else:
             matrix = self._spectral(title, init, pairs, dim)
-            if matrix.shape[1] < dim:  # a column of zeros would have no gradient, ever
+            if matrix.shape[1] < dim:  # a column of zeros would never have a gradient
                 scale = 0.01 * np.linalg.norm(matrix, axis=0).mean() / size**0.5
                 extra = rng.normal(size=(size, dim - matrix.shape[1])) * scale
                 matrix = np.concatenate((matrix, extra), axis=1)
-        else:
-            matrix = self._given_start(Path(init), rng, dim)
         return np.asarray(matrix * (dim**0.5 / np.linalg.norm(matrix)), dtype=np.float32)
-
-    def _given_start(self, folder: Path, rng: np.random.Generator, dim: int) -> Matrix:
-        """Rows of a fitted projection, matched by their terms; small random rows for other terms."""
-        given, names = load_ranker(folder), self.vectors.terms.names
-        if not isinstance(given, Projection):
-            raise UsageError(f"{folder}: {given.name} is no projection; start from one")
-        side = given.query
-        width = side.matrix.shape[1]
-        place = dict(zip(side.terms.names, range(len(side.terms.names))))
-        at = np.array([place.get(name, -1) for name in names])
-        known = side.matrix[at[at >= 0]].astype(np.float32)
-        for wrong, what in (
-            (given.document is not side, "has a matrix for each side, and one is fitted"),
-            (width != dim, f"has dimension {width}, not {dim}"),
-            (not len(known), f"has none of {plural(len(names), 'term[|s]')}"),
-            (not np.isfinite(known).all(), "has numbers that are not finite"),
-        ):
-            if wrong:
-                raise UsageError(f"{folder}: the {given.name} to start from {what}; start from another one")
-        matrix: Matrix = rng.normal(size=(len(names), dim)).astype(np.float32) * (0.1 * known.std())
-        matrix[at >= 0] = known
-        return matrix
 
     def _descend(self, title: str, pairs: Pairs, start: Matrix, iterations: int) -> Best:
         """Minimize S2Net's loss from ``start``; return the best matrix on dev."""
@@ -198,7 +153,7 @@ class ProjectionTrainer:
         return best
 
     def _steps(self, pairs: Pairs, start: Matrix) -> Iterator[Step]:
-        """Yield steps of L-BFGS; it restarts every RESHUFFLE steps if the comparisons change."""
+        """Yield steps of L-BFGS; it restarts whenever the comparisons change."""
         config, count = self.config, len(pairs.target)
         comparisons = Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.worse, config.judged)
         objective = S2Net(pairs.queries, pairs.documents, comparisons, gamma=config.gamma)
@@ -206,23 +161,20 @@ class ProjectionTrainer:
         size = config.negatives or count
         if config.negatives is None and count * pairs.documents.shape[0] * start.shape[1] > MOST_PRODUCTS:
             size = PART
-        hard = config.hard if config.judged else 0
         rng = np.random.default_rng(config.seed)
         point = start
         while True:
-            if hard:
-                objective.weigh_nearest(point, hard)
             if size < count:
                 objective.compare_within(np.array_split(rng.permutation(count), -(-count // size)))
             for steps, step in enumerate(minimize(loss, point), 1):
                 point = step.point
                 yield step
-                if steps == RESHUFFLE and (hard or size < count):
+                if steps == RESHUFFLE and size < count:
                     break
             else:
                 return  # no step reduces the loss
 
-    def _fitted(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
+    def _result(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
         """Store a matrix as a ranker. The scale does not change cosines, but fp16 needs one near 1."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)

@@ -13,7 +13,6 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.s2net import Integers, Matrix
-from rerank.rankers.projection.spectral import alike
 from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
 from rerank.rankers.training.data import Judged, TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
@@ -129,10 +128,10 @@ class Vectors:
         # Texts with the same terms are one text: no ranker can distinguish them.
         judged = {d for pair in usable for d in pair.unwanted if filled[1][d]}
         rows = _integers(sorted({pair.document for pair in usable} | judged))
-        numbers, first = alike(documents[rows])
+        numbers, first = _distinct(documents[rows])
         column = dict(zip(rows.tolist(), numbers.tolist()))
         asked = _integers(pair.query for pair in usable)
-        same_query = alike(queries[asked])[0].tolist()
+        same_query = _distinct(queries[asked])[0].tolist()
         relevant: dict[int, dict[int, int]] = {}
         for pair, query in zip(usable, same_query):
             grades = relevant.setdefault(query, {})
@@ -212,3 +211,17 @@ def unit_rows(rows: Matrix) -> Matrix:
 
 def _integers(numbers: Any) -> Integers:
     return np.array(list(numbers), dtype=np.int64)
+
+
+def _distinct(rows: Any) -> tuple[Integers, Integers]:
+    """Number the distinct rows of a CSR matrix by first appearance: (n,) numbers and (m,) first rows."""
+    rows.sort_indices()
+    first: dict[tuple[bytes, bytes], int] = {}
+    keys = [
+        (rows.indices[begin:end].tobytes(), rows.data[begin:end].tobytes())
+        for begin, end in zip(rows.indptr[:-1], rows.indptr[1:])
+    ]
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    number = dict(zip(first, range(len(first))))
+    return _integers(number[key] for key in keys), _integers(first.values())

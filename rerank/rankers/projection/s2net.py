@@ -1,4 +1,4 @@
-"""S2Net: a projection matrix learned so that a text's partner outscores every other text.
+"""The loss of S2Net and its gradient: a text's partner is to score higher than every other text.
 
 W. Yih, K. Toutanova, J. C. Platt, C. Meek: Learning Discriminative Projections for Text Similarity Measures.
 CoNLL 2011.
@@ -7,7 +7,7 @@ CoNLL 2011.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,22 +17,18 @@ Matrix = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
 
 BLOCK = 256
-"""Rows of the similarity matrix that are held at once; more did not make the products faster."""
-MOST_GAMMA = 40.0
-"""Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""
+"""Rows of the similarity matrix that are computed at once."""
 
 
 @dataclass(frozen=True)
 class Comparisons:
-    """The columns that each row's partner is compared with: all others, except some.
+    """The columns that the partner of each row is compared with: all others, except some.
 
     target:   (N,) column of each row's partner.
-    left_out: for each row, the columns that it is not compared with; its partner is one of them.
-    weight:   (N,) share of each row in the loss; the shares sum to 1.
+    left_out: for each row, the columns that it is not compared with, its partner included.
+    weight:   (N,) share of each row in the loss; the sum is 1.
     worse:    for each row, the columns that were judged worse than its partner.
-    judged:   weight of these together in a row that has some; all columns of the row share the rest.
-
-    A row that is compared with nothing adds nothing.
+    judged:   share of ``worse`` in the weight of a row that has some; all its columns share the rest.
     """
 
     target: Integers
@@ -50,20 +46,19 @@ class Comparisons:
         worse: Sequence[Integers] | None = None,
         judged: float = 0.0,
     ) -> Comparisons:
-        """Fill in defaults: only the partner is left out, and all rows weigh the same."""
+        """Fill in defaults: only the partner is left out, and all rows have the same weight."""
         nothing = [target[:0]] * len(target)
-        rests = nothing if left_out is None else left_out
-        sets = [np.union1d(rest, target[i : i + 1]) for i, rest in enumerate(rests)]
-        share = np.ones(len(target)) if weight is None else weight
-        return cls(target, sets, share / share.sum(), worse if worse and judged else nothing, judged)
+        left_out = [np.union1d(some, target[i : i + 1]) for i, some in enumerate(left_out or nothing)]
+        weight = np.ones(len(target)) if weight is None else weight
+        return cls(target, left_out, weight / weight.sum(), worse if worse and judged else nothing, judged)
 
     def weights(
         self, begin: int, end: int, columns: int
     ) -> tuple[NDArray[np.float64], tuple[Integers, Integers], NDArray[np.float64]]:
-        """Return the weights of the comparisons of rows ``begin`` to ``end`` with ``columns`` columns.
+        """Return the weights of rows ``begin`` to ``end`` among ``columns`` columns.
 
-        (rows,) weight of a comparison with any column; the places (row, column) of the columns judged worse;
-        and the additional weight of each of these places.
+        (rows,) weight of a comparison with any column; (row, column) of the columns judged worse; and the
+        additional weight of each of these.
         """
         weight = self.weight[begin:end]
         share = weight / np.maximum(columns - _lengths(self.left_out[begin:end]), 1)
@@ -71,25 +66,6 @@ class Comparisons:
         share = np.where(counts > 0, (1 - self.judged) * share, share)
         places = _places(self.worse[begin:end])
         return share, places, (self.judged * weight / np.maximum(counts, 1))[places[0]]
-
-    def with_nearest(self, rows: Matrix, columns: Matrix, count: int, block: int = BLOCK) -> Comparisons:
-        """Add each row's ``count`` nearest columns that it is compared with to those judged worse.
-
-        rows, columns: (N, k) and (M, k) of length 1.
-
-        >>> unit = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
-        >>> nearest = Comparisons.of(np.arange(3), judged=0.5).with_nearest(unit, unit, 1)
-        >>> [columns.tolist() for columns in nearest.worse]
-        [[2], [2], [1]]
-        """
-        worse = []
-        for begin in range(0, len(rows), block):
-            cosines = rows[begin : begin + block] @ columns.T
-            for row, scores in enumerate(cosines, begin):
-                scores[self.left_out[row]] = -np.inf
-                near = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
-                worse.append(np.union1d(near[scores[near] > -np.inf], self.worse[row]))
-        return replace(self, worse=worse)
 
     def within(self, rows: Integers) -> tuple[Integers, Comparisons]:
         """Return the distinct partners of some rows, and the comparisons of these rows among them."""
@@ -106,13 +82,13 @@ def _lengths(lists: Sequence[Integers]) -> Integers:
 
 
 def _places(lists: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Lists of columns, one for each row, as (row, column) of every entry."""
+    """(row, column) of every entry of one list of columns per row."""
     flat = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
     return np.repeat(np.arange(len(lists)), _lengths(lists)), flat
 
 
 def _positions(columns: Integers, some: Integers) -> Integers:
-    """Positions of some numbers among the ascending ``columns``; absent numbers are dropped."""
+    """Positions of numbers in the sorted ``columns``; absent numbers are dropped."""
     at = np.minimum(np.searchsorted(columns, some), len(columns) - 1)
     kept: Integers = at[columns[at] == some]
     return kept
@@ -127,10 +103,9 @@ def pairwise_logistic(
 
         L = sum_i weight_i / n_i sum_j log(1 + exp(gamma (S_ij - S_i,target_i)))
 
-    over the n_i columns j that row i is compared with. If m_i of them were judged worse, a row has
-    (1 - judged) of that, and judged times the mean over those m_i. Returns L, dL/dqueries (N, k),
-    dL/ddocuments (M, k).
-    At most three blocks of ``block`` x M numbers are held.
+    over the n_i columns j that row i is compared with; for columns judged worse see :class:`Comparisons`.
+    Returns L, dL/dqueries (N, k), dL/ddocuments (M, k). At most three blocks of ``block`` x M numbers are in
+    memory.
 
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> columns = np.array([[1.0, 0.0], [0.5**0.5, 0.5**0.5]])
@@ -163,16 +138,16 @@ def pairwise_logistic(
 
 
 class S2Net:
-    """The loss of a projection matrix A and its gradient, in matrix form; call it with A (V, k).
+    """The loss of a projection matrix A and its gradient; call it with A (V, k).
 
-    queries, documents: (N, V) and (M, V) sparse term vectors (CSR) of one dtype; row i of ``queries`` belongs
-        to row ``comparisons.target[i]`` of ``documents``.
+    queries, documents: (N, V) and (M, V) term vectors (CSR) of one dtype; row i of ``queries`` belongs to row
+        ``comparisons.target[i]`` of ``documents``.
     gamma:     of :func:`pairwise_logistic`.
-    epsilon:   lengths are sqrt(|g|^2 + epsilon^2), so that a text without known terms has cosine 0.
+    epsilon:   lengths are sqrt(|g|^2 + epsilon^2), so a text without known terms has cosine 0.
 
     With P, Q the projected rows, P^, Q^ the same of length 1 and W = dL/d(P^ Q^T), the gradient is
     X^T (W Q^ - diag(r) P^) / |P| + Y^T (W^T P^ - diag(c) Q^) / |Q|; r and c are the row sums of the products
-    W Q^ o P^ and W^T P^ o Q^. Only blocks of W are formed, never all pairs of texts.
+    W Q^ o P^ and W^T P^ o Q^. Only blocks of W are computed.
     """
 
     def __init__(
@@ -185,26 +160,14 @@ class S2Net:
         epsilon: float = 1e-6,
         block: int = BLOCK,
     ) -> None:
-        self.queries, self.documents = queries, documents
+        self.queries, self.documents, self.comparisons = queries, documents, comparisons
         self.queries_t, self.documents_t = queries.T.tocsr(), documents.T.tocsr()
         self.gamma, self.epsilon, self.block = gamma, epsilon, block
-        self.given = self.comparisons = comparisons
-        self.compare_within(None)
+        self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), comparisons)]
 
-    def compare_within(self, parts: Sequence[Integers] | None) -> None:
-        """Compare rows only within each of these sets of rows: fewer products, another loss. None: all."""
-        self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), self.comparisons)]
-        if parts is not None:
-            self.parts = [(rows, *self.comparisons.within(rows)) for rows in parts]
-
-    def weigh_nearest(self, matrix: Matrix, count: int) -> None:
-        """Count the ``count`` columns nearest to each row by ``matrix`` as judged worse.
-
-        Afterwards all rows are compared; call :meth:`compare_within` again for parts.
-        """
-        rows, columns = (self._project(side, matrix)[0] for side in (self.queries, self.documents))
-        self.comparisons = self.given.with_nearest(rows, columns, count, self.block)
-        self.compare_within(None)
+    def compare_within(self, parts: Sequence[Integers]) -> None:
+        """Compare rows only within each of these sets of rows: fewer products, another loss."""
+        self.parts = [(rows, *self.comparisons.within(rows)) for rows in parts]
 
     def __call__(self, matrix: Matrix) -> tuple[float, Matrix]:
         """(V, k) -> the loss and its gradient (V, k)."""
