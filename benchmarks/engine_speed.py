@@ -135,7 +135,9 @@ def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEng
     print(f"engine / tantivy keeping texts  {statistics.median(kept):>10.2f} median of {rounds} rounds")
     for name in ("documents.db", "index", "tfidf", "ids.*", "*"):
         files = [
-            f for path in engine.folder.glob(name) for f in ([path] if path.is_file() else path.rglob("*"))
+            f
+            for path in (engine.folder / "data-0").glob(name)
+            for f in ([path] if path.is_file() else path.rglob("*"))
         ]
         size = sum(file.stat().st_size for file in files if file.is_file())
         print(f"bytes per document, {name:<12}{size / documents:>10,.0f}")

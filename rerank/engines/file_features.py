@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import EngineError, UsageError, WorkspaceError
-from rerank.files import parse_json, write_text
+from rerank.files import parse_json, trouble, write_text
 from rerank.text import plural
 
 _WIDEST = 1 << 30  # numbers per row; a larger value in about.json is corruption
@@ -148,6 +148,8 @@ class FeatureFiles:
                 except WorkspaceError as error:
                     yield path / "about.json", str(error)
                     continue
+                if len(self.matrix(name, version, self._count(path))) < self._count(path):
+                    yield path / "matrix", "the file is too short"
                 corrupt = sum(int(some.sum()) for some in missing)
                 if corrupt:
                     yield path / "matrix", f"{plural(corrupt, 'row[|s]')} differ from the checksum"
@@ -192,7 +194,9 @@ class FeatureFiles:
                 raise ValueError(f"{width} numbers of {dtype}")
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
+        except OSError as error:
+            raise trouble(error, path) or error from error
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise WorkspaceError(
                 f"{path} is corrupt ({error}); encode again with `rerank encode --force`"
             ) from error

@@ -55,7 +55,7 @@ def moved(folder, place, to):
 
 def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
     """A workspace that is reached by a link, with its big folders elsewhere, is used and written to."""
-    for place in ("engine/features", "engine", "rankers", "cache"):
+    for place in ("engine/data-0/features", "engine", "rankers", "cache"):
         moved(folder, place, tmp_path / place.replace("/", "-"))
     (tmp_path / "here").symlink_to(folder)
     workspace = Workspace.open(tmp_path / "here")
@@ -132,28 +132,26 @@ def test_a_record_leads_nowhere_else(folder, values):
 def test_an_engine_stays_in_its_folder(folder, name):
     path = folder / "engine" / "engine.json"
     edited(path, data=name)
-    with pytest.raises(WorkspaceError, match="is no folder of data"):
+    with pytest.raises(WorkspaceError, match=r"engine\.json: damaged"):
         _ = Workspace.open(folder).engine
 
 
 def test_features_have_sizes_that_there_can_be(folder):
-    path = folder / "engine" / "features" / "text" / "v1" / "manifest.json"
+    path = folder / "engine" / "data-0" / "features" / "text" / "v1" / "about.json"
     whole = json.loads(path.read_text())
-    wrong = [{name: size} for name in ("rows", "width") for size in NO_SIZES]
-    for values in (*wrong, {"rows": 2**40}, {"width": 2**40}, *({"dtype": kind} for kind in ("O", 3, "x"))):
+    wrong = [{"width": size} for size in (10**30, -1, None, [], 2**40)]
+    for values in (*wrong, *({"dtype": kind} for kind in ("O", 3, "x"))):
         path.write_text(json.dumps({**whole, **values}))
         workspace = Workspace.open(folder)
-        with pytest.raises(WorkspaceError, match="is damaged"):
+        with pytest.raises(WorkspaceError, match=r"about\.json is corrupt"):
             workspace.search("apple", stack="text")
         workspace.engine.close()
-    path.write_text(json.dumps({**whole, "width": 0}))
-    assert Workspace.open(folder).search("apple", stack="text").hits  # computed on the way
 
 
 def test_the_language_of_an_engine_is_one(folder):
     path = folder / "engine" / "engine.json"
     edited(path, lang=3)
-    with pytest.raises(WorkspaceError, match=r"engine\.json: damaged: 3 is no language"):
+    with pytest.raises(WorkspaceError, match=r"engine\.json: damaged: language 3"):
         _ = Workspace.open(folder).engine
 
 
@@ -193,7 +191,10 @@ def test_how_it_was_evaluated_last_names_files_to_be_read_alone(folder, tmp_path
 
 
 def test_ingesting_removes_what_it_has_made_and_no_more(folder):
-    mine, cut_off = folder / "engine" / "tfidf" / "mine", folder / "engine" / "tfidf" / "99.tmp"
+    mine, cut_off = (
+        folder / "engine" / "data-0" / "tfidf" / "mine",
+        folder / "engine" / "data-0" / "tfidf" / "99.tmp",
+    )
     mine.mkdir()
     cut_off.mkdir()
     workspace = Workspace.open(folder)
@@ -208,7 +209,7 @@ def test_the_text_index_removes_no_other_files(folder, tmp_path, name):
     """tantivy removes whatever is in its list and in no segment."""
     victim = tmp_path / "victim"
     victim.touch()
-    path = folder / "engine" / "index" / ".managed.json"
+    path = folder / "engine" / "data-0" / "index" / ".managed.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), name.format(tmp_path)]))
     with pytest.raises(WorkspaceError, match="victim' is no file in there"):
         Workspace.open(folder).engine.write([Document("new", text="apple")])

@@ -223,7 +223,7 @@ def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
     trained(workspace, "v7", 4)
     folders = sorted(path.name for path in (workspace.folder / "rankers").glob("lsi-*"))
     assert folders == [f"lsi-v{i}" for i in range(1, 8)]
-    stored = workspace.folder / "engine" / "features" / "lsi"
+    stored = workspace.folder / "engine" / "data-0" / "features" / "lsi"
     assert sorted(path.name for path in stored.iterdir()) == [f"v{i}" for i in range(3, 8)]
     names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT + 2)]
     assert names == ["v5", "v4", "v3", "v2", "v1"]

@@ -1,10 +1,4 @@
-"""LocalEngine: the engine in a folder; ties its parts together and keeps them at one generation.
-
-How an ingest stays whole: rows are added to SQLite in one transaction, to the tf-idf files behind their
-valid length and to tantivy uncommitted. Then, in this order: SQLite commits (the generation is
-pending), tantivy commits, SQLite publishes the generation with the number of tantivy's commit. A crash
-before tantivy's commit is undone by whoever opens next, a crash after it is published.
-"""
+"""LocalEngine: the engine in a folder."""
 
 from __future__ import annotations
 
@@ -16,8 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import islice
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +27,22 @@ from rerank.engines.base import (
     check_signal,
     hits_of_run,
 )
-from rerank.engines.local.bm25 import IndexWriter
-from rerank.engines.local.data import Data, Lexical, View, number_of, remove_others, rows_of
+from rerank.engines.local.documents import Documents
 from rerank.engines.local.files import disk, unreadable, write_lock
-from rerank.engines.local.store import Seen, State, Store
-from rerank.engines.local.strings import StringWriter
-from rerank.errors import (
-    EngineError,
-    InputError,
-    NoCollectionError,
-    UsageError,
-    WorkspaceError,
-)
+from rerank.engines.local.snapshot import Lexical, Snapshot, number_of, rows_of
+from rerank.engines.local.storage import Storage, remove_others
+from rerank.errors import EngineError, NoCollectionError, UsageError, WorkspaceError
 from rerank.files import parse_json, trouble, write_text
-from rerank.order import rank
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
 
-FORMAT = 2
-"""Version of the folder's layout; a folder of another one is not opened."""
+FORMAT = 3
+"""Version of the folder's layout; a folder of another version is not opened."""
 
 _ABOUT = "engine.json"
-_CHUNK = 1000  # documents that are handed on together
-_WASTE = 500  # dead rows that are too few to be compacted away
-_TRIES = 20  # to open what a compaction is just putting in place
-_GRACE = 60.0  # seconds in which what is being scored on former data is finished
+_WASTE = 500  # dead rows below this number do not start a compaction
+_TRIES = 20  # to open a folder while a compaction replaces it
+_GRACE = 60.0  # seconds during which candidates of the former folder can be scored
 
 
 class CompactionWarning(UserWarning):
@@ -68,8 +52,8 @@ class CompactionWarning(UserWarning):
 class LocalEngine(Engine):
     """Documents, text index and features in one folder.
 
-    Any number of processes may read while one writes; readers see the old state until the new one is
-    whole. Reading is safe from several threads.
+    Any number of processes can read while one writes; readers see the old state until the new one is
+    complete. Reading is safe in several threads.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -84,8 +68,8 @@ class LocalEngine(Engine):
         self.folder = folder
         self._mutex = threading.Lock()
         self._stamp: object = None
-        self._former: tuple[Data, float] | None = None
-        self._data = self._opened()
+        self._former: tuple[Storage, float] | None = None
+        self._current = self._open_storage()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -94,7 +78,7 @@ class LocalEngine(Engine):
     def create(cls, folder: Path, lang: str | None = None) -> LocalEngine:
         """Create an empty engine for documents in ``lang`` (None: unknown or mixed).
 
-        Raises WorkspaceError when there is an engine in the folder already.
+        Raises WorkspaceError if the folder has an engine.
         """
         lang = language(lang)
         with disk(f"creating {folder}"):
@@ -102,20 +86,19 @@ class LocalEngine(Engine):
             with write_lock(folder):
                 if (folder / _ABOUT).exists():
                     raise WorkspaceError(f"{folder} already holds a collection; open it or remove it")
-                Data.create(folder, "", lang).close()
-                _write_about(folder, lang, "")
+                Storage.create(folder, "data-0", lang).close()
+                _write_about(folder, lang, "data-0")
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> LocalEngine:
-        """Open an engine, finishing or undoing what a crash has left.
+        """Open an engine.
 
-        Where nothing can be written it is opened to be read. Raises WorkspaceError when there is none, one of
-        another version of rerank, or a damaged one.
+        Raises WorkspaceError if there is none, or it is damaged or of another version of rerank.
         """
         try:
             engine = cls(folder)
-            engine._data.view()
+            engine._current.snapshot()
         except (OSError, LookupError, ValueError, TypeError, sqlite3.Error, WorkspaceError) as error:
             raise unreadable(folder, error) from error
         return engine
@@ -124,18 +107,18 @@ class LocalEngine(Engine):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> LocalEngine:
-        """Open or make the engine in its folder; it has no settings."""
+        """Open or create the engine of a workspace; it has no settings."""
         if settings:
             raise UsageError(
-                f"{where}: {next(iter(settings))!r} is no setting of the engine local; it has none"
+                f"{where}: {next(iter(settings))!r} is not a setting: the engine local has none; remove it"
             )
         if new:
             return cls.create(folder, lang)
         engine = cls.open(folder)
         if engine.lang != lang:
             raise WorkspaceError(
-                f"{where}: says lang = {lang or ''!r}, but the documents were indexed as"
-                f" {engine.lang or 'mixed languages'}; put that back"
+                f"{where}: lang is {lang or ''!r}, but the documents were indexed as"
+                f" {engine.lang or 'mixed languages'}; correct lang"
             )
         return engine
 
@@ -144,54 +127,56 @@ class LocalEngine(Engine):
         """Language of the documents; None: unknown or mixed."""
         return self._lang
 
-    def _opened(self) -> Data:
-        """Open the data that are in use."""
+    def _open_storage(self) -> Storage:
         for _ in range(_TRIES):
-            stamp = self._look()
+            stamp = self._about_stamp()
             self._lang, name = _read_about(self.folder)
             try:
-                data = Data(self.folder, name, self._lang)
+                storage = Storage(self.folder, name, self._lang)
             except (OSError, ValueError, sqlite3.Error, WorkspaceError):
-                if self._look() == stamp:
+                if self._about_stamp() == stamp:
                     raise
                 continue
-            if self._look() == stamp:
+            if self._about_stamp() == stamp:
                 self._stamp = stamp
-                return data
-            data.close()
-        raise EngineError(f"{self.folder} keeps being compacted; try again")
+                return storage
+            storage.close()
+        raise EngineError(f"{self.folder} is compacted again and again; try again later")
 
-    def _look(self) -> object:
+    def _about_stamp(self) -> object:
         try:
             about = (self.folder / _ABOUT).stat()
         except FileNotFoundError:
             return None
         return about.st_ino, about.st_mtime_ns
 
-    def _now(self) -> Data:
-        """The data in use: others after a compaction."""
+    def _storage(self) -> Storage:
+        """The folder in use; a compaction replaces it."""
         with self._mutex:
-            if self._look() != self._stamp:
-                data = self._opened()
-                self._former = (self._data, time.monotonic() + _GRACE)
-                self._data = data
+            if self._about_stamp() != self._stamp:
+                storage = self._open_storage()
+                self._former = (self._current, time.monotonic() + _GRACE)
+                self._current = storage
             elif self._former is not None and time.monotonic() > self._former[1]:
                 self._former = None
-            return self._data
+            return self._current
 
-    def _of(self, candidates: Candidates) -> Data:
-        """The data that candidates are of."""
-        number, data = number_of(candidates.rows), self._now()
-        if data.number == number or not len(candidates):
-            return data
+    def _snapshot(self) -> Snapshot:
+        return self._storage().snapshot()
+
+    def _snapshot_of(self, candidates: Candidates) -> Snapshot:
+        """The snapshot with the rows of candidates."""
+        number, storage = number_of(candidates.rows), self._storage()
+        if storage.number == number or not len(candidates):
+            return storage.snapshot()
         former = self._former
         if former is None or former[0].number != number:
-            raise EngineError(f"{self.folder} was compacted since these candidates were found; search again")
-        return former[0]
+            raise EngineError(f"{self.folder} was compacted after this search; search again")
+        return former[0].snapshot()
 
     def close(self) -> None:
         """Close the database; the engine cannot be used afterwards."""
-        self._data.close()
+        self._current.close()
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing; see :meth:`Engine.lock`."""
@@ -211,39 +196,47 @@ class LocalEngine(Engine):
     ) -> WriteResult:
         """Add, update and remove documents, all or nothing; see :meth:`Engine.write`.
 
-        encoders: are left to :meth:`write_features`.
-        skip_refused, source, progress: have no meaning here; every document is taken, all at once.
-
-        An id both in ``documents`` and in ``delete`` raises InputError. A failure of the disk raises
-        EngineError, and nothing was ingested.
+        ``encoders`` are left to :meth:`write_features`; ``skip_refused``, ``source`` and ``progress`` have no
+        effect: no document is refused. An id both in ``documents`` and in ``delete`` raises InputError.
         """
-        doing = "ingesting; nothing was ingested"
         if replace:
             documents, delete = self._replacing(documents, delete)
         with write_lock(self.folder):
-            data = self._now()
-            with data.connection() as store:
-                with disk(doing):
-                    data.recover(store)
-                try:
-                    done = self._write(data, store, documents, delete, doing)
-                finally:
-                    data.tidy(store)
-            self._reclaim(data)
-        return done
+            storage = self._storage()
+            with storage.connection() as connection:
+                storage.derive(connection)
+                result = connection.write(documents, delete)
+                storage.derive(connection)
+            self._reclaim(storage)
+        return result
 
-    def _reclaim(self, data: Data) -> None:
-        """Compact if most rows are of deleted documents. The caller holds the write lock.
+    def _replacing(
+        self, documents: Iterable[Document], delete: Iterable[str]
+    ) -> tuple[Iterator[Document], Iterator[str]]:
+        """Change an ingest so that it also deletes the documents that it lacks."""
+        kept: set[str] = set()
+
+        def ingested() -> Iterator[Document]:
+            for document in documents:
+                kept.add(document.id)
+                yield document
+
+        def deleted() -> Iterator[str]:  # read after all documents
+            yield from delete
+            yield from (id for id in self.ids() if id not in kept)
+
+        return ingested(), deleted()
+
+    def _reclaim(self, storage: Storage) -> None:
+        """Compact if most rows are dead. The caller holds the write lock.
 
         A failure is only a warning: the ingest before it is complete.
         """
         try:
-            with data.connection() as store:
-                state = store.state()
-            wasted = state.rows - state.documents
-            if wasted > max(state.documents, _WASTE):
-                self._compact(data)
-            remove_others(self.folder, self._data.folder.name if self._data.number else "")
+            version = storage.newest()
+            if version.rows - version.documents > max(version.documents, _WASTE):
+                self._compact(storage)
+            remove_others(self.folder, self._current.folder.name)
         except Exception as error:
             warnings.warn(
                 f"{self.folder}: the ingest is complete, but the disk space of deleted documents could not be"
@@ -252,115 +245,42 @@ class LocalEngine(Engine):
                 stacklevel=3,
             )
 
-    def _replacing(
-        self, documents: Iterable[Document], delete: Iterable[str]
-    ) -> tuple[Iterator[Document], Iterator[str]]:
-        """Turn an ingest into one that also deletes what is not ingested."""
-        kept: set[str] = set()
-
-        def ingested() -> Iterator[Document]:
-            for document in documents:
-                kept.add(document.id)
-                yield document
-
-        def deleted() -> Iterator[str]:  # asked for when all documents are in
-            yield from delete
-            yield from (id for id in self.ids() if id not in kept)
-
-        return ingested(), deleted()
-
-    def _write(
-        self, data: Data, store: Store, documents: Iterable[Document], delete: Iterable[str], doing: str
-    ) -> WriteResult:
-        state = store.state()
-        generation, first, row = state.generation + 1, state.rows, state.rows
-        with disk(doing):
-            writer = data.index.writer()
-        try:
-            with disk(doing):
-                store.begin(state)
-                ids = StringWriter(data.folder / "ids", first)
-            replaced, seen = 0, Seen(first)
-            stream = iter(documents)
-            while chunk := list(islice(stream, _CHUNK)):
-                with disk(doing):
-                    new, old = store.add(chunk, row, generation, seen)
-                    ids.extend([document.id for document in new])
-                    writer.delete(old)
-                    writer.add(row, new)
-                row += len(new)
-                replaced += len(old)
-            gone = list(dict.fromkeys(delete))
-            with disk(doing):
-                rows = store.rows_alive(gone)
-                for id, number in rows.items():
-                    if seen.place(number):
-                        raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
-                store.kill(list(rows.values()), generation)
-                writer.delete(list(rows.values()))
-                ids.close()
-                alive = state.documents + (row - first) - replaced - len(rows)
-                now = State(generation, row, alive, -1)
-                if row == first and not rows:
-                    store.rollback()
-                    writer.rollback()
-                    data.build(store, state)
-                else:
-                    data.build(store, now)
-                    self._switch(store, now, writer)
-        except BaseException:
-            writer.rollback()
-            with suppress(Exception):  # what cannot be undone now is undone by whoever opens next
-                store.rollback()
-                data.recover(store)
-            raise
-        unknown = tuple(id for id in gone if id not in rows)
-        return WriteResult(row - first - replaced, replaced, len(rows), unknown, unchanged=seen.unchanged)
-
-    def _switch(self, store: Store, new: State, writer: IndexWriter) -> None:
-        """Make ``new`` the state: the three commits of the module's docstring."""
-        store.commit_pending(new)
-        stamp = writer.commit()
-        with disk("publishing what was ingested; it will show with the next command"):
-            store.publish(stamp)
-        writer.close()
-
     def compact(self) -> CompactionResult:
-        """Write what is alive anew, and give the space of the rest back; see :meth:`Engine.compact`."""
+        """Reclaim the disk space of deleted documents; see :meth:`Engine.compact`."""
         with write_lock(self.folder):
-            data = self._now()
-            with data.connection() as store, disk("compacting; all is as it was"):
-                data.recover(store)
-                state = store.state()
-            before = _size(data.folder)
-            if state.rows > state.documents:
-                self._compact(data)
-            remove_others(self.folder, self._data.folder.name if self._data.number else "")
-            return CompactionResult(state.rows - state.documents, before, _size(self._data.folder))
+            storage = self._storage()
+            with storage.connection() as documents:
+                storage.derive(documents)
+            version, before = storage.newest(), _size(storage.folder)
+            dead = version.rows - version.documents
+            if dead:
+                self._compact(storage)
+            remove_others(self.folder, self._current.folder.name)
+            return CompactionResult(dead, before, _size(self._current.folder))
 
-    def _compact(self, data: Data) -> None:
-        """Make data of the living rows beside these, and switch to them. The caller holds the write lock."""
-        doing, name = "compacting; all is as it was", f"data-{data.number + 1}"
-        fresh: Data | None = None
+    def _compact(self, storage: Storage) -> None:
+        """Write the living documents to a new folder, and switch to it. The caller holds the write lock."""
+        doing, name = "compacting; nothing was changed", f"data-{storage.number + 1}"
+        new: Storage | None = None
         try:
             with disk(doing):
-                fresh = Data.create(self.folder, name, self._lang)
-            with fresh.connection() as store, data.connection() as former:
-                rows = np.flatnonzero(former.alive(former.state()))
-                self._write(fresh, store, (document for _, document in former.documents()), (), doing)
+                new = Storage.create(self.folder, name, self._lang)
+            with new.connection() as documents, storage.connection() as old:
+                version = storage.newest()
+                documents.write((document for _, document in old.documents(version)), ())
+                new.derive(documents)
                 with disk(doing):
-                    fresh.features.copy(data.features, rows)
-                fresh.tidy(store)
-            fresh.close()
+                    new.features.copy(storage.features, np.flatnonzero(old.alive(version)))
+            new.close()
             with disk(doing):
                 _write_about(self.folder, self._lang, name)
         except BaseException:
-            if fresh is not None:
-                fresh.close()
+            if new is not None:
+                new.close()
             shutil.rmtree(self.folder / name, ignore_errors=True)
             raise
-        self._now()
-        data.let_go()
+        self._storage()
+        storage.release()
 
     def write_features(
         self,
@@ -371,86 +291,90 @@ class LocalEngine(Engine):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that lack features; see :meth:`Engine.write_features`.
+        """Encode the documents without features; see :meth:`Engine.write_features`.
 
-        One process writes to the folder at a time, so there is only the one part.
+        One process writes at a time, so ``part`` must be the default.
         """
         if part != (0, 1):
             raise UsageError("the local engine encodes in one process; leave --slice out")
         encoded: dict[str, int] = {}
+        kept = {name: {*versions} for name, versions in (keep or {}).items()}
+        for name, version, *_ in encoders:
+            kept.setdefault(name, set()).add(version)
         with write_lock(self.folder):
-            data = self._now()
-            with data.connection() as store:
-                with disk("storing features"):
-                    data.recover(store)
-                state = store.state()
-                kept = {name: set(versions) for name, versions in (keep or {}).items()}
-                for name, version, *_ in encoders:
-                    kept.setdefault(name, set()).add(version)
-                for name, version, encode, *_ in encoders:
+            storage = self._storage()
+            features = storage.features
+            with storage.connection() as documents:
+                storage.derive(documents)
+                newest = storage.newest()
+                for encoder in encoders:
                     if force:
-                        data.features.remove(name, version)
-                    documents = store.documents(data.features.start(name, version))
-                    done = data.features.write(
-                        name, version, documents, state.rows, encode, progress, kept[name]
-                    )
-                    encoded[name] = encoded.get(name, 0) + done
+                        features.remove(encoder.name, encoder.version)
+                    stored = features.stored(encoder.name, encoder.version, newest.rows)
+                    start = int(np.argmin(stored)) if not stored.all() else newest.rows
+                    stream = documents.documents(newest, start)
+                    missing = ((row, document) for row, document in stream if not stored[row])
+                    done = features.encode(encoder, missing, progress)
+                    encoded[encoder.name] = encoded.get(encoder.name, 0) + done
+                    features.keep({encoder.name: [*kept[encoder.name]]})
         return encoded
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
-        data = self._now()
-        with data.connection() as store:
-            return store.count(data.features.start(name, version))
+        snapshot = self._snapshot()
+        missing = ~snapshot.features.stored(name, version, snapshot.version.rows)
+        missing[snapshot.dead] = False
+        return int(missing.sum())
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that cannot be found; stored features are all it takes to find the others."""
-        return self.missing_features(name, version) if self._now().features.stored(name, version) else None
+        """Count the documents that cannot be found; see :meth:`Engine.prepared`."""
+        stored = version in self._storage().features.versions().get(name, ())
+        return self.missing_features(name, version) if stored else None
 
     def feature_versions(self) -> dict[str, str]:
-        """Ranker name -> version of the stored features."""
-        return self._now().features.versions()
+        """Ranker -> version of the stored features."""
+        snapshot = self._snapshot()
+        return snapshot.features.newest(snapshot.version.rows)
 
     def verify(self) -> dict[str, str]:
         """Compare all files with their checksums; see :meth:`Engine.verify`."""
-        from rerank.engines.local.verify import corruptions
-
-        data = self._now()
-        with nullcontext() if data.store.read_only else write_lock(self.folder):
-            return {str(path): problem for path, problem in corruptions(data)}
+        storage = self._storage()
+        with nullcontext() if storage.documents.read_only else write_lock(self.folder):
+            return {str(path): problem for path, problem in storage.corruptions()}
 
     # -- reading -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Count the documents."""
-        return self._now().view().state.documents
+        return self._snapshot().version.documents
 
     def version(self) -> str:
-        """The published generation, and a number drawn for it: another collection has others; see
-        :meth:`Engine.version`.
-        """
-        data = self._now()
-        return f"{data.view().state.generation}-{data.store.token()}"
+        """Version of the documents; a random number makes it different for each collection."""
+        version = self._snapshot().version
+        return f"{version.number}-{version.token}"
 
     def ids(self) -> list[str]:
         """All document ids, ascending by code point."""
-        return self._now().store.ids()
+        snapshot = self._snapshot()
+        return snapshot.documents.ids(snapshot.version)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Those of the given ids that there are documents with."""
-        data = self._now()
-        return set(data.store.rows_of(list(ids), data.view().state))
+        """Return the ids that have a document."""
+        snapshot = self._snapshot()
+        return set(snapshot.documents.rows_of(list(ids), snapshot.version))
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None where there is none."""
-        found = self._now().store.get(ids)
-        return [found.get(id) for id in ids]
+        """Return the documents with these ids, in this order; None for an unknown id."""
+        snapshot = self._snapshot()
+        documents = snapshot.documents.get(ids, snapshot.version)
+        return [documents.get(id) for id in ids]
 
     def documents(self) -> Iterator[Document]:
-        """All documents as a stream, by row: in the order of ingestion."""
-        # On a connection of its own: an open cursor would hold back what the others may see.
-        with self._now().connection() as store:
-            for _, document in store.documents():
+        """All documents as a stream, in the order of ingestion."""
+        storage = self._storage()
+        # On another connection: an open cursor would keep the others at an old version.
+        with storage.connection() as documents:
+            for _, document in documents.documents(storage.snapshot().version):
                 yield document
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
@@ -470,79 +394,69 @@ class LocalEngine(Engine):
 
     def _search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Search for requests of one batch."""
-        data, one = self._now(), requests[0]
-        view = data.view()
-        kept = data.kept(view, one.filters)
-        dead = np.empty(0, np.int64)
-        if one.vector_queries:
-            dead = data.dead(view) if kept is None else np.flatnonzero(~kept.rows)
+        snapshot, one = self._snapshot(), requests[0]
+        filtered = snapshot.filtered(one.filters)
         nearest = []
         for some in zip(*(request.vector_queries for request in requests)):
+            excluded = snapshot.dead if filtered is None else np.flatnonzero(~filtered.rows)
             depth, vectors = some[0].depth or one.depth, np.array([query.vector for query in some])
-            nearest.append(data.features.top(some[0], vectors, depth, view.state.rows, dead, view.ids.get))
+            rows, ids = snapshot.version.rows, snapshot.ids.get
+            nearest.append(snapshot.features.nearest(some[0], vectors, depth, rows, excluded, ids))
         for request in requests:
-            lexical = Lexical(data, view, request.text, kept)
+            lexical = Lexical(snapshot, request.text, filtered)
             if not one.retrievers:
-                rows, scores = lexical.top(one.first_stage, one.depth)
-                yield data.candidates(view.ids.get(rows), rows, scores, one.features)
+                rows_, scores = lexical.top(one.first_stage, one.depth)
+                yield snapshot.candidates(rows_, scores, one.features)
                 continue
-            found = {name: lexical.top(name, one.depth)[0] for name in one.signals}
-            found |= {query.name: next(rows) for query, rows in zip(one.vector_queries, nearest)}
-            yield self._union(data, view, lexical, one.first_stage, found, one.features)
+            retrieved = {name: lexical.top(name, one.depth)[0] for name in one.signals}
+            retrieved |= {query.name: next(rows_) for query, rows_ in zip(one.vector_queries, nearest)}
+            yield self._union(snapshot, lexical, one, retrieved)
 
     def _union(
         self,
-        data: Data,
-        view: View,
+        snapshot: Snapshot,
         lexical: Lexical,
-        first_stage: str,
-        found: Mapping[str, NDArray[np.int64]],
-        features: Mapping[str, str],
+        request: SearchRequest,
+        retrieved: Mapping[str, NDArray[np.int64]],
     ) -> Candidates:
-        """Score what the retrievers found by the first stage, and put it in that order."""
-        member = {name: np.zeros(view.state.rows, np.bool_) for name in found}
+        """Score the documents of all retrievers by the first stage, and put them in its order."""
+        masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
         parts: list[NDArray[np.int64]] = []
-        for name, some in found.items():
-            new = some
-            for before in list(found)[: len(parts)]:
-                new = new[~member[before][new]]
+        for name, rows in retrieved.items():
+            new = rows
+            for before in list(retrieved)[: len(parts)]:
+                new = new[~masks[before][new]]
             parts.append(new)
-            member[name][some] = True
+            masks[name][rows] = True
         rows = np.concatenate(parts)
-        scores = lexical.scores(first_stage, rows)
+        scores = lexical.scores(request.first_stage, rows)
         order = np.argsort(-scores, kind="stable")
-        rows = rows[order]
-        return data.candidates(view.ids.get(rows), rows, scores[order], features, member)
+        return snapshot.candidates(rows[order], scores[order], request.features, masks)
 
     def _select(self, request: SearchRequest) -> Candidates:
         """Score and order the documents of a request's ids."""
-        data = self._now()
-        view = data.view()
-        found = data.store.rows_of(request.ids or (), view.state)
-        ids, rows = list(found), np.array(list(found.values()), np.int64)
-        scores = Lexical(data, view, request.text).scores(request.first_stage, rows)
-        order = rank(ids, scores)
-        return data.candidates([ids[i] for i in order], rows[order], scores[order], request.features)
+        snapshot = self._snapshot()
+        selected = snapshot.documents.rows_of(request.ids or (), snapshot.version)
+        rows = np.array(list(selected.values()), np.int64)
+        scores = Lexical(snapshot, request.text).scores(request.first_stage, rows)
+        order = np.argsort(-scores, kind="stable")
+        return snapshot.candidates(rows[order], scores[order], request.features)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates of a search; see :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
-        data = self._of(candidates)
-        return Lexical(data, data.view(), text).scores(signal, rows_of(candidates.rows))
+        snapshot = self._snapshot_of(candidates)
+        return Lexical(snapshot, text).scores(signal, rows_of(candidates.rows))
 
 
-def _documents(folder: Path) -> bool:
-    """Whether there are documents in a folder, whatever else."""
-    if not (folder / "documents.db").exists():
-        return any(folder.glob("data-*/documents.db"))
-    try:
-        store = Store(folder / "documents.db")
+def _has_documents(folder: Path) -> bool:
+    for path in folder.glob("data-*/documents.db"):
         try:
-            return store.state().rows > 0
-        finally:
-            store.close()
-    except (sqlite3.Error, TypeError):
-        return False  # a creation that was cut off
+            if Documents(path).versions()[-1].rows:
+                return True
+        except (sqlite3.Error, LookupError):  # an interrupted creation
+            continue
+    return False
 
 
 def _write_about(folder: Path, lang: str | None, data: str) -> None:
@@ -551,12 +465,12 @@ def _write_about(folder: Path, lang: str | None, data: str) -> None:
 
 
 def _read_about(folder: Path) -> tuple[str | None, str]:
-    """Language, and the name of the data in use."""
+    """Language, and name of the folder in use."""
     path = folder / _ABOUT
     try:
         about = dict(parse_json(path.read_bytes()))
     except FileNotFoundError:
-        if _documents(folder):
+        if _has_documents(folder):
             raise WorkspaceError(
                 f"{folder} holds documents, but no {_ABOUT}; restore that file, or remove the folder and"
                 " ingest the collection again"
@@ -564,20 +478,18 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
         raise NoCollectionError(f"{folder} holds no collection; ingest one first") from None
     except (ValueError, TypeError, OSError) as error:
         raise trouble(error, path) or WorkspaceError(f"{path} cannot be read: {error}") from error
-    found = (about.get("format"), about.get("analyzer"))
-    if found != (FORMAT, ANALYZER_VERSION):
+    written = (about.get("format"), about.get("analyzer"))
+    if written != (FORMAT, ANALYZER_VERSION):
         raise WorkspaceError(
-            f"{folder} was written in format {found[0]}.{found[1]}, this version of rerank reads "
+            f"{folder} was written in format {written[0]}.{written[1]}, this version of rerank reads "
             f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
         )
-    lang, name = about.get("lang"), str(about.get("data", ""))
-    if lang is not None and not isinstance(lang, str):
-        raise WorkspaceError(f"{path}: damaged: {lang!r} is no language; restore the file")
-    if not re.fullmatch(r"(data-\d{1,9})?", name, re.ASCII):
-        raise WorkspaceError(f"{path}: damaged: {name!r} is no folder of data; restore the file")
+    lang, name = about.get("lang"), str(about.get("data"))
+    if not (lang is None or isinstance(lang, str)) or not re.fullmatch(r"data-\d{1,9}", name, re.ASCII):
+        raise WorkspaceError(f"{path}: damaged: language {lang!r}, folder {name!r}; restore the file")
     return lang, name
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the data in a folder."""
+    """Bytes of the files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

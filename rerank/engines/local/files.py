@@ -1,8 +1,9 @@
-"""What keeps the engine's files whole: the write lock, append-only files, and disk errors in words."""
+"""The write lock, append-only files, their checksums, and errors of the disk."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import sqlite3
@@ -12,84 +13,85 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
-from rerank.files import trouble, try_lock
+from rerank.files import file_crc, parse_json, trouble, try_lock, write_text
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CHECKSUMS = "checksums.json"
+_CHECKED = ("ids.*", "index/*", "tfidf/*.*", "tfidf/*/*")  # files that are written once, or appended to
 
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's only write lock; the kernel frees it when the process ends, however it ends.
+    """Hold the folder's only write lock; the kernel releases it when the process ends.
 
-    Raises BusyError at once when another process (or another engine of this one) holds it, and
-    WorkspaceError when the folder cannot be written to, or its file system has no locks.
+    Raises BusyError at once if another process or engine holds it, and WorkspaceError if the folder is not
+    writable, or its file system has no locks.
     """
     try:
         file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE) and (known := trouble(error, folder)):
-            raise known from error
+        if error.errno in (errno.EMFILE, errno.ENFILE) and (problem := trouble(error, folder)):
+            raise problem from error
         raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}; check its rights") from error
     with file:
         if not try_lock(file.fileno(), folder):
-            raise BusyError(f"another process is writing to {folder}; try again when it is done")
+            raise BusyError(f"another process is writing to {folder}; try again when it has finished")
         yield
 
 
 @contextmanager
 def disk(doing: str) -> Iterator[None]:
-    """Turn errors of the disk and of SQLite inside the block into one EngineError.
+    """Turn errors of the disk and of SQLite into one EngineError.
 
-    doing: what was under way, as in ``ingesting; nothing was ingested``.
+    doing: the interrupted work, for example ``ingesting; nothing was ingested``.
     """
     try:
         yield
     except OSError as error:
         raise _failed(doing, error.strerror or str(error), error.errno in _FULL) from error
-    except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+    except sqlite3.DatabaseError as error:
         if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
             raise
         raise _failed(doing, str(error), "full" in str(error)) from error
     except RerankError as error:
-        if type(error) is not RerankError:  # the plain one comes from rerank.files
+        if type(error) is not RerankError:  # rerank.files raises the base class
             raise
         raise EngineError(f"{error} (while {doing})") from error
 
 
 def _failed(doing: str, cause: str, full: bool) -> EngineError:
-    what = "disk full" if full else f"cannot write ({cause})"
-    return EngineError(f"{what} while {doing}; free space and run again")
+    problem = "disk full" if full else f"cannot write ({cause})"
+    return EngineError(f"{problem} while {doing}; free space and run again")
 
 
 def unreadable(folder: Path, error: Exception) -> RerankError:
-    """Say why an engine's folder cannot be opened: what the machine has against it, or that it is damaged."""
+    """Return the error for a folder that cannot be opened: a problem of the system, or corruption."""
     if isinstance(error, RerankError):
         return error
     text = " ".join(str(error).split())
     if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
-        return BusyError(f"another process holds the database in {folder} for itself; try again later")
-    found = _of_the_system(folder, error, text)
-    return (found and trouble(found, folder)) or WorkspaceError(
+        return BusyError(f"another process locks the database in {folder}; try again later")
+    cause = _system_error(folder, error, text)
+    return (cause and trouble(cause, folder)) or WorkspaceError(
         f"{folder} is damaged ({text}); remove the folder and ingest the collection again"
     )
 
 
-def _of_the_system(folder: Path, error: Exception, text: str) -> OSError | None:
-    """The error of the operating system behind one of SQLite or tantivy, which only tell of it."""
+def _system_error(folder: Path, error: Exception, text: str) -> OSError | None:
+    """The error of the operating system behind an error of SQLite or tantivy."""
     if isinstance(error, OSError):
         return error
-    # As Rust's errors are for people, and as they are.
-    if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):
+    if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):  # tantivy
         return OSError(int(number[1] or number[2]), text)
     if not isinstance(error, sqlite3.Error):
         return None
-    for sign, number_ in (("disk I/O", errno.EIO), ("is full", errno.ENOSPC), ("readonly", errno.EROFS)):
+    for sign, code in (("disk I/O", errno.EIO), ("is full", errno.ENOSPC), ("readonly", errno.EROFS)):
         if sign in text:
-            return OSError(number_, text)
+            return OSError(code, text)
     if "unable to open" in text:
         try:
-            with ExitStack() as opened:  # all at once, and as many as SQLite takes: there may be too many
-                for path in (*folder.glob("documents.db*"), *folder.glob("*/documents.db*")):
+            with ExitStack() as opened:  # as many files as SQLite needs: the limit may be too low
+                for path in folder.glob("*/documents.db*"):
                     for _ in range(8):
                         opened.enter_context(open(path, "rb"))
         except OSError as cause:
@@ -98,7 +100,7 @@ def _of_the_system(folder: Path, error: Exception, text: str) -> OSError | None:
 
 
 def append_to(path: Path, size: int) -> BinaryIO:
-    """Open ``path`` for appending after its first ``size`` bytes; what a crash left behind them goes."""
+    """Open ``path`` to append after its first ``size`` bytes; bytes of an interrupted run are removed."""
     file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115 (the caller closes it)
     file.truncate(size)
     file.seek(size)
@@ -111,3 +113,38 @@ def close_synced(*files: BinaryIO) -> None:
         with file:
             file.flush()
             os.fsync(file.fileno())
+
+
+def update_checksums(folder: Path) -> None:
+    """Store size and CRC-32 of the derived files; only new and appended bytes are read."""
+    try:
+        before = parse_json((folder / _CHECKSUMS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        before = {}
+    sums = {}
+    for path in _checked(folder):
+        name, size = str(path.relative_to(folder)), path.stat().st_size
+        start, crc = before.get(name, (0, 0))
+        sums[name] = [size, file_crc(path, start, size, crc) if start <= size else file_crc(path, 0, size)]
+    if sums != before:
+        write_text(folder / _CHECKSUMS, json.dumps(sums))
+
+
+def corruptions(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Compare the derived files with their checksums; yield each corrupt file and its problem."""
+    for name, (size, crc) in parse_json((folder / _CHECKSUMS).read_bytes()).items():
+        path = folder / name
+        try:
+            if file_crc(path, 0, size) != crc:
+                yield path, "the checksum does not match"
+        except FileNotFoundError:  # tantivy merged it after the last ingest
+            continue
+        except (OSError, ValueError) as error:
+            yield path, str(error)
+
+
+def _checked(folder: Path) -> Iterator[Path]:
+    for pattern in _CHECKED:
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file() and path.suffix not in (".json", ".lock") and ".tmp" not in str(path):
+                yield path

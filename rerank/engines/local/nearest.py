@@ -1,11 +1,8 @@
-"""The documents whose features have the largest inner products with a query's vector, among all of them.
+"""Exact search for the documents whose features have the largest inner products with a vector.
 
-Every document is looked at: first at one byte a number (:class:`Codes`), then, where that cannot tell
-whether a document is among the best, in float32, and where two are as good as equal, in float64. So the
-answer is that of the exact product; only an error of the bytes of more than six standard deviations could
-change it.
-
-Of features with several vectors each (:class:`PassageVectors`), the largest of the cosines counts.
+All documents are scored with one byte per number (:class:`Codes`). Documents near the cut are scored again in
+float32, and near ties in float64. So the result is exact, except for an error of the bytes above six standard
+deviations. For features with several vectors (:class:`PassageVectors`), the largest cosine counts.
 """
 
 from __future__ import annotations
@@ -38,23 +35,20 @@ _SIGMAS_ALONE = 6.4  # of one
 
 
 class Margin(NamedTuple):
-    """How far off scores may be.
-
-    most: the largest of all. of: those of some rows, where they are not all alike.
-    """
+    """Largest errors of scores: ``most`` of all rows; ``of`` returns them for some rows, if they differ."""
 
     most: float
     of: Callable[[Any], Float32] | None = None
 
     def __call__(self, rows: Rows | slice) -> Float32 | np.float32:
-        """Return those of the given rows."""
+        """Return the largest errors of the given rows."""
         return np.float32(self.most) if self.of is None else self.of(rows)
 
 
 class Codes:
-    """Features at one byte a number, each row divided by its largest: n (width + 8) bytes of memory.
+    """Features with one byte per number: n (width + 8) bytes of memory.
 
-    bytes: (n, width) int8. scales: (n,), row = bytes * scale, nearly. lengths: (n,) of the rows.
+    bytes: (n, width) int8. scales: (n,); a row is about its bytes * scale. lengths: (n,) of the rows.
     """
 
     def __init__(self, width: int) -> None:
@@ -63,7 +57,7 @@ class Codes:
         self.lengths: Float32 = np.empty(0, np.float32)
 
     def extend(self, matrix: NDArray[Any]) -> None:
-        """Add the rows that are not there yet."""
+        """Add the new rows of the matrix."""
         known = len(self.scales)
         fresh = np.empty((len(matrix) - known, self.bytes.shape[1]), np.int8)
         scales, lengths = np.empty(len(fresh), np.float32), np.empty(len(fresh), np.float32)
@@ -79,7 +73,7 @@ class Codes:
         self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
 
     def product(self, vector: Float32, count: int) -> tuple[Float32, Margin]:
-        """(count,) products of the first rows with a vector, nearly, and bounds on their errors."""
+        """(count,) approximate products of the first rows with a vector, and bounds of their errors."""
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
             return np.zeros(count, np.float32), Margin(0.0)
@@ -94,7 +88,7 @@ class Codes:
 
 
 class Vectors:
-    """The features of one ranker and version, as a retriever."""
+    """Searches the features of one ranker and version."""
 
     def __init__(self, width: int) -> None:
         self._codes = Codes(width)
@@ -109,10 +103,10 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Iterator[Rows]:
-        """For each query, the rows of the ``depth`` best products above 0; of equal ones, by id. Ascending.
+        """For each query, the rows of the ``depth`` best products above 0, ascending. Ties: the smallest ids.
 
-        matrix: (n, width), rows are only ever added to it. queries: (Q, width). dead: rows not to be found.
-        ids: the ids of rows.
+        matrix: (n, width); rows are only added to it. queries: (Q, width). dead: excluded rows. ids: ids of
+        rows.
         """
         together = max(1, _CELLS // max(len(matrix), 1))
         for begin in range(0, len(queries), together):
@@ -126,7 +120,7 @@ class Vectors:
                     yield self._best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """Scores of all rows and their errors. The first search of a process does not wait for the codes."""
+        """Scores of all rows and their errors. The first search of a process does not compute codes."""
         with self._mutex:
             if not self._searched:
                 self._searched = True
@@ -136,7 +130,7 @@ class Vectors:
         return self._codes.product(vector, len(matrix))
 
     def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
-        """(Q, n) products, block by block."""
+        """(Q, n) products."""
         scores = np.empty((len(queries), len(matrix)), np.float32)
         for begin in range(0, len(matrix), _BLOCK):
             end = begin + _BLOCK
@@ -144,7 +138,7 @@ class Vectors:
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
-        """(n,) products in the vector's precision."""
+        """(n,) products in the precision of the vector."""
         numbers = to_float32(features) if vector.dtype == np.float32 else features.astype(vector.dtype)
         products: NDArray[Any] = numbers @ vector
         return products
@@ -159,15 +153,15 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Rows:
-        """The best rows: those whose scores are out of doubt, of the others the best by better scores."""
+        """The best rows. Doubtful ones are scored again, more exactly."""
         scores[dead] = -np.inf
         sure, doubtful = _divide(scores, depth, margin)
-        found = [sure]
+        parts = [sure]
         left = depth - len(sure)
         if len(doubtful) and left > 0:
             better = self._products(matrix[doubtful], vector)
             sure, rest = _divide(better, left, _rounding(vector))
-            found.append(doubtful[sure])
+            parts.append(doubtful[sure])
             left, doubtful = left - len(sure), doubtful[rest]
         if len(doubtful) and left > 0:
             # Equal documents get equal scores: rounded, whatever the order in which a product was added up.
@@ -175,15 +169,15 @@ class Vectors:
             doubtful, exact = doubtful[exact > 0], exact[exact > 0]
             names = ids(doubtful)
             order = sorted(range(len(names)), key=lambda i: (-exact[i], names[i]))
-            found.append(doubtful[order[:left]])
-        return np.sort(np.concatenate(found))
+            parts.append(doubtful[order[:left]])
+        return np.sort(np.concatenate(parts))
 
 
 class PassageVectors(Vectors):
-    """Features of several vectors (see ``rerank.arrays``); the largest cosine counts.
+    """Searches features with several vectors (see ``rerank.arrays``); the largest cosine counts.
 
-    Stored in int8, they are codes already, and are read where they are mapped; what is held in memory are
-    the lengths of the vectors, 4 n F bytes. Others are searched in float32.
+    int8 features are used as codes, without a copy; other features are searched in float32. The lengths of
+    the vectors need 4 n F bytes of memory.
     """
 
     def __init__(self, passages: int) -> None:
@@ -192,7 +186,7 @@ class PassageVectors(Vectors):
         self._mutex = threading.Lock()
 
     def _lengths(self, matrix: NDArray[Any]) -> Float32:
-        """(n, F) reciprocals of the lengths; 0 where there is no vector."""
+        """(n, F) reciprocal lengths; 0: no vector."""
         with self._mutex:
             known = len(self._inverse)
             if known < len(matrix):
@@ -206,12 +200,12 @@ class PassageVectors(Vectors):
             return self._inverse[: len(matrix)]
 
     def _steps(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Rows that are looked at together."""
+        """Ranges of rows that are scored together."""
         step = max(1, _BLOCK // self._passages)
         return ((first, min(first + step, end)) for first in range(begin, end, step))
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """The largest cosine of each row, or 0; only the query's numbers are rounded for it."""
+        """The largest cosine of each row, or 0; only the numbers of the query are rounded."""
         if matrix.dtype != np.int8:
             return self._many(matrix, vector[None])[0], _rounding(vector)
         inverse = self._lengths(matrix)
@@ -246,7 +240,7 @@ class PassageVectors(Vectors):
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
-        """(n,) largest cosines in the vector's precision, or 0."""
+        """(n,) largest cosines in the precision of the vector, or 0."""
         largest: NDArray[Any] = passage_cosines(vector, features, self._passages).max(axis=1, initial=0)
         return largest
 
@@ -268,7 +262,7 @@ def _rounding(vector: Float32) -> Margin:
 
 
 def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
-    """Positions of the scores that are among the ``depth`` best for certain, and of those that may be."""
+    """Positions of scores that are certainly among the ``depth`` best, and of scores that may be."""
     positions = np.arange(0)
     sample, place = scores[::16] - margin(slice(0, len(scores), 16)), depth // 8 + 32
     if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at

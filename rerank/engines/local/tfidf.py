@@ -1,134 +1,73 @@
 """Cosine of tf-idf vectors, from an inverted index in memory-mapped files.
 
-Weight of a term in a text: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1, the vector then divided
-by its length: SMART's ltc on both sides, with the smoothed idf of scikit-learn's ``TfidfVectorizer``
-(``sublinear_tf=True``). N and df count living documents. Query terms that no document has are left out.
+Weight of a term in a text: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1. The vector is then divided by
+its length: SMART's ltc for documents and queries, with the smoothed idf of scikit-learn's ``TfidfVectorizer``
+(``sublinear_tf=True``). N and df count living documents. Terms of a query that no document has are left out.
+
+terms.*                        the vocabulary: number -> term
+counts.terms, .times, .ends    the distinct terms of each row and how often they occur; where each row ends
+VERSION/                       the inverted index of the living documents of one version
 """
 
 from __future__ import annotations
 
-import json
-import time
+import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from rerank.engines.local.strings import Strings
-from rerank.errors import WorkspaceError
-from rerank.files import parse_json
+from rerank.engines.local.files import append_to, close_synced
+from rerank.engines.local.strings import Strings, StringWriter
+from rerank.files import sync_folder
 
-VOCABULARY = "terms"
-MANIFEST = "manifest.json"
+_TERMS = "terms"
 _STRIDE = 16  # one score in so many is sampled
-_TRIES = 50  # to open a snapshot that is just being replaced, with 10 ms in between
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a snapshot covers, and how much of the append-only files belongs to it.
-
-    generation: of the documents; rows: documents counted, dead ones too; documents: living ones;
-    terms: length of the vocabulary; counts: entries of the term counts; postings: of living documents.
-    files: name in the folder -> bytes that belong to the snapshot, and their CRC-32.
-    """
-
-    generation: int
-    rows: int
-    documents: int
-    terms: int
-    counts: int
-    postings: int
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def save(self, folder: Path) -> None:
-        """Write the manifest into a snapshot's folder."""
-        (folder / MANIFEST).write_text(json.dumps(asdict(self)), encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> Manifest:
-        """Read a snapshot's manifest."""
-        return cls(**parse_json((folder / MANIFEST).read_bytes()))
-
-
-def snapshots(folder: Path) -> list[int]:
-    """Generations of the complete snapshots in a folder, ascending."""
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+_COUNTS = 1_000_000  # entries that are inverted together; each needs about 100 bytes of memory
 
 
 class TfIdf:
-    """One snapshot of the inverted index, open for reading.
+    """The inverted index of one version, open for reading.
 
     ``starts`` (terms + 1,), ``rows`` (postings,) and ``weights`` (postings,) are the columns of the
-    document-term matrix; ``idf`` is 0 for a term that no living document has any more.
+    document-term matrix; ``idf`` is 0 for a term that no living document has.
     """
 
-    def __init__(self, folder: Path, generation: int) -> None:
-        snapshot = folder / str(generation)
-        self.manifest = Manifest.load(snapshot)
-        self._starts: NDArray[np.int64] = _load(snapshot / "starts.npy")
-        self._rows: NDArray[np.integer[Any]] = _load(snapshot / "rows.npy")
-        self._weights: NDArray[np.float32] = _load(snapshot / "weights.npy")
-        self._idf: NDArray[np.float64] = _load(snapshot / "idf.npy")
-        self._order: NDArray[np.int32] = _load(snapshot / "order.npy")
-        self._terms = Strings(folder / VOCABULARY, self.manifest.terms)
+    def __init__(self, folder: Path, version: int, rows: int) -> None:
+        names = ("starts", "rows", "weights", "idf", "order")
+        arrays = [_load(folder / str(version) / f"{name}.npy") for name in names]
+        self._starts, self._rows, self._weights, self._idf, self._order = arrays
+        self._count = rows
+        self._terms = Strings(folder / _TERMS, len(self._idf))
 
-    @classmethod
-    def latest(cls, folder: Path, generation: int) -> TfIdf | None:
-        """Open the newest snapshot that is not newer than ``generation``; None when there is none.
-
-        Raises WorkspaceError when it is damaged.
-        """
-        problem: Exception | None = None
-        for _ in range(_TRIES):
-            found = [number for number in snapshots(folder) if number <= generation]
-            if not found:
-                return None
-            try:
-                return cls(folder, found[-1])
-            except FileNotFoundError as error:  # a writer is just replacing it by a newer one
-                problem = error
-                time.sleep(0.01)
-            except (ValueError, TypeError, EOFError) as error:
-                problem = error
-                break
-        raise WorkspaceError(
-            f"the tf-idf index in {folder} is damaged ({problem});"
-            f" remove {folder / str(found[-1])} to have it made again"
-        ) from problem
-
-    def _query(self, terms: Iterable[str]) -> tuple[list[int], NDArray[np.float64]]:
-        """The query's vector: term numbers, ascending, and their weights."""
-        found = {}
+    def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
+        """(rows,) scores of all rows; empty if no term is known."""
+        counts: dict[int, int] = {}
         for term, count in Counter(terms).items():
             number = self._terms.find(term, self._order)
             if number >= 0 and self._idf[number] > 0:
-                found[number] = count
-        numbers = sorted(found)
-        counts = np.array([found[number] for number in numbers], np.float64)
-        weights = (1 + np.log(counts)) * self._idf[numbers]
-        length = float(np.sqrt(weights @ weights))
-        return numbers, weights / length if length else weights
-
-    def all(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """(rows,) scores of every row; none at all when no term is known."""
-        numbers, weights = self._query(terms)
-        if not numbers:
+                counts[number] = count
+        if not counts:
             return np.empty(0, np.float64)
+        numbers = sorted(counts)
+        weights = (1 + np.log([counts[number] for number in numbers])) * self._idf[numbers]
+        weights /= np.sqrt(weights @ weights) or 1.0
         spans = [slice(int(self._starts[n]), int(self._starts[n + 1])) for n in numbers]
         rows = np.concatenate([self._rows[span] for span in spans], dtype=np.int64)
         parts = [np.multiply(self._weights[span], w, dtype=np.float64) for span, w in zip(spans, weights)]
-        # Added up term after term, so documents with the same vector get exactly the same score.
-        return np.bincount(rows, np.concatenate(parts), self.manifest.rows).astype(np.float64, copy=False)
+        # Added up term by term, so documents with equal vectors get exactly equal scores.
+        return np.bincount(rows, np.concatenate(parts), self._count).astype(np.float64, copy=False)
 
 
 def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
-    rows = _candidates(scores, depth)
+    rows = _near_best(scores, depth)
     values = scores[rows]
     if len(rows) > depth:
         cut = np.partition(values, len(values) - depth)[len(values) - depth]
@@ -138,19 +77,11 @@ def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], ND
     return rows[order], values[order]
 
 
-def at(scores: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n,) scores of the given rows; 0 for those that the index does not know yet."""
-    if not len(scores):
-        return np.zeros(len(rows), np.float64)
-    known = rows < len(scores)
-    return np.where(known, scores[np.where(known, rows, 0)], 0.0)
+def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
+    """Rows above 0 with the best ``depth`` and all their ties, and usually few others.
 
-
-def _candidates(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
-    """Rows above 0 that contain the best ``depth`` with all their ties; usually not many more.
-
-    Common words give most documents some score. A sample tells how high the cut must lie at least,
-    and then only few values are left to be selected from: three times as fast.
+    A sample gives a lower bound of the cut. This is three times as fast, because common words give most
+    documents a score.
     """
     sample = scores[::_STRIDE]
     place = 2 * (depth // _STRIDE) + 32
@@ -164,6 +95,154 @@ def _candidates(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Map an array; as a plain ndarray, because np.memmap makes every access three times as slow."""
-    array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
+    """Map an array as a plain ndarray: np.memmap makes every access three times as slow."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
+    except OSError:
+        raise
+    except Exception as error:  # NumPy parses the header as Python
+        raise ValueError(f"{path.name}: {error}") from error
+    return array
+
+
+# -- building --------------------------------------------------------------------------------------------
+
+
+class _Vocabulary(dict[str, int]):
+    """Term -> number; a new term gets the next one."""
+
+    def __missing__(self, term: str) -> int:
+        number = self[term] = len(self)
+        return number
+
+
+class TfIdfWriter:
+    """Counts the terms of new rows, and then inverts all counts into a new version.
+
+    before: the version whose counts are continued, or None. rows: how many rows it has.
+    """
+
+    def __init__(self, folder: Path, before: int | None, rows: int) -> None:
+        self._folder, self._row = folder, rows
+        self._known = 0 if before is None else len(_load(folder / str(before) / "idf.npy"))
+        self._end = int(_map(folder / "counts.ends", np.int64, rows)[-1]) if rows else 0
+        names = Strings(folder / _TERMS, self._known).all()
+        self._vocabulary = _Vocabulary(zip(names, range(self._known)))
+        self._terms = append_to(folder / "counts.terms", 4 * self._end)
+        self._times = append_to(folder / "counts.times", 2 * self._end)
+        self._ends = append_to(folder / "counts.ends", 8 * rows)
+
+    def add(self, rows: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
+        """Count the terms of texts in new rows; rows in between are empty."""
+        vocabulary = self._vocabulary
+        flat = np.fromiter(map(vocabulary.__getitem__, chain.from_iterable(texts)), np.int64)
+        owner = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])
+        size = max(len(vocabulary), 1)
+        keys, repeats = np.unique(owner * size + flat, return_counts=True)
+        self._terms.write((keys % size).astype(np.int32).tobytes())
+        self._times.write(np.minimum(repeats, 65535).astype(np.uint16).tobytes())
+        distinct = np.zeros(rows[-1] + 1 - self._row, np.int64)
+        distinct[np.array(rows) - self._row] = np.bincount(keys // size, minlength=len(texts))
+        ends = self._end + np.cumsum(distinct)
+        self._ends.write(ends.tobytes())
+        self._row, self._end = rows[-1] + 1, int(ends[-1])
+
+    def write(self, version: int, alive: NDArray[np.bool_]) -> None:
+        """Write the inverted index of the living rows, durably."""
+        close_synced(self._terms, self._times, self._ends)
+        names = list(self._vocabulary)
+        strings = StringWriter(self._folder / _TERMS, self._known)
+        strings.extend(names[self._known :])
+        strings.close()
+        out = self._folder / f"{version}.tmp"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        np.save(out / "order.npy", np.array(sorted(range(len(names)), key=names.__getitem__), np.int32))
+        self._invert(out, len(names), alive)
+        for path in out.iterdir():
+            sync_folder(path)
+        shutil.rmtree(self._folder / str(version), ignore_errors=True)
+        os.rename(out, self._folder / str(version))
+        sync_folder(self._folder)
+
+    def _invert(self, out: Path, terms: int, alive: NDArray[np.bool_]) -> None:
+        """Write starts, rows, weights and idf: count each term, then put the postings in their places."""
+        ends = _map(self._folder / "counts.ends", np.int64, len(alive))
+        pieces = self._pieces(ends)
+        frequency = np.zeros(terms, np.int64)
+        for first, last in pieces:
+            frequency += np.bincount(self._entries(ends, first, last, alive)[1], minlength=terms)
+        idf = np.where(frequency > 0, np.log((1 + int(alive.sum())) / (1 + frequency)) + 1, 0.0)
+        starts = np.concatenate(([0], np.cumsum(frequency)))
+        rows = _allocate(out / "rows.npy", np.int32 if len(alive) < 2**31 else np.int64, int(starts[-1]))
+        weights = _allocate(out / "weights.npy", np.float32, int(starts[-1]))
+        filled = starts[:-1].copy()
+        for first, last in pieces:
+            row, term, times = self._entries(ends, first, last, alive)
+            weight = (1 + np.log(times)) * idf[term]
+            weight /= np.sqrt(np.bincount(row, weight * weight, minlength=last - first))[row]
+            order = _by_term(term)
+            term = term[order]
+            here = np.bincount(term, minlength=terms)
+            # Entries of one term stand together: their place is counted from the first of them.
+            place = filled[term] + np.arange(len(term)) - (np.cumsum(here) - here)[term]
+            rows[place] = row[order] + first
+            weights[place] = weight[order]
+            filled += here
+        for array in (rows, weights):
+            if isinstance(array, np.memmap):
+                array.flush()
+        np.save(out / "starts.npy", starts)
+        np.save(out / "idf.npy", idf)
+
+    def _pieces(self, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Row ranges with at most about _COUNTS entries each; a single document may have more."""
+        pieces, first = [], 0
+        while first < len(ends):
+            done = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, done + _COUNTS, side="right"))
+            last = min(max(last, first + 1), len(ends), first + _COUNTS)
+            pieces.append((first, last))
+            first = last
+        return pieces
+
+    def _entries(
+        self, ends: NDArray[np.int64], first: int, last: int, alive: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
+        """Row (less ``first``), term and count of the living documents among the rows [first, last)."""
+        start, stop = int(ends[first - 1]) if first else 0, int(ends[last - 1])
+        sizes = np.diff(ends[first:last], prepend=start)
+        row = np.repeat(np.arange(last - first), sizes)
+        term = np.array(_map(self._folder / "counts.terms", np.int32, self._end)[start:stop])
+        times = np.array(_map(self._folder / "counts.times", np.uint16, self._end)[start:stop])
+        kept = np.repeat(alive[first:last], sizes)
+        return (row, term, times) if kept.all() else (row[kept], term[kept], times[kept])
+
+
+def remove_versions(folder: Path, kept: int) -> None:
+    """Remove the inverted indices of other versions, and unfinished ones."""
+    for path in folder.iterdir():
+        if path.name.removesuffix(".tmp").isdecimal() and path.name != str(kept):
+            shutil.rmtree(path)
+
+
+def _by_term(term: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Stable argsort. NumPy uses radix sort for 16 bits only, so two halves are five times as fast."""
+    order = np.argsort((term & 0xFFFF).astype(np.uint16), kind="stable")
+    high = (term >> 16).astype(np.uint16)
+    return order[np.argsort(high[order], kind="stable")] if high.any() else order
+
+
+def _map(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
+    return np.memmap(path, dtype, "r", shape=(length,)) if length else np.empty(0, dtype)
+
+
+def _allocate(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
+    """An .npy file mapped for writing. Its space is reserved: on a full disk, writing would be a SIGBUS."""
+    if not length:
+        np.save(path, np.empty(0, dtype))
+        return np.empty(0, dtype)
+    array: NDArray[Any] = open_memmap(path, "w+", dtype, (length,))
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array

@@ -1,4 +1,4 @@
-"""The text index: tantivy, with BM25 (k1 = 1.2, b = 0.75) over one field and the row as the only handle."""
+"""The text index: tantivy, with BM25 (k1 = 1.2, b = 0.75) over one field. It stores only rows."""
 
 from __future__ import annotations
 
@@ -10,55 +10,48 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import tantivy
 from numpy.typing import NDArray
 from tantivy import Occur
 
-from rerank.errors import UsageError, WorkspaceError
+from rerank.errors import WorkspaceError
 from rerank.files import check_name, parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
 from rerank.text import Terms, analyzer, normalize
 
-_HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment; not a limit on the corpus
-_THREADS = 1  # keeps pace with what Python can hand over; more only make more segments, slower to search
+_HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment
+_THREADS = 1  # keeps pace with Python; more threads make more segments, which are slower to search
 _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
 class TextIndex:
-    """The tantivy index in a folder; ``analyze`` gives a text's terms, in order."""
+    """The tantivy index in a folder; ``analyze`` returns the terms of a text, in order."""
 
     def __init__(self, folder: Path, lang: str | None) -> None:
         self._folder = folder
         self._lang = lang
         self.analyze = Terms(lang)
-        # Of every folder that it reads, tantivy wants to lock a file in it.
+        # To read a folder, tantivy locks a file in it.
         locks = (folder, *folder.glob(".tantivy*.lock"))
         self._read_only = not all(os.access(path, os.W_OK) for path in locks)
-        self._index = self._open(folder) if not self._read_only else self._elsewhere()
+        self._index = self._open_links() if self._read_only else self._open(folder)
         self._schema = self._index.schema
-        self._fields = {field["name"] for field in self._meta()["schema"]}
-
-    def _meta(self) -> dict[str, Any]:
-        """What tantivy says of the last commit on the disk."""
-        found: dict[str, Any] = parse_json((self._folder / "meta.json").read_bytes())
-        return found
 
     def _open(self, folder: Path) -> tantivy.Index:
         managed = folder / ".managed.json"
         for name in parse_json(managed.read_bytes()) if managed.exists() else ():
-            check_name(str(name))  # what is listed and not needed is removed, wherever it is
+            check_name(str(name))  # tantivy removes listed files that it does not need, in any folder
         with _panics():
             index = tantivy.Index.open(str(folder))
         index.register_tokenizer("content", analyzer(self._lang))
         index.config_reader("manual")
         return index
 
-    def _elsewhere(self) -> tantivy.Index:
-        """Open the index by links to its files, in a folder that is gone again when they are open."""
+    def _open_links(self) -> tantivy.Index:
+        """Open the index through a temporary folder of links, for a user without write permission."""
         with TemporaryDirectory(prefix="rerank-index-", ignore_cleanup_errors=True) as links:
             for path in self._folder.iterdir():
                 if path.name == "meta.json":
@@ -68,42 +61,38 @@ class TextIndex:
             index = self._open(Path(links))
             with _panics():
                 index.reload()
-                self._held = index.searcher()
+                self._opened = index.searcher()  # keeps the files open
         return index
 
     @staticmethod
     def create(folder: Path) -> None:
         """Create an empty index."""
-        schema = (
-            tantivy.SchemaBuilder()
-            .add_unsigned_field("row", indexed=True, fast=True)
-            .add_text_field("content", tokenizer_name="content", index_option="freq")
-            .add_text_field(FIELD, tokenizer_name="raw", index_option="basic")
-            .build()
-        )
+        builder = tantivy.SchemaBuilder().add_unsigned_field("row", indexed=True, fast=True)
+        builder.add_text_field("content", tokenizer_name="content", index_option="freq")
+        builder.add_text_field(FIELD, tokenizer_name="raw", index_option="basic")
         folder.mkdir()
-        tantivy.Index(schema, str(folder))
+        tantivy.Index(builder.build(), str(folder))
 
     def stamp(self) -> int:
-        """Return the number of the last commit on the disk."""
-        return int(self._meta()["opstamp"])
+        """Return the number of the last commit."""
+        return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
 
     def searcher(self, stamp: int) -> tantivy.Searcher | None:
-        """Return a searcher over the commit ``stamp``, or None when that is not the last one (any more)."""
+        """Return a searcher for the commit ``stamp``, or None if it is not the last one."""
         if self.stamp() != stamp:
             return None
         if self._read_only:
-            self._index = self._elsewhere()
-            searcher = self._held
+            self._index = self._open_links()
+            searcher = self._opened
         else:
             with _panics():
                 self._index.reload()
                 searcher = self._index.searcher()
-        # Commits only move on, so if it is still the last one now, it was so during the reload.
+        # Numbers only rise: if it is still the last commit, it was the last one during the reload.
         return searcher if self.stamp() == stamp else None
 
     def share(self, like: Path) -> None:
-        """Let those read tantivy's lists who may read another file: it keeps them to their owner."""
+        """Give tantivy's lists of files, readable only by their owner, the mode of another file."""
         mode = like.stat().st_mode & 0o777
         for name in ("meta.json", ".managed.json"):
             path = self._folder / name
@@ -112,26 +101,21 @@ class TextIndex:
 
     def writer(self) -> IndexWriter:
         """Start writing. The caller holds the write lock."""
-        return IndexWriter(self._index, FIELD in self._fields)
+        return IndexWriter(self._index)
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
-        """The query of what fulfils all filters, which scores 0.
+        """Return the query for documents that meet all filters; it scores 0.
 
-        Raises UsageError for a field that no document has, or that holds something else.
+        Raises UsageError for a field that no document has, or that has another kind of value.
         """
-        if FIELD not in self._fields:
-            raise UsageError(
-                "the collection was ingested before fields were kept to be filtered by; ingest it again into"
-                " a new workspace"
-            )
-        every_one = []
+        clauses = []
         for one in filters:
             with _panics():
-                there = [k for k in KINDS if searcher.search(self._span(every(one.field, k)), limit=1).hits]
-            one.check("".join(there))
+                kinds = [k for k in KINDS if searcher.search(self._span(every(one.field, k)), limit=1).hits]
+            one.check("".join(kinds))
             some = [(Occur.Should, self._term(term)) for term in one.terms()]
-            every_one.append((Occur.Must, tantivy.Query.boolean_query(some)))
-        return tantivy.Query.const_score_query(tantivy.Query.boolean_query(every_one), 0.0)
+            clauses.append((Occur.Must, tantivy.Query.boolean_query(some)))
+        return tantivy.Query.const_score_query(tantivy.Query.boolean_query(clauses), 0.0)
 
     def _term(self, term: str | Span) -> tantivy.Query:
         if isinstance(term, Span):
@@ -139,19 +123,18 @@ class TextIndex:
         return tantivy.Query.term_query(self._schema, FIELD, term, index_option="basic")
 
     def _span(self, span: Span) -> tantivy.Query:
-        # The binding makes no such query, and its parser does; digits and letters are all that it reads here.
+        # Only the parser makes ranges of text; the ends of a span are letters and digits.
         return self._index.parse_query(f"{FIELD}:[{span.low} TO {span.high}}}")
 
     def rows(self, searcher: tantivy.Searcher, query: tantivy.Query) -> NDArray[np.int64]:
-        """All rows that a query finds, in no order."""
+        """All rows that match a query, unordered."""
         with _panics():
             return _rows(searcher, searcher.search(query, limit=max(searcher.num_docs, 1), count=False).hits)
 
     def _query(self, text: str) -> tantivy.Query | None:
-        """An OR of the text's terms, each weighted by how often it occurs; None without any term."""
-        counts = Counter(self.analyze(text))
+        """An OR of the text's terms, each weighted by its count; None without any term."""
         clauses = []
-        for term, count in counts.items():
+        for term, count in Counter(self.analyze(text)).items():
             query = tantivy.Query.term_query(self._schema, "content", term, index_option="freq")
             clauses.append((Occur.Should, tantivy.Query.boost_query(query, count) if count > 1 else query))
         return tantivy.Query.boolean_query(clauses) if clauses else None
@@ -161,14 +144,14 @@ class TextIndex:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first.
 
-        among: finds those that may be found.
+        among: only documents that match this query.
         """
         query, documents = self._query(text), searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
         if among is not None:
             query = tantivy.Query.boolean_query([(Occur.Must, among), (Occur.Must, query)])
-        # A few more than asked for, because a tie at the cut costs a second search.
+        # A few more than needed, because a tie at the cut costs a second search.
         limit = min(depth + 1 + min(depth // 8, 32), documents)
         while True:
             with _panics():
@@ -183,15 +166,15 @@ class TextIndex:
         return _rows(searcher, hits), scores
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""
+        """(n,) scores of the given rows, equal to the scores of :meth:`top`; 0 if no term is shared."""
         query = self._query(text)
         if query is None or searcher.num_docs == 0 or not len(rows):
             return np.zeros(len(rows), np.float64)
         wanted = np.unique(rows)
         # The terms stay together in one clause, so that their float32 sum is the same as in `top`.
-        these = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
+        selected = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
         filtered = tantivy.Query.boolean_query(
-            [(Occur.Must, tantivy.Query.const_score_query(these, 0.0)), (Occur.Should, query)]
+            [(Occur.Must, tantivy.Query.const_score_query(selected, 0.0)), (Occur.Should, query)]
         )
         with _panics():
             hits = searcher.search(filtered, limit=len(wanted), count=False).hits
@@ -207,7 +190,7 @@ def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAdd
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Turn a panic of tantivy's, which is no Exception, into an error: only a damaged file brings one on."""
+    """Turn a panic of tantivy, which is not an Exception, into an error; only corrupt files cause one."""
     try:
         yield
     except BaseException as error:
@@ -220,7 +203,7 @@ def _panics() -> Iterator[None]:
 
 @contextmanager
 def _io() -> Iterator[None]:
-    """Turn tantivy's ValueError, its only type of error, into the OSError that it is."""
+    """Turn ValueError, tantivy's only type of error, into OSError."""
     try:
         yield
     except ValueError as error:
@@ -230,24 +213,23 @@ def _io() -> Iterator[None]:
 
 
 class IndexWriter:
-    """Changes to the text index that become visible all at once with :meth:`commit`."""
+    """Changes to the text index; :meth:`commit` makes all of them visible at once."""
 
-    def __init__(self, index: tantivy.Index, filters: bool) -> None:
+    def __init__(self, index: tantivy.Index) -> None:
         self._index = index
-        self._filters = filters
         self._schema = index.schema
         with _io():
             self._writer = index.writer(_HEAP, _THREADS)
 
-    def add(self, row: int, documents: Sequence[Document]) -> None:
-        """Index documents as rows ``row``, ``row + 1``, ..."""
+    def add(self, rows: Sequence[int], documents: Sequence[Document]) -> None:
+        """Index documents in these rows."""
         add = self._writer.add_document
         with _io():
-            for number, given in enumerate(documents, row):
+            for row, given in zip(rows, documents):
                 document = tantivy.Document()
-                document.add_unsigned("row", number)
+                document.add_unsigned("row", row)
                 document.add_text("content", normalize(given.content))
-                for term in terms_of(given) if self._filters else ():
+                for term in terms_of(given):
                     document.add_text(FIELD, term)
                 add(document)
 
@@ -255,26 +237,26 @@ class IndexWriter:
         """Remove rows."""
         with _io():
             for i in range(0, len(rows), 1000):
-                # delete_documents_by_term takes every number as signed, and then finds no row.
+                # delete_documents_by_term reads every number as signed, and then finds no row.
                 some = tantivy.Query.term_set_query(self._schema, "row", rows[i : i + 1000])
                 self._writer.delete_documents_by_query(some)
 
     def commit(self) -> int:
-        """Write everything and return the number of this commit."""
+        """Write all changes and return the number of this commit."""
         with _io():
             return self._writer.commit()
 
     def close(self) -> None:
-        """Wait for the merging that a commit has started, and free tantivy's own lock."""
-        with suppress(ValueError):  # merging only tidies up
+        """Wait for the merges that a commit starts, and release tantivy's lock."""
+        with suppress(ValueError):  # a failed merge loses nothing
             self._writer.wait_merging_threads()
 
     def rollback(self) -> None:
-        """Forget everything since the last commit, remove the files it left, and close."""
-        with suppress(ValueError):  # killed by a full disk: then nothing was committed either
+        """Discard everything since the last commit, remove its files, and close."""
+        with suppress(ValueError):  # stopped by a full disk, so nothing was committed
             self._writer.rollback()
         self.close()
         with suppress(ValueError):
-            writer = self._index.writer(_HEAP, 1)  # the old one may be dead
+            writer = self._index.writer(_HEAP, 1)  # the old one may have failed
             writer.garbage_collect_files()
             writer.wait_merging_threads()

@@ -1,0 +1,362 @@
+"""Documents in SQLite: the only truth of the local engine. All other files are derived from it.
+
+Rows never change. An update adds a row and marks the old row as dead from the new version on, so readers of
+the version before still see the old row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import WriteResult
+from rerank.engines.local.files import disk
+from rerank.errors import InputError
+from rerank.records import Document
+
+_SCHEMA = """
+CREATE TABLE documents (
+    row INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    died INTEGER NOT NULL DEFAULT 0,   -- 0: alive; otherwise the first version without this row
+    title TEXT NOT NULL,
+    text TEXT NOT NULL,
+    rest TEXT,                         -- JSON [categories, links, lang, extra]; NULL: all are empty
+    crc INTEGER NOT NULL,              -- CRC-32 of id, title, text and rest
+    UNIQUE (id, died)
+);
+CREATE INDEX dead ON documents (died) WHERE died <> 0;
+CREATE TABLE versions (
+    number INTEGER PRIMARY KEY,
+    rows INTEGER NOT NULL,             -- rows below this one exist
+    documents INTEGER NOT NULL,        -- number of living rows
+    token INTEGER NOT NULL,            -- random, so versions of two collections differ
+    stamp INTEGER                      -- commit of the text index that has this version; NULL: none
+);
+INSERT INTO versions VALUES (0, 0, 0, 0, 0);
+"""
+
+_COLUMNS = "id, title, text, rest"
+_ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # parameters: rows and number of a version
+_CHUNK = 1000  # documents that are inserted together
+_DOING = "ingesting; nothing was ingested"
+_SOME = 500  # ids per statement; older versions of SQLite accept at most 999 parameters
+
+
+class Version(NamedTuple):
+    """One version of the documents: the rows below ``rows`` that did not die in it or before."""
+
+    number: int
+    rows: int
+    documents: int
+    token: int
+    stamp: int | None
+
+
+class Documents:
+    """One connection to ``documents.db``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Without write permission, SQLite cannot create the log that it needs for reading.
+        self.read_only = not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        self._files: object = None  # state of the files, if they were opened without a log
+        self._db = self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": 30}
+        db: sqlite3.Connection
+        if not self.read_only:
+            db = sqlite3.connect(self._path, **options)
+        else:
+            uri = self._path.absolute().as_uri()
+            self._files, files = None, self._state_of_files()
+            try:
+                db = sqlite3.connect(f"{uri}?mode=ro", uri=True, **options)
+                db.execute("SELECT count(*) FROM versions").fetchone()
+            except sqlite3.OperationalError:
+                log = self._path.with_name(f"{self._path.name}-wal")
+                if log.exists() and log.stat().st_size:
+                    raise
+                db = sqlite3.connect(f"{uri}?immutable=1", uri=True, **options)
+                self._files = files
+        # No automatic checkpoint: it would write every ingest twice before it is published.
+        db.executescript(
+            "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"
+        )
+        return db
+
+    def _state_of_files(self) -> object:
+        paths = (self._path, self._path.with_name(f"{self._path.name}-wal"))
+        stats = [path.stat() for path in paths if path.exists()]
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in stats]
+
+    @classmethod
+    def create(cls, path: Path) -> None:
+        """Create an empty database, version 0."""
+        db = sqlite3.connect(path, isolation_level=None)
+        # Large pages: a document of some kilobytes needs no chain of overflow pages.
+        db.executescript(f"PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
+        db.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def versions(self) -> list[Version]:
+        """Return the version of the text index, and the next one if its indexing is unfinished."""
+        if self._files is not None and self._files != self._state_of_files():
+            self._db = self._connect()
+        return [Version(*row) for row in self._db.execute("SELECT * FROM versions ORDER BY number")]
+
+    # -- writing (the caller holds the write lock) -------------------------------------------------------
+
+    def write(self, documents: Iterable[Document], delete: Iterable[str]) -> WriteResult:
+        """Store a new version with these changes, in one transaction; none if nothing changes."""
+        (before,) = self.versions()
+        ingest = _Ingest(before)
+        stream = iter(documents)
+        try:
+            with disk(_DOING):
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("DELETE FROM documents WHERE died <> 0 AND died <= ?", (before.number,))
+            while chunk := list(islice(stream, _CHUNK)):
+                with disk(_DOING):
+                    self._add(chunk, ingest)
+            ids = list(dict.fromkeys(delete))
+            with disk(_DOING):
+                rows = self._delete(ids, ingest)
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._db.rollback()
+                self.checkpoint()
+            raise
+        unknown = tuple(id for id in ids if id not in rows)
+        added = len(ingest.added) - ingest.replaced
+        return WriteResult(added, ingest.replaced, len(rows), unknown, unchanged=ingest.unchanged)
+
+    def _delete(self, ids: Sequence[str], ingest: _Ingest) -> dict[str, int]:
+        """Delete documents, and commit if anything changes; return id -> row of the deleted ones."""
+        rows = self._rows(ids)
+        for id, row in rows.items():
+            if ingest.position(row):
+                raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
+        self._kill(list(rows.values()), ingest.number)
+        if ingest.added or rows:
+            values = (ingest.number, ingest.end, ingest.documents - len(rows), secrets.randbits(31))
+            self._db.execute("INSERT INTO versions VALUES (?, ?, ?, ?, NULL)", values)
+            self._db.execute("COMMIT")
+        else:
+            self._db.rollback()
+        return rows
+
+    def _add(self, documents: Sequence[Document], ingest: _Ingest) -> None:
+        """Insert documents, except unchanged ones."""
+        values = [_values(document) for document in documents]
+        rows: list[tuple[int, str, str, str, str | None, int]] = []
+        replaced: list[int] = []
+        try:
+            stored = self._stored([value[0] for value in values]) if ingest.first else {}
+            for value in values:
+                ingest.count += 1
+                row, *content = stored.get(value[0], (ingest.first,))
+                if row < ingest.first:
+                    ingest.update(value[0], row)
+                    if content == [*value[1:]]:
+                        ingest.unchanged += 1
+                        continue
+                    replaced.append(row)
+                rows.append((ingest.end, *value, _crc(value)))
+                ingest.added.append(ingest.count)
+            self._kill(replaced, ingest.number)
+            insert = (
+                "INSERT OR IGNORE INTO documents (row, id, title, text, rest, crc) VALUES (?, ?, ?, ?, ?, ?)"
+            )
+            inserted = self._db.executemany(insert, rows).rowcount if rows else 0
+        except UnicodeEncodeError:
+            raise _not_encodable(documents) from None
+        if inserted != len(rows):
+            stored_rows = self._rows([value[1] for value in rows])
+            row, id, *_ = next(value for value in rows if stored_rows[value[1]] != value[0])
+            raise _twice(id, ingest.position(stored_rows[id]), ingest.position(row))
+        ingest.replaced += len(replaced)
+
+    def _stored(self, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """Id -> row, title, text and rest of the living documents."""
+        selected = self._select("id, row, title, text, rest", ids, "died = 0")
+        return {row[0]: tuple(row[1:]) for row in selected}
+
+    def _rows(self, ids: Sequence[str]) -> dict[str, int]:
+        """Id -> row of the living documents, also uncommitted ones."""
+        return dict(self._select("id, row", ids, "died = 0"))
+
+    def _kill(self, rows: Sequence[int], version: int) -> None:
+        self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, r) for r in rows])
+
+    def died(self, version: Version) -> list[int]:
+        """Return the rows that died in this version."""
+        rows = self._db.execute("SELECT row FROM documents WHERE died <> 0 AND died = ?", (version.number,))
+        return [row for (row,) in rows]
+
+    def publish(self, version: Version, stamp: int) -> None:
+        """Record the commit of the text index with a version, and forget the versions before."""
+        self._db.execute("BEGIN IMMEDIATE")
+        with self._db:
+            self._db.execute("UPDATE versions SET stamp = ? WHERE number = ?", (stamp, version.number))
+            self._db.execute("DELETE FROM versions WHERE number < ?", (version.number,))
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the database file, unless a reader needs it."""
+        self._db.execute("PRAGMA busy_timeout = 0")
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def rows_of(self, ids: Sequence[str], version: Version) -> dict[str, int]:
+        """Return id -> row in a version; unknown ids are left out."""
+        return dict(self._select("id, row", ids, _ALIVE, version.rows, version.number))
+
+    def get(self, ids: Sequence[str], version: Version) -> dict[str, Document]:
+        """Return id -> document in a version; unknown ids are left out."""
+        selected = self._select(_COLUMNS, ids, _ALIVE, version.rows, version.number)
+        return {values[0]: _document(values) for values in selected}
+
+    def _select(self, columns: str, ids: Sequence[str], where: str, *parameters: int) -> Iterator[Any]:
+        encodable = [id for id in ids if _encodable(id)]
+        for i in range(0, len(encodable), _SOME):
+            some = encodable[i : i + _SOME]
+            marks = ",".join("?" * len(some))
+            sql = f"SELECT {columns} FROM documents WHERE {where} AND id IN ({marks})"
+            yield from self._db.execute(sql, [*parameters, *some]).fetchall()
+
+    def ids(self, version: Version) -> list[str]:
+        """All ids, ascending by code point (SQLite compares the UTF-8 bytes)."""
+        sql = f"SELECT id FROM documents WHERE {_ALIVE} ORDER BY id"
+        return [row[0] for row in self._db.execute(sql, (version.rows, version.number))]
+
+    def documents(self, version: Version, start: int = 0) -> Iterator[tuple[int, Document]]:
+        """Stream (row, document) from row ``start`` on, by row."""
+        sql = f"SELECT row, {_COLUMNS} FROM documents WHERE {_ALIVE} AND row >= ?3 ORDER BY row"
+        for row, *values in self._db.execute(sql, (version.rows, version.number, start)):
+            yield row, _document(values)
+
+    def alive(self, version: Version) -> NDArray[np.bool_]:
+        """(rows,) bool: the living rows of a version."""
+        mask = np.zeros(version.rows, np.bool_)
+        # The plus makes SQLite read the index on ids, which has the rows, and not the table with all text.
+        cursor = self._db.execute(
+            f"SELECT row FROM documents WHERE +{_ALIVE}", (version.rows, version.number)
+        )
+        while rows := cursor.fetchmany(100_000):
+            mask[[row[0] for row in rows]] = True
+        return mask
+
+    def problem(self) -> str | None:
+        """Return the first problem of the database's structure or of a document, or None."""
+        (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if state != "ok":
+            return str(state)
+        for row, *values, crc in self._db.execute(f"SELECT row, {_COLUMNS}, crc FROM documents"):
+            if _crc(values) != crc:
+                return f"the checksum of document {values[0]!r} (row {row}) does not match"
+        return None
+
+
+class _Ingest:
+    """The documents of one ingest, counted from 1."""
+
+    def __init__(self, before: Version) -> None:
+        self.number, self.first, self._before = before.number + 1, before.rows, before.documents
+        self.count = self.unchanged = self.replaced = 0
+        self.added = array("q")  # new row -> number of its document
+        self._updates = np.zeros(before.rows, np.int64)  # old row -> number of the document with its id
+
+    @property
+    def end(self) -> int:
+        """The next free row."""
+        return self.first + len(self.added)
+
+    @property
+    def documents(self) -> int:
+        """Number of living documents, before deletions."""
+        return self._before + len(self.added) - self.replaced
+
+    def update(self, id: str, row: int) -> None:
+        """Record the document for an old row; InputError for the second document with its id."""
+        if self._updates[row]:
+            raise _twice(id, int(self._updates[row]), self.count)
+        self._updates[row] = self.count
+
+    def position(self, row: int) -> int:
+        """Number of the document in a row, from 1; 0: no document of this ingest."""
+        return int(self._updates[row]) if row < self.first else self.added[row - self.first]
+
+
+def _twice(id: str, one: int, other: int) -> InputError:
+    return InputError(f"id {id!r} occurs twice: as document {one} and as document {other}; remove one")
+
+
+def _crc(values: Sequence[str | None]) -> int:
+    return zlib.crc32("\0".join(value or "" for value in values).encode())
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _not_encodable(documents: Sequence[Document]) -> InputError:
+    for document in documents:
+        if not all(_encodable(str(value)) for value in _values(document)):
+            return InputError(
+                f"document {document.id!r} contains a lone surrogate (half of a \\ud83d\\ude00 pair), "
+                "which is not text; repair the input"
+            )
+    raise AssertionError("every document can be encoded")
+
+
+def _mapping(value: object) -> object:
+    """JSON of a mapping that is not a dict."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_mapping).encode
+
+
+def _values(document: Document) -> tuple[str, str, str, str | None]:
+    if not document.id:
+        raise InputError("a document has an empty id; give every document a non-empty _id")
+    rest = None
+    if document.categories or document.links or document.lang or document.extra:
+        try:
+            rest = _encode([document.categories, document.links, document.lang, document.extra or None])
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"document {document.id!r} has a field that is not JSON ({error}); correct it"
+            ) from None
+    return document.id, document.title, document.text, rest
+
+
+def _document(values: Sequence[Any]) -> Document:
+    id, title, text, rest = values
+    if rest is None:
+        return Document(id, title, text)
+    categories, links, lang, extra = json.loads(rest)
+    return Document(id, title, text, tuple(categories), tuple(links), lang, extra or {})

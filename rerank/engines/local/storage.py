@@ -1,0 +1,198 @@
+"""The files of one numbering of rows: documents, and what is derived from them.
+
+A write first commits the documents in SQLite, then ids, tf-idf and the text index in this order, and last the
+number of the text index's commit in SQLite. After an interruption, the next writer derives what is missing.
+A reader uses the version that the text index has; ids and tf-idf have it too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rerank.engines.local import tfidf
+from rerank.engines.local.documents import Documents, Version
+from rerank.engines.local.features import Features
+from rerank.engines.local.files import corruptions, disk, update_checksums
+from rerank.engines.local.snapshot import Snapshot
+from rerank.engines.local.strings import Strings, StringWriter
+from rerank.engines.local.text_index import TextIndex
+from rerank.errors import RerankError, WorkspaceError
+from rerank.records import Document
+
+_TRIES = 20  # to read the files while a writer replaces them
+_CHARACTERS = 2_000_000  # of text whose terms are counted together
+_PENDING = "indexing; the documents are stored, and the next command that writes here indexes them"
+
+
+class Storage:
+    """The folder ``data-N`` of an engine, open for reading."""
+
+    def __init__(self, engine: Path, name: str, lang: str | None) -> None:
+        self.folder, self.number = engine / name, int(name.partition("-")[2])
+        self.documents = Documents(self.folder / "documents.db")
+        self.index = TextIndex(self.folder / "index", lang)
+        self.features = Features(self.folder / "features")
+        self._mutex = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        # While this is locked, no process removes the folder.
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        self.release = weakref.finalize(self, os.close, descriptor)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+    @classmethod
+    def create(cls, engine: Path, name: str, lang: str | None) -> Storage:
+        """Create an empty one; an interrupted creation is replaced."""
+        folder = engine / name
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in (folder, folder / "tfidf", folder / "features"):
+            path.mkdir()
+        Documents.create(folder / "documents.db")
+        TextIndex.create(folder / "index")
+        StringWriter(folder / "ids", 0).close()
+        storage = cls(engine, name, lang)
+        tfidf.TfIdfWriter(folder / "tfidf", None, 0).write(0, storage.documents.alive(storage.newest()))
+        storage.index.share(folder / "documents.db")
+        update_checksums(folder)
+        return storage
+
+    def close(self) -> None:
+        """Close the database, and let other processes remove the folder."""
+        self.documents.close()
+        self.release()
+
+    def newest(self) -> Version:
+        """The newest version of the documents, which the other files may lack."""
+        return self.documents.versions()[-1]
+
+    @contextmanager
+    def connection(self) -> Iterator[Documents]:
+        """Open another connection to the database."""
+        documents = Documents(self.folder / "documents.db")
+        try:
+            yield documents
+        finally:
+            documents.close()
+
+    # -- deriving (the caller holds the write lock) ------------------------------------------------------
+
+    def derive(self, documents: Documents) -> None:
+        """Bring ids, tf-idf and the text index to the newest version of the documents."""
+        with disk(_PENDING):
+            versions = documents.versions()
+            if len(versions) == 1:
+                return
+            stamp = self.index.stamp()
+            if stamp == versions[0].stamp:
+                stamp = self._index(documents, *versions)
+            documents.publish(versions[1], stamp)
+            with suppress(sqlite3.Error):
+                documents.checkpoint()
+            tfidf.remove_versions(self.folder / "tfidf", versions[1].number)
+            self.index.share(self.folder / "documents.db")
+            update_checksums(self.folder)
+
+    def _index(self, documents: Documents, before: Version, new: Version) -> int:
+        """Derive a version; return the number of the text index's commit."""
+        folder, writer = self.folder / "tfidf", self.index.writer()
+        try:
+            ids = StringWriter(self.folder / "ids", before.rows)
+            counts = tfidf.TfIdfWriter(folder, before.number, before.rows)
+            for rows, some in _batches(documents.documents(new, before.rows)):
+                writer.add(rows, some)
+                ids.extend([document.id for document in some])
+                counts.add(rows, [self.index.analyze(document.content) for document in some])
+            ids.close()
+            counts.write(new.number, documents.alive(new))
+            writer.delete(documents.died(new))
+            stamp = writer.commit()
+        except BaseException:
+            writer.rollback()
+            raise
+        writer.close()
+        return stamp
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version that all files have."""
+        with self._mutex:
+            for _ in range(_TRIES):
+                versions = self.documents.versions()
+                old = self._snapshot
+                if old is not None and old.version.number == versions[-1].number:
+                    return old
+                stamp = self.index.stamp()
+                version = versions[0] if stamp == versions[0].stamp else versions[-1]
+                if version.stamp not in (stamp, None):
+                    continue  # a writer publishes in this moment
+                if old is not None and old.version.number == version.number:
+                    return old
+                with suppress(FileNotFoundError):  # a writer removes the version in this moment
+                    if (snapshot := self._open(version, stamp)) is not None:
+                        self._snapshot = snapshot
+                        return snapshot
+            if self._snapshot is not None:
+                return self._snapshot
+            raise WorkspaceError(
+                f"documents and text index in {self.folder.parent} are not of the same version; remove the"
+                " folder and ingest the collection again"
+            )
+
+    def _open(self, version: Version, stamp: int) -> Snapshot | None:
+        """Open a version; None if the text index has another commit now."""
+        searcher = self.index.searcher(stamp)
+        if searcher is None:
+            return None
+        index = tfidf.TfIdf(self.folder / "tfidf", version.number, version.rows)
+        ids = Strings(self.folder / "ids", version.rows)
+        return Snapshot(self.number, version, self.documents, self.index, searcher, ids, index, self.features)
+
+    def corruptions(self) -> Iterator[tuple[Path, str]]:
+        """Find files that are not as they were written. The caller holds the write lock."""
+        try:
+            problem = self.documents.problem()
+            if problem is not None:
+                yield self.folder / "documents.db", problem
+            yield from corruptions(self.folder)
+            yield from self.features.corruptions()
+        except (OSError, ValueError, LookupError, TypeError, sqlite3.Error, RerankError) as error:
+            yield self.folder, str(error)
+
+
+def _batches(documents: Iterator[tuple[int, Document]]) -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
+    """Group documents by the length of their text."""
+    rows: list[int] = []
+    some: list[Document] = []
+    size = 0
+    for row, document in documents:
+        rows.append(row)
+        some.append(document)
+        size += len(document.text) + 100
+        if size > _CHARACTERS:
+            yield rows, some
+            rows, some, size = [], [], 0
+    if rows:
+        yield rows, some
+
+
+def remove_others(engine: Path, kept: str) -> None:
+    """Remove the folders that are not in use, if no process reads them."""
+    for folder in engine.glob("data-*"):
+        if folder.name == kept:
+            continue
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
