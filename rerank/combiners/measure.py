@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +113,7 @@ def query_values(
     return result
 
 
-def _ranks(scores: Array, positions: Integers, memory: _Memory) -> Integers:
+def _ranks(scores: NDArray[np.floating[Any]], positions: Integers, memory: _Memory) -> Integers:
     """Ranks of R relevant candidates, from 0, under G settings: scores (G, n) -> (R, G)."""
     settings, n = scores.shape
     ranks = memory.ranks[: len(positions), :settings]
@@ -168,6 +169,47 @@ def sum_values(
         if progress is not None:
             progress(1)
     return totals
+
+
+class Sample:
+    """Measures settings on some of the queries, in single precision: to find settings worth measuring.
+
+    spread: (S,) what each signal's scores are divided by before they are weighted.
+    """
+
+    def __init__(
+        self,
+        table: ScoreTable,
+        judged: Sequence[Judged],
+        normalization: str,
+        measure: RankMeasure,
+        ranges: Sequence[tuple[float, float]] | None,
+    ) -> None:
+        self._measure, self.spread = measure, np.ones(len(table.signals))
+        columns = [
+            normalize(table.scores[query.row, : query.count], normalization, ranges).T for query in judged
+        ]
+        if normalization == "none":  # raw scores differ by orders of magnitude
+            deviations = np.array([column.std(axis=1) for column in columns])
+            self.spread = np.maximum(deviations.mean(axis=0), 1e-9)
+        self._queries = [
+            (query, (column / self.spread[:, None]).astype(np.float32))
+            for query, column in zip(judged, columns)
+        ]
+        most = max(query.count for query in judged)
+        self._memory = _Memory(most, max(len(query.positions) for query in judged))
+
+    def __call__(self, weights: Integers) -> Array:
+        """Return the sum of the values of each setting: (G, S) -> (G,)."""
+        rows = weights.astype(np.float32)
+        totals = np.zeros(len(rows))
+        for query, columns in self._queries:
+            for start in range(0, len(rows), _HEIGHT):
+                ranks = _ranks(rows[start : start + _HEIGHT] @ columns, query.positions, self._memory)
+                totals[start : start + _HEIGHT] += self._measure.values(
+                    ranks, query.grades, ideal=query.ideal, depth=query.count
+                )
+        return totals
 
 
 def ranges_of(

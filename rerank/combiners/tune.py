@@ -13,6 +13,7 @@ how fine it is and how scores are normalized; steps of 0.05 and the normalizatio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import SAME, Grid, weight_grid
+from rerank.combiners.grid import RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import PARTS, Linear
-from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
+from rerank.combiners.measure import Judged, Sample, judge, ranges_of, sum_values
 from rerank.combiners.normalize import TRIED
 from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.shortlist import shortlist
 from rerank.combiners.surface import WeightSurface, surfaces
 from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
@@ -33,6 +35,13 @@ from rerank.results import plain
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+FULL = 2_000
+"""Settings of the largest grid that is always measured completely: four signals in twentieths."""
+WORK = 2_000_000_000
+"""Settings times candidates of a larger grid that is measured completely: a few seconds."""
+SAMPLE = 200
+"""Queries on which larger grids are searched; all queries decide between the settings that are found."""
 
 WITHIN = (0.002, 0.005)
 """How far below the best a setting still counts as near-optimal."""
@@ -95,7 +104,8 @@ class TuningResult:
     none_relevant:      judged queries without any relevant document: they are left out.
     settings:           how many settings were tried, over all normalizations.
     best:               normalization -> its best.
-    near_optimal:       of the chosen normalization's grid, for each of :data:`WITHIN`.
+    near_optimal:       for the grid of the chosen normalization and each of :data:`WITHIN`; empty if not all
+                        settings were tried.
     single_signal:      signal -> what it reached without the others.
     ablation:           signal -> the best that the others reached without it; empty for one signal.
     weight_surface:     the values of all settings of the chosen normalization.
@@ -125,7 +135,8 @@ class TuningProblem:
     """Everything that the choice is made from, so that tuning and cross-validation choose alike.
 
     table: of the signals that get weights. first: the first stage's column, None if it gets none.
-    first_value: what the first stage reaches alone if it gets no weight.
+    first_value: what the first stage reaches alone if it gets no weight. complete: whether the grids have all
+    settings.
     """
 
     table: ScoreTable
@@ -137,6 +148,7 @@ class TuningProblem:
     first: int | None
     first_value: float
     bounds: Mapping[str, tuple[float, float]]
+    complete: bool
 
     @classmethod
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
@@ -150,19 +162,22 @@ class TuningProblem:
         chosen = table.only(options.signals or table.signals)
         signals = chosen.signals
         bounds = {name: pair for name, pair in options.bounds.items() if name in signals}
-        grids = []
-        for normalization in dict.fromkeys(options.normalizations):
-            grids.append(Grid(normalization, *weight_grid(normalization, len(signals), options.parts)))
-            grids[-1].linear(0, signals, bounds)  # raises before the long work
+        for normalization in options.normalizations:
+            Linear(signals, (1,) * len(signals), 1, normalization, bounds)  # raises before the long work
         ranges = ranges_of(signals, options.normalizations, options.bounds)
         judged, none_relevant = judge(chosen, qrels, measure)
+        grids = [
+            _grid(chosen, judged, normalization, measure, ranges, options.parts)
+            for normalization in dict.fromkeys(options.normalizations)
+        ]
         value = 0.0
         if first not in signals:
             alone = [Grid("none", *weight_grid("none", 1))]
             (sums,) = sum_values(table.only([first]), judged, alone, measure, None, [0] * len(judged))
             value = float(sums[0, 0]) / len(judged)
         column = signals.index(first) if first in signals else None
-        return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, bounds)
+        complete = _is_complete(chosen, options.parts)
+        return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, bounds, complete)
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
         """What every setting of each grid (G) reaches, summed over the queries of each group: (groups, G)."""
@@ -205,10 +220,10 @@ class TuningProblem:
             none_relevant=self.none_relevant,
             settings=sum(map(len, self.grids)),
             best=best,
-            near_optimal=tuple(_near_optimal(grid, values, signals)),
+            near_optimal=tuple(_near_optimal(grid, values, signals)) if self.complete else (),
             single_signal=alone,
             ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
-            weight_surface=surfaces(signals, grid, values, self.first),
+            weight_surface=surfaces(signals, grid, values, self.first) if self.complete else (),
         )
 
     def _alone(self, means: Array) -> Iterator[float]:
@@ -252,6 +267,39 @@ def tune(
     problem = TuningProblem.of(table, qrels, TuneOptions(**options))
     sums = problem.sums([0] * len(problem.judged), progress)
     return problem.result([total[0] / len(problem.judged) for total in sums])
+
+
+def _is_complete(table: ScoreTable, parts: int) -> bool:
+    count = len(table.signals)
+    settings = math.comb(parts + count - 1, count - 1)
+    return settings <= FULL or settings * int(table.counts.sum()) <= WORK
+
+
+def _grid(
+    table: ScoreTable,
+    judged: Sequence[Judged],
+    normalization: str,
+    measure: RankMeasure,
+    ranges: Sequence[tuple[float, float]] | None,
+    parts: int,
+) -> Grid:
+    """Return the settings to measure: all of them, or those that a search on some queries has found."""
+    count = len(table.signals)
+    if _is_complete(table, parts):
+        return Grid(normalization, *weight_grid(normalization, count, parts))
+    queries = [query for query in judged if len(query.positions)]
+    if len(queries) > SAMPLE:
+        chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
+        queries = [queries[index] for index in sorted(chosen.tolist())]
+    if not queries:
+        return Grid(normalization, np.eye(count, dtype=np.int64) * parts, np.full(count, parts))
+    sample = Sample(table, queries, normalization, measure, ranges)
+    weights = shortlist(count, parts, sample)
+    if normalization == "none":
+        raw = weights / sample.spread
+        weights = np.ceil(raw * (RAW_PARTS / raw.max(axis=1, keepdims=True)) - 1e-9).astype(np.int64)
+        parts = RAW_PARTS
+    return Grid(normalization, weights, np.full(len(weights), parts))
 
 
 def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[NearOptimal]:

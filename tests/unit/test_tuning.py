@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.combiners import measure as measuring
+from rerank.combiners import tune as tuning
 from rerank.combiners.folds import cross_validate
 from rerank.combiners.grid import Grid, compositions, weight_grid
 from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.shortlist import shortlist
 from rerank.combiners.tune import tune
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.evaluation.measures import evaluate_runs
@@ -96,6 +98,43 @@ def test_a_grid_that_is_too_large_is_refused():
         compositions(8, 20)
     with pytest.raises(UsageError, match="one signal"):
         compositions(0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_search_of_a_large_grid_reaches_the_best_of_all_settings(monkeypatch, seed):
+    """Five signals whose best weights are known only from the full grid of 10,626 settings."""
+    random = np.random.default_rng(seed)
+    quality, scale = random.uniform(0.5, 2, 5), 10.0 ** random.uniform(-1, 1.5, 5)
+    rows, judgments = [], []
+    for q in range(200):
+        relevant = random.choice(30, 3, replace=False)
+        truth = np.isin(np.arange(30), relevant)[:, None] * (random.random((30, 5)) < 0.8)
+        scores = (random.normal(size=(30, 5)) + quality * truth) * scale
+        rows.append((f"q{q}", [f"d{d:02}" for d in range(30)], scores))
+        judgments += [(f"q{q}", f"d{d:02}", 1) for d in relevant.tolist()]
+    table, qrels = ScoreTable.build([f"s{n}" for n in range(5)], rows), Qrels(judgments)
+    settings = {"first_stage": "s0", "measure": "nDCG@10", "normalizations": ["z-score"]}
+    full = tune(table, qrels, **settings)
+    monkeypatch.setattr(tuning, "WORK", 0)
+    found = tune(table, qrels, **settings)
+    assert found.settings < full.settings / 100
+    assert found.value >= full.value - 0.001
+    assert found.single_signal == pytest.approx(full.single_signal)
+    for name, value in full.ablation.items():
+        assert found.ablation[name] >= value - 0.002
+    assert (found.near_optimal, found.weight_surface) == ((), ())
+
+
+@given(st.integers(2, 7), st.sampled_from([1, 10, 20, 21]), st.integers(0, 9))
+def test_a_shortlist_has_settings_that_use_all_parts(n_signals, parts, seed):
+    best = np.random.default_rng(seed).dirichlet(np.ones(n_signals)) * parts
+    settings = shortlist(n_signals, parts, lambda rows: -np.abs(rows - best).sum(axis=1))
+    assert (settings.sum(axis=1) == parts).all()
+    assert (settings >= 0).all()
+    assert len({tuple(row) for row in settings.tolist()}) == len(settings)
+    for signal in range(n_signals):
+        assert (settings[:, signal] == parts).any()
+        assert (settings[:, signal] == 0).any()
 
 
 # -------------------------------------------------------------------------------------------- the measure

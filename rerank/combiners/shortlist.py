@@ -1,0 +1,92 @@
+"""A coarse-to-fine search for weights, if a full grid has too many settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Setting = tuple[int, ...]
+
+COARSE = 300  # settings of the first grid, at most
+BEAM = 6  # settings whose neighbors are measured
+KEPT = 40  # settings of the shortlist
+
+
+class Measured(Protocol):
+    """Measures settings: (G, S) integer weights -> (G,) values."""
+
+    def __call__(self, weights: Integers) -> Array:
+        """Return a value for each row."""
+
+
+def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
+    """Return the settings that are worth measuring on all queries: (K, n_signals), rows sum to ``parts``.
+
+    A coarse grid is measured first. Then parts move between two signals of the best settings, in smaller
+    and smaller steps, as long as one of them improves. The result contains the best settings, the best one
+    without each signal, and each signal by itself.
+    """
+    values: dict[Setting, float] = {}
+
+    def measured(settings: Iterable[Setting]) -> None:
+        new = [one for one in dict.fromkeys(settings) if one not in values]
+        if new:
+            values.update(zip(new, measure(np.array(new, dtype=np.int64)).tolist()))
+
+    def best(count: int, absent: int | None = None) -> list[Setting]:
+        allowed = (one for one in values if absent is None or not one[absent])
+        return sorted(allowed, key=lambda one: (-values[one], one))[:count]
+
+    def climb(width: int, step: int, absent: int | None = None) -> None:
+        beam: list[Setting] = []
+        while (found := best(width, absent)) != beam:
+            beam = found
+            measured(one for setting in beam for one in _neighbors(setting, step, absent))
+
+    measured(_coarse(n_signals, parts))
+    singles = [tuple(parts * (i == signal) for i in range(n_signals)) for signal in range(n_signals)]
+    measured(singles)
+    for step in sorted({max(parts // 10, 1), max(parts // 20, 1), 1}, reverse=True):
+        climb(BEAM, step)
+        for signal in range(n_signals):
+            climb(2, step, signal)
+    without = [one for signal in range(n_signals) for one in best(1, signal)]
+    return np.array(list(dict.fromkeys((*best(KEPT), *without, *singles))), dtype=np.int64)
+
+
+def _coarse(n_signals: int, parts: int) -> list[Setting]:
+    """All settings in the smallest equal steps that give at most COARSE of them."""
+    steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
+    return [_rounded(one, parts) for one in _dealt(n_signals, steps)]
+
+
+def _dealt(n_signals: int, count: int) -> list[Setting]:
+    if n_signals == 1:
+        return [(count,)]
+    return [(i, *rest) for i in range(count, -1, -1) for rest in _dealt(n_signals - 1, count - i)]
+
+
+def _rounded(setting: Setting, parts: int) -> Setting:
+    """Scale a setting to ``parts``; the remainder goes to the first of the largest weights."""
+    total = sum(setting)
+    scaled = [weight * parts // total for weight in setting]
+    scaled[scaled.index(max(scaled))] += parts - sum(scaled)
+    return tuple(scaled)
+
+
+def _neighbors(setting: Sequence[int], step: int, absent: int | None) -> Iterable[Setting]:
+    """The settings in which a signal gives ``step`` parts, or all that it has, to another one."""
+    for giver, weight in enumerate(setting):
+        for taker in range(len(setting)):
+            if weight and taker not in (giver, absent):
+                moved = list(setting)
+                amount = min(step, weight)
+                moved[giver] -= amount
+                moved[taker] += amount
+                yield tuple(moved)
