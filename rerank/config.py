@@ -3,7 +3,7 @@
 The command line, ``--config`` files, the documentation and the library read them from here.
 
 >>> class Config(Options, frozen=True):
-...     epochs: Annotated[Count, option("Maximum number of epochs.", common=True)] = 8
+...     epochs: Annotated[Count, option("Maximum number of epochs.")] = 8
 ...     rate: Annotated[float, option("Learning rate.", gt=0, lt=1)] = 0.1
 >>> build(Config, {"epochs": "20"})
 Config(epochs=20, rate=0.1)
@@ -62,7 +62,6 @@ class Option(Struct, frozen=True):
     """One option, as :func:`options_of` lists it.
 
     type:       of its value, without None. optional: None is allowed; ``help`` states its meaning.
-    common:     it is an option of the command line; the others are given by ``--set``.
     only:       the rankers of a family that read it; (): all of them.
     instead_of: another option that this one replaces; the one that is given counts.
     """
@@ -72,7 +71,6 @@ class Option(Struct, frozen=True):
     default: Any
     help: str
     optional: bool = False
-    common: bool = False
     only: tuple[str, ...] = ()
     instead_of: str | None = None
     metavar: str | None = None
@@ -143,7 +141,6 @@ class Option(Struct, frozen=True):
 def option(
     help: str,
     *,
-    common: bool = False,
     only: tuple[str, ...] = (),
     instead_of: str | None = None,
     metavar: str | None = None,
@@ -154,7 +151,7 @@ def option(
     limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. In a list, or next to None, they belong to the type of
         the number: ``Annotated[Count | None, option("Maximum number.")]``.
     """
-    extra = {"common": common, "only": only, "instead_of": instead_of, "metavar": metavar}
+    extra = {"only": only, "instead_of": instead_of, "metavar": metavar}
     return Meta(description=help, extra=extra, **limits)
 
 

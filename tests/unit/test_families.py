@@ -41,7 +41,7 @@ class YearRanker(Ranker):
         return cls(*json.loads((folder / "ranker.json").read_text())["is"])
 
 class YearConfig(Options, frozen=True):
-    newest: Annotated[Natural, option("the last year that counts", common=True)] = 2100
+    newest: Annotated[Natural, option("the last year that counts")] = 2100
 
 @dataclass(frozen=True)
 class YearFitter:

@@ -45,15 +45,15 @@ class CnnConfig(Options, frozen=True):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PAPER}
 
-    head: Annotated[Literal["cosine", "mlp"], option("how two sides become a score", common=True)] = "cosine"
+    head: Annotated[Literal["cosine", "mlp"], option("how two sides become a score")] = "cosine"
     width: Annotated[
-        Count, option("words in a convolution window (h); categories always have 1", only=_TEXT, common=True)
+        Count, option("words in a convolution window (h); categories always have 1", only=_TEXT)
     ] = 1
-    filters: Annotated[Count, option("of each convolution (m)", common=True)] = 64
+    filters: Annotated[Count, option("of each convolution (m)")] = 64
     vector_size: Annotated[Count, option("cosine: numbers in a vector, which are what is stored")] = 128
     hidden: Annotated[
         tuple[Count, ...],
-        option("mlp: sizes of the layers; numbers of the first are what is stored", common=True),
+        option("mlp: sizes of the layers; numbers of the first are what is stored"),
     ] = (400, 400)
     word_size: Annotated[Count, option("numbers in a word vector", only=_TEXT)] = 100
     category_size: Annotated[Count, option("numbers in a category vector", only=_META)] = 30
@@ -65,9 +65,9 @@ class CnnConfig(Options, frozen=True):
         bool, option("pool windows by the smooth inverse frequency of their words, not equally", only=_TEXT)
     ] = True
     mean: Annotated[bool, option("append the mean of the vectors to the pooled filters")] = True
-    tune_embeddings: Annotated[bool, option("train word and category vectors too", common=True)] = True
+    tune_embeddings: Annotated[bool, option("train word and category vectors too")] = True
     dropout: Annotated[float, option("share of the numbers that is dropped while training", ge=0, lt=1)] = 0.2
-    epochs: Annotated[Count, option("at most this many", common=True)] = 12
+    epochs: Annotated[Count, option("at most this many")] = 12
     epoch_by: Annotated[
         Literal["weighted", "alone", "pool-random"],
         option(
@@ -78,12 +78,12 @@ class CnnConfig(Options, frozen=True):
     patience: Annotated[Count, option("epochs without a better dev measure that end the training")] = 3
     batch: Annotated[
         Annotated[int, Meta(ge=2)] | None,
-        option("examples in a batch; none: a sixteenth of an epoch's, from 64 to 512", common=True),
+        option("examples in a batch; none: a sixteenth of an epoch's, from 64 to 512"),
     ] = None
-    negatives: Annotated[Count, option("irrelevant documents for each relevant one", common=True)] = 1
-    sampling: Annotated[Negatives, option("where irrelevant documents come from", common=True)] = "mixed"
-    rate: Annotated[Positive, option("learning rate", common=True)] = 2e-3
-    seed: Annotated[Natural, option("of everything random", common=True)] = 0
+    negatives: Annotated[Count, option("irrelevant documents for each relevant one")] = 1
+    sampling: Annotated[Negatives, option("where irrelevant documents come from")] = "mixed"
+    rate: Annotated[Positive, option("learning rate")] = 2e-3
+    seed: Annotated[Natural, option("of everything random")] = 0
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,14 +47,12 @@ class ConceptConfig(EncoderConfig, frozen=True):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "whole": WHOLE, "paper": PAPER}
 
-    epochs: Annotated[Count, option("at most this many", common=True)] = 3
+    epochs: Annotated[Count, option("at most this many")] = 3
 
-    objective: Annotated[
-        Objective, option("the classifier with both contrasts, or the classifier only", common=True)
-    ] = "graph-component"
-    score: Annotated[
-        Score, option("of a document: the head's probability, or the encoder's cosine", common=True)
-    ] = "head"
+    objective: Annotated[Objective, option("the classifier with both contrasts, or the classifier only")] = (
+        "graph-component"
+    )
+    score: Annotated[Score, option("of a document: the head's probability, or the encoder's cosine")] = "head"
     batches: Annotated[Batches, option("drawn by components with all their pairs, or pair by pair")] = (
         "concepts"
     )

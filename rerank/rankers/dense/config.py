@@ -90,32 +90,28 @@ class DenseConfig(EncoderConfig, frozen=True):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
 
-    passage_tokens: Annotated[
-        int, option("tokens of a passage, special ones included", ge=8, common=True)
-    ] = 64
+    passage_tokens: Annotated[int, option("tokens of a passage, special ones included", ge=8)] = 64
     train_layers: Annotated[
         Natural | None,
         option("train the last N layers only; 0: all; none: 2, or all of a model with no more"),
     ] = None
-    rate: Annotated[Positive, option("learning rate", common=True)] = 2e-4
+    rate: Annotated[Positive, option("learning rate")] = 2e-4
 
-    passages: Annotated[int, option("of a document, at most", ge=1, le=100, common=True)] = 8
+    passages: Annotated[int, option("of a document, at most", ge=1, le=100)] = 8
     best: Annotated[Count, option("passages whose cosines make a document's score")] = BEST
     normalize: Annotated[bool, option("divide a document's score by the weights of its passages")] = True
 
-    objective: Annotated[Objective, option("the loss", common=True)] = "contrastive"
+    objective: Annotated[Objective, option("the loss")] = "contrastive"
     structure_from: Annotated[
         Relation,
-        option(
-            "relation between documents: links, shared categories, or a document that cites both", common=True
-        ),
+        option("relation between documents: links, shared categories, or a document that cites both"),
     ] = "links"
     positives: Annotated[
         Positives, option("related by PageRank, level by level; linked with the anchor; or cited with it")
     ] = "levels"
     related: Annotated[Natural, option("related documents of each document, at most; 0: all")] = 64
     strategy: Annotated[
-        Strategy, option("place that cites two texts together; direct: one cites the other", common=True)
+        Strategy, option("place that cites two texts together; direct: one cites the other")
     ] = "sentence"
     hard: Annotated[
         int, option("of the 5 triplets of a text, those with a negative of the same section", ge=0, le=5)
@@ -124,12 +120,11 @@ class DenseConfig(EncoderConfig, frozen=True):
         tuple[str, ...],
         option(
             "do not learn from links between documents that these judgments give the same query",
-            common=True,
             metavar="QRELS",
         ),
     ] = ()
     held_out: Annotated[
-        float, option("share of the related pairs that measures the training", ge=0, le=0.9, common=True)
+        float, option("share of the related pairs that measures the training", ge=0, le=0.9)
     ] = 0.1
 
     temperature: Annotated[Positive, option("of the softmax of contrastive")] = 0.05

@@ -19,9 +19,7 @@ class EncoderConfig(Options, frozen=True):
 
     upper: ClassVar[int] = 3
 
-    model: Annotated[str, option("a folder, or a model on this machine", common=True, metavar="NAME")] = (
-        "minilm"
-    )
+    model: Annotated[str, option("a folder, or a model on this machine", metavar="NAME")] = "minilm"
     layers: Annotated[Count | None, option("keep the model's first N layers only; none: all")] = None
     train_layers: Annotated[
         Natural | None,
@@ -29,20 +27,16 @@ class EncoderConfig(Options, frozen=True):
     ] = None
     random_weights: Annotated[bool, option("use the model's shape with random weights")] = False
     pooling: Annotated[Pooling, option("of token vectors: their mean, or the first one")] = "mean"
-    passage_tokens: Annotated[
-        int, option("tokens of a passage, special ones included", ge=8, common=True)
-    ] = 128
+    passage_tokens: Annotated[int, option("tokens of a passage, special ones included", ge=8)] = 128
     precision: Annotated[
         Precision, option("of the training; auto: bf16 where the hardware multiplies it")
     ] = "auto"
 
-    epochs: Annotated[Count, option("at most this many", common=True)] = 8
-    steps: Annotated[
-        Count | None, option("at most this many, instead of epochs", common=True, instead_of="epochs")
-    ] = None
-    batch: Annotated[int, option("texts of a step that are compared with each other", ge=2, common=True)] = 64
+    epochs: Annotated[Count, option("at most this many")] = 8
+    steps: Annotated[Count | None, option("at most this many, instead of epochs", instead_of="epochs")] = None
+    batch: Annotated[int, option("texts of a step that are compared with each other", ge=2)] = 64
     accumulate: Annotated[Count, option("encode a batch in so many parts, to save memory")] = 1
-    rate: Annotated[Positive, option("learning rate", common=True)] = 1e-4
+    rate: Annotated[Positive, option("learning rate")] = 1e-4
     warmup: Annotated[Share, option("share of the steps in which the rate rises")] = 0.1
     every: Annotated[Count | None, option("steps between measurements; none: half an epoch, 10 at least")] = (
         None
@@ -52,7 +46,7 @@ class EncoderConfig(Options, frozen=True):
         bool, option("at the end, also try weights between the untrained and the last ones")
     ] = True
     threads: Annotated[Count | None, option("of the processor; none: all")] = None
-    seed: Annotated[Natural, option("of everything random", common=True)] = 0
+    seed: Annotated[Natural, option("of everything random")] = 0
 
     def __post_init__(self) -> None:
         if self.batch % self.accumulate:

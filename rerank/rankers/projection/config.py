@@ -17,20 +17,18 @@ _PAIRS = ("cllsi", "opca", "cca", "s2net")
 class ProjectionConfig(Options, frozen=True):
     """Options of ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
 
-    dim: Annotated[Count, option("Length of a projected vector (k).", common=True)] = 200
+    dim: Annotated[Count, option("Length of a projected vector (k).")] = 200
     init: Annotated[
         Literal["auto", "random", "cllsi", "opca", "lsi"],
-        option("First matrix; auto: the best of the others on dev.", only=_S2NET, common=True),
+        option("First matrix; auto: the best of the others on dev.", only=_S2NET),
     ] = "auto"
     letters: Annotated[
-        Natural, option("Length of the letter sequences that are also terms; 0: words only.", common=True)
+        Natural, option("Length of the letter sequences that are also terms; 0: words only.")
     ] = 4
-    terms: Annotated[
-        Count, option("Maximum number of terms (V); those in the most texts are used.", common=True)
-    ] = 50_000
+    terms: Annotated[Count, option("Maximum number of terms (V); those in the most texts are used.")] = 50_000
     graded: Annotated[
         bool,
-        option("Also learn from lower grades, which rank below higher ones.", only=_PAIRS, common=True),
+        option("Also learn from lower grades, which rank below higher ones.", only=_PAIRS),
     ] = False
     judged: Annotated[
         Share,
@@ -48,11 +46,9 @@ class ProjectionConfig(Options, frozen=True):
             only=_S2NET,
         ),
     ] = None
-    gamma: Annotated[
-        float, option("Factor of differences of cosines.", gt=0, le=MOST_GAMMA, only=_S2NET, common=True)
-    ] = 10.0
-    beta: Annotated[NonNegative, option("Weight of the squared distance from the start.", only=_S2NET)] = 0.0
-    epochs: Annotated[Count, option("Maximum number of iterations of L-BFGS.", only=_S2NET, common=True)] = (
-        120
+    gamma: Annotated[float, option("Factor of differences of cosines.", gt=0, le=MOST_GAMMA, only=_S2NET)] = (
+        10.0
     )
-    seed: Annotated[Natural, option("Random seed.", common=True)] = 0
+    beta: Annotated[NonNegative, option("Weight of the squared distance from the start.", only=_S2NET)] = 0.0
+    epochs: Annotated[Count, option("Maximum number of iterations of L-BFGS.", only=_S2NET)] = 120
+    seed: Annotated[Natural, option("Random seed.")] = 0
