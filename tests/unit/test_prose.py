@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIMITS = {"docs": 6.5, "docstrings": 14.2, "help and messages": 13.4}
+LIMITS = {"docs": 1.0, "docstrings": 12.1, "help and messages": 11.8}
 """Kind of text -> idioms per 1,000 words, at most, as `tools/prose` counts them. The goal is 1.5 for all."""
-WORDS = {"docstrings": 56_500}
-DOCS_WORDS = 52_000
-"""Words of docs/ and README.md, without the generated reference. The goal is 35,000."""
+WORDS = {"docstrings": 54_500}
+DOCS_WORDS = 35_000
+"""Words of docs/ and README.md, without the generated reference."""
 
 
 @pytest.fixture(scope="module")
