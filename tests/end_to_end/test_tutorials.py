@@ -1,0 +1,120 @@
+"""The commands of the tutorials, run in order in a temporary folder; their output is compared with the page.
+
+A block ``console`` has commands after ``$`` and their output. ``...`` stands for any text, also of several
+lines. Numbers may differ by 15 percent or 0.05: other machines train other weights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.node import free_port
+
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+END = "---- end of the command"
+
+pytestmark = pytest.mark.slow
+
+
+def steps(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the commands of a page, each with the output that the page shows."""
+    text = (TUTORIALS / page).read_text("utf-8")
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            lines = part.splitlines(keepends=True)
+            count = 1 + next(i for i, line in enumerate(lines) if not line.endswith("\\\n"))
+            yield "".join(lines[:count]), "".join(lines[count:])
+
+
+class Shell:
+    """A shell in a folder; its processes in the background end with it."""
+
+    def __init__(self, folder: Path, replaced: Mapping[str, str]) -> None:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.replaced = replaced
+        self.process = subprocess.Popen(
+            ["bash"],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "COLUMNS": "120"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "stderr").open("wb"),
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> tuple[str, int]:
+        """Return the output of a command and its exit code."""
+        assert self.process.stdin
+        assert self.process.stdout
+        for shown, real in self.replaced.items():
+            command = command.replace(shown, real)
+        self.process.stdin.write(f"{command}\necho; echo '{END}' $?\n")
+        self.process.stdin.flush()
+        output = ""
+        for line in self.process.stdout:
+            if line.startswith(END):
+                return output.removesuffix("\n"), int(line.split()[-1])
+            output += line
+        raise AssertionError("the shell has ended")
+
+    def stop(self) -> None:
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait()
+
+
+def differ(shown: str, real: str) -> bool:
+    """Return whether an output differs from the shown one."""
+    parts = [re.sub(r"\s+", " ", part).strip() for part in shown.split("...")]
+    real = re.sub(r"\s+", " ", real).strip()
+    pattern = ".*".join(
+        "".join(
+            f"({NUMBER.pattern})" if NUMBER.fullmatch(token) else re.escape(token)
+            for token in re.split(f"({NUMBER.pattern})", part)
+        )
+        for part in parts
+    )
+    match = re.fullmatch(pattern, real)
+    if not match:
+        return True
+    numbers = (float(number.replace(",", "")) for number in NUMBER.findall(" ".join(parts)))
+    pairs = zip(numbers, (float(number.replace(",", "")) for number in match.groups()), strict=True)
+    return any(abs(a - b) > max(0.15 * abs(a), 0.05) for a, b in pairs)
+
+
+def follow(page: str, folder: Path, replaced: Mapping[str, str]) -> None:
+    shell = Shell(folder, replaced)
+    try:
+        for command, shown in steps(page):
+            output, code = shell.run(command)
+            assert code == 0, f"{command}{output}{(folder / 'stderr').read_text()[-2000:]}"
+            assert not shown or not differ(shown, output), f"{command}shown:\n{shown}\nreal:\n{output}"
+    finally:
+        shell.stop()
+
+
+def test_differences_are_found():
+    assert not differ("3 documents\n0.4310  1,979 ...\n", "3 documents\n0.4412 1,979 more\nlines\n")
+    assert differ("3 documents\n", "4 documents\n")
+    assert differ("3 documents\n", "3 queries\n")
+
+
+def test_your_own_data(tmp_path):
+    follow("your-own-data.md", tmp_path, {})
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_an_existing_index(tmp_path, plugged):
+    port = free_port()
+    replaced = {"http://127.0.0.1:9200": plugged.url, "127.0.0.1:8765": f"127.0.0.1:{port}"}
+    follow("opensearch.md", tmp_path, {**replaced, "rerank serve": f"rerank serve --port {port}"})
