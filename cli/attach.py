@@ -9,6 +9,7 @@ import click
 from rerank.text import plural
 
 from . import cluster, options, output
+from .options import declare, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 
 @click.command("attach", cls=options.Command)
 @click.argument("fields", nargs=-1, metavar="[NAME=FIELD]...")
-@options.option(
-    "--categories", metavar="FILE", group="Input", help="Category graph, TSV of child and parent."
+@declare(
+    "Input",
+    option("--categories FILE", "Category graph, TSV of child and parent."),
+    option("--lang TEXT", "Language of the documents, for example en. Default: none."),
+    "Connection",
+    *cluster.connection,
+    options.GENERAL,
+    options.dry_run,
+    *options.common,
 )
-@options.option("--lang", group="Input", help="Language of the documents, for example en. Default: none.")
-@cluster.connection
-@options.dry_run
-@options.common
 def command(
     fields: tuple[str, ...],
     folder: str,

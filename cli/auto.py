@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import cluster, evaluate, options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.workflows.auto import AutoReport
@@ -15,26 +16,19 @@ if TYPE_CHECKING:
 
 @click.command("auto", cls=options.Command)
 @click.argument("source", metavar="FOLDER")
-@options.option(
-    "--lang", group="Input", help="Language of the documents, for example en. Default: their `lang` field."
+@declare(
+    "Input",
+    option("--lang TEXT", "Language of the documents, for example en. Default: their `lang` field."),
+    options.conflicts,
+    "Training",
+    option("--model NAME", "Encoder of dense: folder or model. Default: MiniLM for English texts."),
+    option("--minutes X", "Approximate time limit.", type=options.POSITIVE, default=10.0),
+    "Connection",
+    *cluster.connection,
+    options.GENERAL,
+    options.seed,
+    *options.common,
 )
-@options.conflicts
-@options.option(
-    "--model",
-    metavar="NAME",
-    group="Training",
-    help="Encoder of dense: a folder, or an installed model. Default: MiniLM if all texts are English.",
-)
-@options.option(
-    "--minutes",
-    type=options.Number(above=0, kind=float),
-    default=10.0,
-    group="Training",
-    help="Approximate time limit. Slow rankers are left out or stopped early.",
-)
-@options.seed
-@cluster.connection
-@options.common
 def command(
     source: str,
     folder: str,

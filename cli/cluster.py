@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import options
+from .options import option
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 VARIABLE = "RERANK_PROFILES"
-_GROUP = {"group": "Connection"}
 _FILES = ("token_file", "password_file", "ca_file", "client_cert", "client_key")
 
 
-def connection(function: Function) -> Function:
-    """Add --url, --index and --profile."""
-    for add in (
-        options.option(
-            "--profile",
-            metavar="NAME",
-            help=f"Profile in ~/.config/rerank/profiles.toml, or in the file of {VARIABLE}. Default: none.",
-            **_GROUP,
-        ),
-        options.option("--index", metavar="NAME", help="Index or alias. Default: of the profile.", **_GROUP),
-        options.repeatable(
-            "--url", metavar="URL", help="Node of the cluster. Default: of the profile.", **_GROUP
-        ),
-    ):
-        function = add(function)
-    return function
+connection = (
+    option("--url URL...", "Node of the cluster. Default: of the profile."),
+    option("--index NAME", "Index or alias. Default: of the profile."),
+    option("--profile NAME", f"Profile in ~/.config/rerank/profiles.toml or {VARIABLE}."),
+)
 
 
 def settings(profile: str | None, url: tuple[str, ...], index: str | None, **more: Any) -> Settings | None:

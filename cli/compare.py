@@ -9,16 +9,23 @@ import click
 from rerank.text import plural
 
 from . import evaluate, options, output
+from .options import declare
 
 
 @click.command("compare", cls=options.Command)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
-@options.qrels
-@options.conflicts
-@evaluate.measures
-@evaluate.per_query
-@options.seed
-@options.as_json
+@declare(
+    "Input",
+    options.qrels,
+    options.conflicts,
+    "Measures",
+    evaluate.measures,
+    "Output",
+    evaluate.per_query,
+    options.GENERAL,
+    options.seed,
+    options.as_json,
+)
 def command(
     runs: tuple[str, ...], qrels: str, conflicts: str, per_query: str | None, as_json: bool, **settings: Any
 ) -> None:

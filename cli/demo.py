@@ -9,12 +9,15 @@ from pathlib import Path
 import click
 
 from . import options, output
+from .options import declare
 
 
 @click.command("demo", cls=options.Command)
-@options.workspace(".rerank-demo", "Workspace folder of the demo. An earlier demo in it is replaced.")
-@options.as_json
-@options.seed
+@declare(
+    options.workspace(".rerank-demo", "Workspace folder of the demo. An earlier demo in it is replaced."),
+    options.as_json,
+    options.seed,
+)
 def command(folder: str, as_json: bool, seed: int) -> None:
     """Ingest, train, tune, evaluate and explain 1,979 eLife articles. Needs no network."""
     from rerank.demo import FIRST_STAGE, PAGE, STACK, run_demo

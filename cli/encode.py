@@ -12,6 +12,7 @@ import click
 from rerank.text import plural
 
 from . import options, output
+from .options import declare, option
 from .output import located
 
 if TYPE_CHECKING:
@@ -38,28 +39,13 @@ def _part(context: click.Context, option: click.Parameter, value: str) -> tuple[
 
 
 @click.command("encode", cls=options.Command)
-@options.option(
-    "--slice",
-    "part",
-    metavar="I/N",
-    default="1/1",
-    callback=_part,
-    help="Encode slice I of N, for N parallel processes on OpenSearch.",
+@declare(
+    option("--slice I/N", "Encode slice I of N (OpenSearch).", dest="part", default="1/1", callback=_part),
+    option("--retrieve NAME,...", "Rankers that also retrieve, by k-NN fields.", callback=options.retrievers),
+    option("--force", "Encode all documents again."),
+    option("--every TIME", "Repeat with this interval, for example 5m.", callback=_seconds),
+    *options.common,
 )
-@options.option(
-    "--retrieve",
-    callback=options.retrievers,
-    metavar="NAME,...",
-    help="Rankers that shall also retrieve. On OpenSearch, this adds a k-NN field. Default: none.",
-)
-@options.flag("--force", help="Encode all documents again.")
-@options.option(
-    "--every",
-    metavar="TIME",
-    callback=_seconds,
-    help="Repeat with this interval, for example 5m. Default: once.",
-)
-@options.common
 def command(
     folder: str,
     as_json: bool,
@@ -120,7 +106,7 @@ def _repeat(
 
 
 @click.command("compact", cls=options.Command)
-@options.common
+@declare(*options.common)
 def compact(folder: str, as_json: bool) -> None:
     """Reclaim the disk space of deleted and replaced documents (local engine).
 

@@ -10,6 +10,7 @@ import click
 from rerank.text import plural
 
 from . import options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.records import Query
@@ -17,79 +18,53 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 
-measures = options.repeatable(
-    "--measure",
-    "measures",
-    metavar="NAME,...",
-    group="Measures",
+measures = option(
+    "--measure NAME,... ...",
+    "Measures of ir_measures, for example nDCG@10 or RR, or AUC. Stacks are compared by each."
+    " Default: nDCG, nDCG@10, RR and R@1000, compared by nDCG.",
+    dest="measures",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
-    help="Measures of ir_measures, for example nDCG@10 or RR, or AUC. Stacks are compared by each. Default:"
-    " nDCG, nDCG@10, RR and R@1000, compared by nDCG.",
 )
-per_query = options.option(
-    "--per-query", metavar="FILE", group="Output", help="Write the measures of each query to this file, TSV."
-)
+per_query = option("--per-query FILE", "Write the measures of each query to this file, TSV.")
 
 
 @click.command("evaluate", cls=options.Command)
-@options.judged
-@options.ignore_categories
-@options.repeatable(
-    "--stack",
-    "stacks",
-    metavar="STACK",
-    group="Stacks",
-    help="Signals, weights or a stack file. Repeatable. Default: the active stack.",
+@declare(
+    "Input",
+    *options.judged,
+    options.ignore_categories,
+    "Stacks",
+    option(
+        "--stack STACK...",
+        "Signals, weights or a file. Repeatable. Default: the active stack.",
+        dest="stacks",
+    ),
+    option("--baseline STACK", "Stack to compare with. Default: the first stage."),
+    option("--rerank-only", "Also measure each stack without the score of its first stage.", rare=True),
+    "Candidates",
+    option(
+        "--protocol KIND:N...",
+        "retrieved:N, pool-random:N, pool-first:N or judged. Repeatable.",
+        dest="protocols",
+        default=["retrieved:1000"],
+    ),
+    options.first_stage_or_run,
+    options.retrieve,
+    options.filters,
+    options.infer,
+    "Measures",
+    measures,
+    option("--also-grade-one", "Also measure without the documents of grade 2 and higher.", rare=True),
+    option("--category-overlap", "Also show shared categories of queries and documents.", rare=True),
+    option("--allow-leakage", "Do not warn about queries that are also in the training set.", rare=True),
+    "Output",
+    option("--report FILE", "Write an HTML page with all results.", dest="page"),
+    per_query,
+    option("--save-run DIR", "Write each ranking as a TREC run to this folder."),
+    options.GENERAL,
+    options.seed,
+    *options.common,
 )
-@options.option(
-    "--baseline", metavar="STACK", group="Stacks", help="Stack to compare with. Default: the first stage."
-)
-@options.flag(
-    "--rerank-only",
-    group="Stacks",
-    rare=True,
-    help="Also measure each stack without the score of its first stage.",
-)
-@options.repeatable(
-    "--protocol",
-    "protocols",
-    default=["retrieved:1000"],
-    metavar="KIND:N",
-    group="Candidates",
-    help="Candidates: retrieved:N, pool-random:N, pool-first:N or judged. Repeatable.",
-)
-@options.first_stage_or_run
-@options.retrieve
-@options.filters
-@options.infer
-@measures
-@options.flag(
-    "--also-grade-one",
-    group="Measures",
-    rare=True,
-    help="Also measure without the documents of grade 2 and higher.",
-)
-@options.flag(
-    "--category-overlap",
-    group="Measures",
-    rare=True,
-    help="Also show the categories that queries share with relevant documents.",
-)
-@options.flag(
-    "--allow-leakage",
-    group="Measures",
-    rare=True,
-    help="Do not warn about queries that are also in the training set.",
-)
-@options.option(
-    "--report", "page", metavar="FILE", group="Output", help="Write an HTML page with all results."
-)
-@per_query
-@options.option(
-    "--save-run", metavar="DIR", group="Output", help="Write each ranking as a TREC run to this folder."
-)
-@options.seed
-@options.common
 def command(
     folder: str,
     as_json: bool,

@@ -11,12 +11,12 @@ import click
 from rerank.text import plural
 
 from . import options, output
+from .options import declare, option
 from .output import located
 
 if TYPE_CHECKING:
     from rerank.hook import Hook, InstallReport, SearchTrial, Status, TrialReport
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Report = TypeVar("Report", "InstallReport", "TrialReport", "Status", "SearchTrial")
 
 
@@ -25,100 +25,37 @@ def command() -> None:
     """Rerank the searches of an OpenSearch index by `rerank serve`."""
 
 
-def _pipeline(function: Function) -> Function:
-    """Add the options of every subcommand: route, pipeline, workspace."""
-    name = options.option(
-        "--name",
-        metavar="NAME",
-        group="Pipeline",
-        help="Search pipeline. Default: rerank-INDEX, or rerank-INDEX-stock.",
-    )
-    route = options.option(
-        "--route",
-        type=options.Choice(["plugin", "stock"]),
-        default="plugin",
-        group="Pipeline",
-        help="Call the service by the rerank plugin, or by the processors of OpenSearch.",
-    )
-    return name(route(options.common(function)))
+_pipeline: tuple[options.Add | str, ...] = (
+    option("--route plugin|stock", "Way to call the service.", default="plugin"),
+    option("--name NAME", "Search pipeline. Default: rerank-INDEX, or rerank-INDEX-stock."),
+    options.GENERAL,
+    *options.common,
+)
 
 
 @command.command()
-@options.repeatable(
-    "--service",
-    required=True,
-    metavar="URL",
-    group="Service",
-    help="URL of the service for the nodes of the cluster. Repeatable for the plugin.",
+@declare(
+    "Service",
+    option("--service URL...", "URL of the service for the nodes. Repeatable.", required=True),
+    option(
+        "--timeout SECONDS", "Time limit of a call.", type=options.Number(0.001, 60, kind=float), default=1.0
+    ),
+    option("--on-failure first_stage|error", "Answer if the service fails.", default="first_stage"),
+    option("--token-name NAME", "Plugin: use the token rerank.tokens.NAME.", rare=True),
+    option("--token-file FILE", "Stock: token of the service.", rare=True),
+    "Searches",
+    option("--stack STACK", "Signals or weights. Default: the stack of the service."),
+    option("--depth N", "Number of candidates of a search.", type=options.Number(1, 10_000), default=100),
+    option("--shadow", "Score and count searches, but do not change their results."),
+    option("--share PERCENT", "Share of searches to rerank.", type=options.Number(1, 100), default=100),
+    option("--default", "Use the pipeline for all searches without a pipeline."),
+    option("--add-to PIPELINE", "Plugin: also run this pipeline.", rare=True),
+    option("--id-field FIELD", "Stock: field that contains _id. Default: id or _id.", rare=True),
+    "Pipeline",
+    *_pipeline,
+    options.GENERAL,
+    options.dry_run,
 )
-@options.option(
-    "--timeout",
-    type=options.Number(0.001, 60, kind=float),
-    default=1.0,
-    metavar="SECONDS",
-    group="Service",
-    help="Time limit of a call.",
-)
-@options.option(
-    "--on-failure",
-    type=options.Choice(["first_stage", "error"]),
-    default="first_stage",
-    group="Service",
-    help="Answer to a search if the service fails.",
-)
-@options.option(
-    "--token-name",
-    metavar="NAME",
-    group="Service",
-    rare=True,
-    help="Plugin: name of the token, rerank.tokens.NAME. Default: rerank.token.",
-)
-@options.option(
-    "--token-file",
-    metavar="FILE",
-    group="Service",
-    rare=True,
-    help="Stock: token of the service. Default: none.",
-)
-@options.option(
-    "--stack",
-    metavar="STACK",
-    group="Searches",
-    help="Signals or weights. Default: the stack of the service.",
-)
-@options.option(
-    "--depth",
-    type=options.Number(1, 10_000),
-    default=100,
-    group="Searches",
-    help="Number of candidates of a search.",
-)
-@options.flag("--shadow", group="Searches", help="Score and count searches, but do not change their results.")
-@options.option(
-    "--share",
-    type=options.Number(1, 100),
-    default=100,
-    metavar="PERCENT",
-    group="Searches",
-    help="Percentage of searches to rerank, always for the same clients.",
-)
-@options.flag("--default", group="Searches", help="Use the pipeline for all searches without a pipeline.")
-@options.option(
-    "--add-to",
-    metavar="PIPELINE",
-    group="Searches",
-    rare=True,
-    help="Plugin: also run the processors of this pipeline. Default: none.",
-)
-@options.option(
-    "--id-field",
-    metavar="FIELD",
-    group="Searches",
-    rare=True,
-    help="Stock: field that contains _id. Default: id, or _id of an attached index.",
-)
-@options.dry_run
-@_pipeline
 def install(
     route: str,
     default: bool,
@@ -152,7 +89,7 @@ def install(
 
 
 @command.command()
-@_pipeline
+@declare("Pipeline", *_pipeline)
 def status(**where: Any) -> None:
     """Show the pipeline, plugin, service and counters, and report problems.
 
@@ -163,8 +100,7 @@ def status(**where: Any) -> None:
 
 
 @command.command()
-@options.dry_run
-@_pipeline
+@declare("Pipeline", *_pipeline, options.GENERAL, options.dry_run)
 def remove(dry_run: bool, **where: Any) -> None:
     """Remove the pipeline, and stop using it as default."""
     _report(lambda hook: hook.remove(dry_run=dry_run), _show_done, **where)
@@ -172,24 +108,18 @@ def remove(dry_run: bool, **where: Any) -> None:
 
 @command.command("test")
 @click.argument("query", required=False)
-@options.option(
-    "-k",
-    "count",
-    type=options.Number(1),
-    default=10,
-    group="Searches",
-    help="Number of documents to compare.",
+@declare(
+    "Searches",
+    option("-k N", "Number of documents to compare.", dest="count", default=10),
+    option("--template FILE|stored:ID", "Search of your application, for judged queries."),
+    "Input",
+    option("--queries FILE", "With --template: queries, JSON lines."),
+    option("--qrels FILE", "With --template: judgments."),
+    "Pipeline",
+    *_pipeline,
+    options.GENERAL,
+    options.seed,
 )
-@options.option(
-    "--template",
-    metavar="FILE|stored:ID",
-    group="Searches",
-    help="Search of your application, to measure with and without the hook. Default: none.",
-)
-@options.option("--queries", metavar="FILE", group="Input", help="With --template: queries, JSON lines.")
-@options.option("--qrels", metavar="FILE", group="Input", help="With --template: judgments.")
-@options.seed
-@_pipeline
 def test(
     query: str | None,
     count: int,

@@ -10,6 +10,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import cluster, options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.workflows.ingest import IngestReport
@@ -20,49 +21,25 @@ MOST_INVALID = 20
 
 @click.command("ingest", cls=options.Command)
 @click.argument("corpus", nargs=-1)
-@options.option(
-    "--format",
-    type=options.Choice(["jsonl", "jats"]),
-    default="jsonl",
-    group="Input",
-    help="Format of CORPUS. jats: articles in XML, in files, archives or folders.",
+@declare(
+    "Input",
+    option("--format jsonl|jats", "Format of CORPUS. jats: articles in XML.", default="jsonl"),
+    option("--body", "For jats: use the body as text, not the abstract.", rare=True),
+    option("--categories FILE", "Category graph, TSV of child and parent."),
+    option("--lang TEXT", "Language of the documents, for example en. Default: their `lang` field."),
+    option("--skip-invalid", "Skip invalid documents."),
+    "Changes",
+    option("--replace", "Remove all documents that are not in CORPUS."),
+    option("--delete ID,... ...", "Remove these documents. Repeatable."),
+    option("--delete-from FILE", "Remove the documents with the ids in this file."),
+    option("--encode/--no-encode", "Compute features.", dest="encode_features", default=True),
+    "Connection",
+    *cluster.connection,
+    option("--shards N", "Shards of a new index. Default: 1.", rare=True),
+    option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Number(0), rare=True),
+    options.GENERAL,
+    *options.common,
 )
-@options.flag("--body", group="Input", rare=True, help="For jats: use the body as text, not the abstract.")
-@options.option(
-    "--categories", metavar="FILE", group="Input", help="Category graph, TSV of child and parent."
-)
-@options.option(
-    "--lang", group="Input", help="Language of the documents, for example en. Default: their `lang` field."
-)
-@options.flag("--skip-invalid", group="Input", help="Skip invalid documents.")
-@options.flag("--replace", group="Changes", help="Remove all documents that are not in CORPUS.")
-@options.repeatable("--delete", metavar="ID,...", group="Changes", help="Remove these documents. Repeatable.")
-@options.option(
-    "--delete-from", metavar="FILE", group="Changes", help="Remove the documents with the ids in this file."
-)
-@options.option(
-    "--encode/--no-encode",
-    "encode_features",
-    default=True,
-    group="Changes",
-    help="Compute the features of trained rankers.",
-)
-@cluster.connection
-@options.option(
-    "--shards",
-    type=options.Number(1),
-    group="Connection",
-    rare=True,
-    help="Shards of a new index. Default: 1.",
-)
-@options.option(
-    "--replicas",
-    type=options.Number(0),
-    group="Connection",
-    rare=True,
-    help="Replicas of a new index. Default: 1.",
-)
-@options.common
 def command(
     corpus: tuple[str, ...],
     folder: str,

@@ -12,6 +12,7 @@ from rerank.rankers.dense.fit import RELATED, remarks
 from rerank.text import plural
 
 from . import config_options, options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.workflows.cocitation import CoCited, Neighborhood
@@ -26,14 +27,12 @@ def command() -> None:
 
 
 @command.command("structure", cls=config_options.SettingsCommand, families={"dense": DenseConfig}, rare=True)
-@options.option("--sample", type=options.Number(1), default=20, help="Number of quintuplets.")
-@options.option(
-    "--preset",
-    metavar="NAME",
-    help=f"Settings to start from: {', '.join(DenseConfig.presets)}. Default: default.",
+@declare(
+    option("--sample N", "Number of quintuplets.", default=20),
+    option("--preset NAME", f"Settings to start from: {', '.join(DenseConfig.presets)}. Default: default."),
+    option("--config FILE", "Settings in TOML.", dest="file"),
+    *options.common,
 )
-@options.option("--config", "file", metavar="FILE", help="Settings in TOML. Default: none.")
-@options.common
 @click.pass_context
 def structure(
     context: click.Context, /, folder: str, as_json: bool, sample: int, file: str | None, **values: Any
@@ -85,59 +84,34 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
 
 
 @command.command("pairs")
-@options.option(
-    "--from",
-    "source",
-    type=options.Choice(["qrels", "categories", "links", "titles"]),
-    required=True,
-    group="Input",
-    help="Relation of the documents.",
+@declare(
+    "Input",
+    option("--from qrels|categories|links|titles", "Relation.", dest="source", required=True),
+    option("--qrels FILE", "Judgments, for --from qrels."),
+    "Pairs",
+    option("--each N", "Related pairs for each document.", default=3),
+    option("--negatives X", "Unrelated pairs per related pair.", type=options.POSITIVE, default=1.0),
+    option("--hard X", "Share of unrelated pairs with the same topic.", type=options.SHARE, default=0.5),
+    option("--smallest N", "Smallest category.", type=options.Number(2), default=5, rare=True),
+    option(
+        "--largest X",
+        "Share of the documents in the largest category.",
+        type=options.Number(above=0, most=1, kind=float),
+        default=0.05,
+        rare=True,
+    ),
+    "Output",
+    option(
+        "--split A,B,C",
+        "Shares of train, dev and test; none: one file.",
+        default="70,15,15",
+        callback=_shares,
+    ),
+    option("--out DIR", "Folder of the files.", default="pairs"),
+    options.GENERAL,
+    options.seed,
+    *options.common,
 )
-@options.option("--qrels", metavar="FILE", group="Input", help="Judgments, for --from qrels.")
-@options.option(
-    "--each", type=options.Number(1), default=3, group="Pairs", help="Related pairs for each document."
-)
-@options.option(
-    "--negatives",
-    type=options.Number(above=0, kind=float),
-    default=1.0,
-    group="Pairs",
-    help="Unrelated pairs for each related pair.",
-)
-@options.option(
-    "--hard",
-    type=options.Number(0, 1, kind=float),
-    default=0.5,
-    group="Pairs",
-    help="Share of the unrelated pairs with the same topic.",
-)
-@options.option(
-    "--smallest",
-    type=options.Number(2),
-    default=5,
-    group="Pairs",
-    rare=True,
-    help="Minimum number of documents of a category.",
-)
-@options.option(
-    "--largest",
-    type=options.Number(above=0, most=1, kind=float),
-    default=0.05,
-    group="Pairs",
-    rare=True,
-    help="Maximum share of the documents in a category.",
-)
-@options.seed
-@options.option(
-    "--split",
-    default="70,15,15",
-    callback=_shares,
-    metavar="A,B,C",
-    group="Output",
-    help="Shares of train, dev and test, which share no related documents; none: one file.",
-)
-@options.option("--out", metavar="DIR", default="pairs", group="Output", help="Folder of the files.")
-@options.common
 def pairs(
     folder: str,
     as_json: bool,
@@ -180,11 +154,11 @@ def pairs(
 
 
 @command.command("cocitation")
-@options.option(
-    "--show", metavar="DOI|TITLE|ID", help="Show the neighbors of one reference. Default: all counts."
+@declare(
+    option("--show DOI|TITLE|ID", "Show the neighbors of one reference. Default: all counts."),
+    option("--out FILE", "Write all pairs with their counts to this file, TSV."),
+    *options.common,
 )
-@options.option("--out", metavar="FILE", help="Write all pairs with their counts to this file, TSV.")
-@options.common
 def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
     """Count references that are cited together in a sentence, a paragraph, a section or a document."""
     from rerank.workflows.cocitation import mine_cocitation

@@ -11,6 +11,8 @@ import click
 from . import output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Add = Callable[[Any, str], Any]
+"""Adds an option to a function, in a group."""
 
 LEXICAL = ("tfidf", "bm25")
 GENERAL = "General"
@@ -119,6 +121,10 @@ class Number(click.ParamType[Any]):
         return "N" if self.kind is int else "X"
 
 
+POSITIVE = Number(above=0, kind=float)
+SHARE = Number(0, 1, kind=float)
+
+
 class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
     """One of a few words."""
 
@@ -151,19 +157,41 @@ class FirstStage(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return value
 
 
-def option(*names: str, **about: Any) -> Callable[[Function], Function]:
-    """Declare an :class:`Option`."""
-    return click.option(*names, cls=Option, **about)
+def option(spec: str, help: str, *, dest: str = "", **about: Any) -> Add:
+    """Make an option for :func:`declare`, for example ``option("--depth N", "Number of candidates.")``.
+
+    spec: names and metavar. Without a metavar, the option is a flag. ``N`` is a whole number from 1,
+        ``a|b`` is a choice, and an option with ``...`` may be repeated.
+    """
+    names, _, metavar = spec.partition(" ") if not spec.startswith("-w") else spec.rpartition(" ")
+    if metavar.endswith("...") and not metavar.endswith(",..."):
+        about["multiple"], metavar = True, metavar[:-3].strip()
+    if not metavar and "/" not in names:
+        about["is_flag"] = True
+    elif metavar == "N":
+        about.setdefault("type", Number(1))
+    elif "|" in metavar and metavar.islower():
+        about.setdefault("type", Choice(metavar.split("|")))
+    decls = [*names.split(", "), *[dest] * bool(dest)]
+    about |= {"cls": Option, "help": help, "metavar": metavar or None}
+    return lambda function, group: click.option(*decls, group=group, **about)(function)
 
 
-def flag(*names: str, **about: Any) -> Callable[[Function], Function]:
-    """Declare an option without a value."""
-    return option(*names, is_flag=True, **about)
+def declare(*parts: str | Add) -> Callable[[Function], Function]:
+    """Add options to a command; a text is the group of the options after it."""
 
+    def add(function: Function) -> Function:
+        group, grouped = GENERAL, []
+        for part in parts:
+            if isinstance(part, str):
+                group = part
+            else:
+                grouped.append((part, group))
+        for part, group in reversed(grouped):
+            function = part(function, group)
+        return function
 
-def repeatable(*names: str, **about: Any) -> Callable[[Function], Function]:
-    """Declare an option that may be given several times."""
-    return option(*names, multiple=True, **about)
+    return add
 
 
 def _remember(context: click.Context, option: click.Parameter, folder: str) -> str:
@@ -173,46 +201,40 @@ def _remember(context: click.Context, option: click.Parameter, folder: str) -> s
     return folder
 
 
-def workspace(default: str, help: str, **more: Any) -> Callable[[Function], Function]:
-    """Declare --workspace."""
-    names = ("-w", "--workspace", "folder")
-    return option(*names, default=default, metavar="DIR", help=help, callback=_remember, **more)
+def workspace(default: str, help: str, **more: Any) -> Add:
+    """Make --workspace."""
+    return option("-w, --workspace DIR", help, dest="folder", default=default, callback=_remember, **more)
 
 
-as_json = flag("--json", "as_json", help="Print one JSON object instead of text.")
+as_json = option("--json", "Print one JSON object instead of text.", dest="as_json")
 
 
-def common(function: Function) -> Function:
-    """Add --workspace and --json."""
-    help = "Workspace folder. Environment variable: RERANK_WORKSPACE."
-    return workspace(".rerank", help, envvar="RERANK_WORKSPACE")(as_json(function))
-
-
-seed = option("--seed", type=Number(0), default=0, help="Random seed.")
-queries = option("--queries", required=True, metavar="FILE", group="Input", help="Queries, JSON lines.")
-qrels = option("--qrels", required=True, metavar="FILE", group="Input", help="Judgments, BEIR or TREC.")
-conflicts = option(
-    "--conflicts",
-    type=Choice(["refuse", "max", "first"]),
-    default="refuse",
-    group="Input",
-    rare=True,
-    help="Different grades of one document for one query: refuse the file, or use the highest or the first.",
+common = (
+    workspace(
+        ".rerank", "Workspace folder. Environment variable: RERANK_WORKSPACE.", envvar="RERANK_WORKSPACE"
+    ),
+    as_json,
 )
-dry_run = flag("--dry-run", help="Show the result and change nothing.")
+seed = option("--seed N", "Random seed.", type=Number(0), default=0)
+queries = option("--queries FILE", "Queries, JSON lines.", required=True)
+qrels = option("--qrels FILE", "Judgments, BEIR or TREC.", required=True)
+conflicts = option(
+    "--conflicts refuse|max|first",
+    "Use of a document with different grades for a query.",
+    default="refuse",
+    rare=True,
+)
+dry_run = option("--dry-run", "Show the result and change nothing.")
 
 
-def _first_stage(
-    default: str, *kinds: str, group: str = "Candidates", rare: bool = False
-) -> Callable[[Function], Function]:
-    kinds = ("template", "stored", *kinds)
-    forms = either(FirstStage(*kinds).forms)
-    about: dict[str, Any] = {"type": FirstStage(*kinds), "group": group, "rare": rare, "metavar": "NAME"}
-    return option("--first-stage", help=f"First stage: {forms}. Default: {default}.", **about)
+def _first_stage(default: str, *kinds: str, rare: bool = False) -> Add:
+    kind = FirstStage("template", "stored", *kinds)
+    help = f"First stage: {either(kind.forms)}. Default: {default}."
+    return option("--first-stage NAME", help, type=kind, rare=rare)
 
 
 first_stage = _first_stage("the first stage of the stack")
-first_stage_of_training = _first_stage("the first stage of the workspace", group="Input", rare=True)
+first_stage_of_training = _first_stage("the first stage of the workspace", rare=True)
 first_stage_or_run = _first_stage("the first stage of the stack", "run")
 
 
@@ -224,39 +246,28 @@ def retrievers(context: click.Context, option: click.Parameter, text: str | None
 
 
 retrieve = option(
-    "--retrieve",
+    "--retrieve NAME[:N],...",
+    "Retrievers and depths: bm25,s2net:200. Default: of the stack.",
     callback=retrievers,
-    metavar="NAME[:N],...",
-    group="Candidates",
-    help="Retrievers and their depths, for example bm25,s2net:200. Default: the retrievers of the stack.",
 )
-filters = repeatable(
-    "--filter",
-    "filter",
-    metavar="CONDITION",
-    group="Candidates",
-    help="Use only documents that meet a condition, for example year>=2020 or tags=a. Repeatable.",
+filters = option(
+    "--filter CONDITION...", "Condition for documents, for example year>=2020. Repeatable.", dest="filter"
 )
-ignore_categories = flag(
-    "--ignore-categories", group="Input", rare=True, help="Ignore the categories of the queries."
-)
+ignore_categories = option("--ignore-categories", "Ignore the categories of the queries.", rare=True)
 infer = option(
     "--infer-categories/--no-infer-categories",
-    "infer",
+    "Infer the categories of queries without categories from their first candidates.",
+    dest="infer",
     default=True,
-    group="Candidates",
     rare=True,
-    help="Infer missing categories of a query from its first ten candidates.",
 )
 
 
-def judged(function: Function) -> Function:
-    """Add --queries, --qrels and --conflicts."""
-    return queries(qrels(conflicts(function)))
+judged = (queries, qrels, conflicts)
 
 
 def read_judged(queries: str, qrels: str, conflicts: str = "refuse") -> dict[str, Any]:
-    """Read the files of :func:`judged`, as keywords of a workflow."""
+    """Read the files of ``judged``, as keywords of a workflow."""
     from rerank.formats import read_qrels, read_queries
 
     return {"queries": read_queries(queries), "qrels": read_qrels(qrels, conflicts=conflicts)}

@@ -11,18 +11,14 @@ import click
 from rerank.text import plural
 
 from . import options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.records import LabeledPair
     from rerank.workflows.pairs import PairRow, PairsReport
     from rerank.workspace import Workspace
 
-_dev_pairs = options.option(
-    "--dev-pairs",
-    metavar="FILE",
-    group="Input",
-    help="Labeled pairs to choose the threshold. Default: the threshold of the ranker.",
-)
+_dev_pairs = option("--dev-pairs FILE", "Labeled pairs to choose the threshold.")
 
 
 @click.group("pairs", cls=options.Group)
@@ -31,25 +27,20 @@ def command() -> None:
 
 
 @command.command("predict")
-@options.option(
-    "--ranker", required=True, metavar="NAME", group="Input", help="A trained ranker, tfidf or bm25."
+@declare(
+    "Input",
+    option("--ranker NAME", "A trained ranker, tfidf or bm25.", required=True),
+    option("--pairs FILE", "Pairs of documents, with or without labels.", required=True),
+    _dev_pairs,
+    option(
+        "--threshold X",
+        "Lowest score of related pairs. Default: of the ranker.",
+        type=options.Number(kind=float),
+    ),
+    options.GENERAL,
+    option("--out FILE", "File of the table, TSV. Default: stdout."),
+    *options.common,
 )
-@options.option(
-    "--pairs",
-    required=True,
-    metavar="FILE",
-    group="Input",
-    help="Pairs of documents, with or without labels.",
-)
-@_dev_pairs
-@options.option(
-    "--threshold",
-    type=options.Number(kind=float),
-    group="Input",
-    help="Lowest score of related documents. Default: the threshold of the ranker.",
-)
-@options.option("--out", metavar="FILE", help="File of the table, TSV. Default: stdout.")
-@options.common
 def predict(
     folder: str,
     as_json: bool,
@@ -97,26 +88,21 @@ def predict(
 
 
 @command.command("evaluate")
-@options.repeatable(
-    "--ranker",
-    "rankers",
-    required=True,
-    metavar="NAME,...",
-    group="Input",
-    help="Trained ranker, tfidf or bm25; with commas: several seeds of one ranker. Repeatable.",
+@declare(
+    "Input",
+    option(
+        "--ranker NAME,... ...",
+        "Ranker, tfidf or bm25; with commas: seeds of one. Repeatable.",
+        dest="rankers",
+        required=True,
+    ),
+    option("--pairs FILE", "Labeled pairs to measure with (test).", required=True),
+    _dev_pairs,
+    option("--baseline NAME,...", "Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured."),
+    options.GENERAL,
+    options.seed,
+    *options.common,
 )
-@options.option(
-    "--pairs", required=True, metavar="FILE", group="Input", help="Labeled pairs to measure with (test)."
-)
-@_dev_pairs
-@options.option(
-    "--baseline",
-    metavar="NAME,...",
-    group="Input",
-    help="Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured.",
-)
-@options.seed
-@options.common
 def evaluate(
     folder: str,
     as_json: bool,

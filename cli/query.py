@@ -10,6 +10,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.records import Query
@@ -21,54 +22,32 @@ if TYPE_CHECKING:
 
 @click.command("query", cls=options.Command)
 @click.argument("words", nargs=-1, required=True, metavar="TEXT")
-@options.option(
-    "--stack",
-    metavar="STACK",
-    group="Query",
-    help="Signals, weights or a stack file. Default: the active stack.",
+@declare(
+    "Query",
+    option("--stack STACK", "Signals, weights or a stack file. Default: the active stack."),
+    option("--category NAME...", "Category of the query. Repeatable. Default: inferred.", dest="categories"),
+    option("--lang TEXT", "Language of the query, for your own search. Default: unknown.", rare=True),
+    option("--lexical-text TEXT", "Text for the lexical signals. Default: TEXT.", rare=True),
+    option(
+        "--param NAME=VALUE...",
+        "Slot of your own search. Repeatable.",
+        dest="params",
+        callback=options.params,
+        rare=True,
+    ),
+    "Candidates",
+    option("--depth N", "Number of candidates to rerank. Default: of the stack."),
+    options.first_stage,
+    options.retrieve,
+    options.filters,
+    options.infer,
+    "Output",
+    option("-k N", "Number of documents to show.", dest="count", default=10),
+    option("--explain", "Show the score of each signal and the change of rank."),
+    option("--timings", "Show the time of each step."),
+    options.GENERAL,
+    *options.common,
 )
-@options.repeatable(
-    "--category",
-    "categories",
-    metavar="NAME",
-    group="Query",
-    help="Category of the query. Repeatable. Default: inferred from the first candidates.",
-)
-@options.option(
-    "--lang", group="Query", rare=True, help="Language of the query, for your own search. Default: unknown."
-)
-@options.option(
-    "--lexical-text",
-    metavar="TEXT",
-    group="Query",
-    rare=True,
-    help="Text for the lexical signals, for example a translation. Default: TEXT.",
-)
-@options.repeatable(
-    "--param",
-    "params",
-    callback=options.params,
-    metavar="NAME=VALUE",
-    group="Query",
-    rare=True,
-    help="Value of a slot of your own search, JSON or text. Repeatable.",
-)
-@options.option(
-    "--depth",
-    type=options.Number(1),
-    group="Candidates",
-    help="Number of candidates to rerank. Default: of the stack.",
-)
-@options.first_stage
-@options.retrieve
-@options.filters
-@options.infer
-@options.option(
-    "-k", "count", type=options.Number(1), default=10, group="Output", help="Number of documents to show."
-)
-@options.flag("--explain", group="Output", help="Show the score of each signal and the change of rank.")
-@options.flag("--timings", group="Output", help="Show the time of each step.")
-@options.common
 def command(
     words: tuple[str, ...],
     folder: str,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,83 +11,44 @@ import click
 from rerank.errors import NotInstalledError
 
 from . import options
+from .options import declare, option
 
 
-def _limit(
-    name: str, default: float, help: str, **more: Any
-) -> Callable[[options.Function], options.Function]:
-    """Declare a rare limit of requests."""
-    more.setdefault("type", options.Number(1))
-    return options.option(name, default=default, group="Limits", rare=True, help=help, **more)
+def _limit(spec: str, default: float, help: str, **about: Any) -> options.Add:
+    """Make a rare option for a limit."""
+    return option(spec, help, default=default, rare=True, **about)
 
 
-_SECONDS = {"type": options.Number(above=0, most=3600, kind=float), "metavar": "SECONDS"}
+_SECONDS = options.Number(above=0, most=3600, kind=float)
 
 
 @click.command("serve", cls=options.Command)
-@options.option("--host", default="127.0.0.1", group="Service", help="Address to listen on.")
-@options.option(
-    "--port", type=options.Number(0, 65535), default=8765, group="Service", help="Port; 0: any free port."
+@declare(
+    "Service",
+    option("--host TEXT", "Address to listen on.", default="127.0.0.1"),
+    option("--port N", "Port; 0: any free port.", type=options.Number(0, 65535), default=8765),
+    option("--workers N", "Number of processes.", default=1),
+    option("--threads N", "Requests that a process scores at the same time.", default=4),
+    option("--stack STACK", "Stack of requests that do not name a stack. Default: the active stack."),
+    option("--only NAME,...", "Endpoints: rerank, search, rerank_ids, hook. Default: all."),
+    "Candidates",
+    options.infer,
+    "Access",
+    option("--token-file FILE", "File with one bearer token per line. Default: RERANK_SERVICE_TOKEN."),
+    option("--allow-host NAME...", "Host name of a service without a token. Repeatable.", dest="hosts"),
+    option("--insecure", "Allow other machines to connect without a token."),
+    option("--log-queries", "Write the words of queries to the log."),
+    "Limits",
+    _limit("--max-body N", 16 * 2**20, "Largest body of a request, in bytes."),
+    _limit("--max-candidates N", 1000, "Most documents of a request.", type=options.Number(1, 100_000)),
+    _limit("--max-encoded N", 4, "Most documents to encode for a search.", type=options.Number(0)),
+    _limit("--max-requests N", 64, "Most requests that a process accepts at the same time."),
+    _limit("--max-connections N", 1024, "Most connections of a process."),
+    _limit("--deadline SECONDS", 10.0, "Time limit for an answer.", type=_SECONDS),
+    _limit("--request-timeout", 10.0, "Time limit for each transfer.", type=_SECONDS),
+    options.GENERAL,
+    *options.common,
 )
-@options.option("--workers", type=options.Number(1), default=1, group="Service", help="Number of processes.")
-@options.option(
-    "--threads",
-    type=options.Number(1),
-    default=4,
-    group="Service",
-    help="Requests that a process scores at the same time.",
-)
-@options.option(
-    "--stack",
-    metavar="STACK",
-    group="Service",
-    help="Stack of requests that do not name a stack. Default: the active stack.",
-)
-@options.option(
-    "--only",
-    metavar="NAME,...",
-    group="Service",
-    help="Endpoints: rerank, search, rerank_ids, hook. Default: all.",
-)
-@options.infer
-@options.option(
-    "--token-file",
-    metavar="FILE",
-    group="Access",
-    help="File with one bearer token per line; every request must send one. Default: RERANK_SERVICE_TOKEN.",
-)
-@options.repeatable(
-    "--allow-host",
-    "hosts",
-    metavar="NAME",
-    group="Access",
-    help="Host name of a service without a token. Repeatable. Default: localhost and addresses.",
-)
-@options.flag("--insecure", group="Access", help="Allow other machines to connect without a token.")
-@options.flag("--log-queries", group="Access", help="Write the words of queries to the log.")
-@_limit("--max-body", 16 * 2**20, "Largest body of a request, in bytes.")
-@_limit(
-    "--max-candidates",
-    1000,
-    "Most documents of a request, and the largest depth.",
-    type=options.Number(1, 100_000),
-)
-@_limit(
-    "--max-encoded",
-    4,
-    "Most documents without stored features that a search of the hook encodes.",
-    type=options.Number(0),
-)
-@_limit("--max-requests", 64, "Most requests that a process accepts at the same time.")
-@_limit("--max-connections", 1024, "Most connections of a process.")
-@_limit("--deadline", 10.0, "Time limit for an answer.", **_SECONDS)
-@_limit(
-    "--request-timeout",
-    10.0,
-    "Time limit for receiving the headers, receiving the body, and sending the answer.",
-    **_SECONDS,
-)
-@options.common
 def command(
     folder: str,
     as_json: bool,

@@ -11,6 +11,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import options, output
+from .options import declare, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def command() -> None:
 
 
 @command.command("list")
-@options.common
+@declare(*options.common)
 def list_stacks(folder: str, as_json: bool) -> None:
     """List the candidates and all versions, with their weights."""
     from rerank.workflows.status import stacks
@@ -42,7 +43,7 @@ def list_stacks(folder: str, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("stack", required=False)
-@options.common
+@declare(*options.common)
 def show_stack(stack: str | None, folder: str, as_json: bool) -> None:
     """Show the weights and candidates of STACK. Default: the active stack."""
     from rerank.workspace import Workspace
@@ -58,7 +59,7 @@ def _show_stack(stack: Any) -> None:
 
 @command.command("use")
 @click.argument("stack")
-@options.common
+@declare(*options.common)
 def use(stack: str, folder: str, as_json: bool) -> None:
     """Activate STACK for `query`, `serve` and the hook, without a comparison.
 
@@ -78,15 +79,18 @@ def use(stack: str, folder: str, as_json: bool) -> None:
 
 @command.command()
 @click.argument("stack", required=False)
-@options.judged
-@options.ignore_categories
-@options.infer
-@options.option(
-    "--measure", metavar="NAME", help="Measure that compares the stacks. Default: the measure of the tuning."
+@declare(
+    "Input",
+    *options.judged,
+    options.ignore_categories,
+    "Candidates",
+    options.infer,
+    options.GENERAL,
+    option("--measure NAME", "Measure that compares the stacks. Default: the measure of the tuning."),
+    options.seed,
+    options.dry_run,
+    *options.common,
 )
-@options.seed
-@options.dry_run
-@options.common
 def promote(
     stack: str | None, folder: str, as_json: bool, queries: str, qrels: str, conflicts: str, **settings: Any
 ) -> None:
@@ -137,8 +141,7 @@ def _show_promotion(report: Promotion) -> None:
 
 
 @command.command()
-@options.dry_run
-@options.common
+@declare(options.dry_run, *options.common)
 def rollback(folder: str, as_json: bool, dry_run: bool) -> None:
     """Activate the previous stack again.
 

@@ -10,6 +10,7 @@ import click
 from rerank.text import plural
 
 from . import options, output, stack
+from .options import declare, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ RELEASES = 4
 
 
 @click.command("status", cls=options.Command)
-@options.flag("--verify", help="Check all files for corruption. Exit code 1 if a file is corrupted.")
-@options.common
+@declare(
+    option("--verify", "Check all files for corruption. Exit code 1 if a file is corrupted."), *options.common
+)
 def command(folder: str, as_json: bool, verify: bool) -> None:
     """Show documents, rankers, stacks and interrupted work of a workspace."""
     from rerank.workflows.status import status

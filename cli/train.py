@@ -11,6 +11,7 @@ from rerank.rankers.registry import Source, families, families_of
 from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
+from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.workflows.train import FittedReport, TrainReport
@@ -32,68 +33,29 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
 
 @click.command("train", cls=_Train, families=_FAMILIES)
 @click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
-@options.option("--queries", metavar="FILE", group="Input", help="Queries, JSON lines.")
-@options.option("--qrels", metavar="FILE", group="Input", help="Judgments to train on, BEIR or TREC.")
-@options.option(
-    "--dev-qrels",
-    metavar="FILE",
-    group="Input",
-    help="Judgments for early stopping. Default: a tenth of the judged queries.",
+@declare(
+    "Input",
+    option("--queries FILE", "Queries, JSON lines."),
+    option("--qrels FILE", "Judgments to train on, BEIR or TREC."),
+    option("--dev-qrels FILE", "Judgments for early stopping. Default: a tenth of the judged queries."),
+    option("--text-pairs FILE", "Pairs of texts for projections, JSON lines."),
+    option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV."),
+    option("--dev-pairs FILE", "Labeled pairs for early stopping of concept."),
+    option("--query-text FILE", "Texts for word vectors of queries. Default: the queries.", rare=True),
+    option("--query-categories FILE", "Category graph. Default: of the documents.", rare=True),
+    options.first_stage_of_training,
+    options.ignore_categories,
+    options.conflicts,
+    "Candidates",
+    options.infer,
+    "Training",
+    option("--preset NAME", f"Settings to start from: {', '.join(_PRESETS)}. Default: default."),
+    option("--config FILE", "Settings in TOML.", dest="file"),
+    option("--as NAME", "Name of the trained ranker. Default: RANKER.", dest="as_name"),
+    option("--restart", "Discard an interrupted training."),
+    options.GENERAL,
+    *options.common,
 )
-@options.option(
-    "--text-pairs",
-    metavar="FILE",
-    group="Input",
-    help="Pairs of a query and a document for projections, JSON lines. Default: none.",
-)
-@options.option(
-    "--labeled-pairs",
-    metavar="FILE",
-    group="Input",
-    help="Pairs of documents with labels for concept, TSV. Default: none.",
-)
-@options.option(
-    "--dev-pairs",
-    metavar="FILE",
-    group="Input",
-    help="Labeled pairs for early stopping of concept. Default: none, the last step is kept.",
-)
-@options.option(
-    "--query-text",
-    metavar="FILE",
-    group="Input",
-    rare=True,
-    help="Texts in the language of the queries, for word vectors. Default: the train queries.",
-)
-@options.option(
-    "--query-categories",
-    metavar="FILE",
-    group="Input",
-    rare=True,
-    help="Category graph of the queries. Default: the graph of the documents.",
-)
-@options.first_stage_of_training
-@options.ignore_categories
-@options.infer
-@options.conflicts
-@options.option(
-    "--preset",
-    metavar="NAME",
-    group="Training",
-    help=f"Settings to start from: {', '.join(_PRESETS)}. Default: default.",
-)
-@options.option(
-    "--config",
-    "file",
-    metavar="FILE",
-    group="Training",
-    help="Settings in TOML, for all families or in a table for each. Default: none.",
-)
-@options.option(
-    "--as", "as_name", metavar="NAME", group="Training", help="Name of the trained ranker. Default: RANKER."
-)
-@options.flag("--restart", group="Training", help="Discard an interrupted training.")
-@options.common
 @click.pass_context
 def command(
     context: click.Context,

@@ -9,6 +9,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import options, output
+from .options import declare, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -17,55 +18,36 @@ if TYPE_CHECKING:
 
 
 @click.command("tune", cls=options.Command)
-@options.option(
-    "--stack", required=True, metavar="SIGNALS", group="Stack", help="Signals, for example tfidf,text,meta."
+@declare(
+    "Stack",
+    option("--stack SIGNALS", "Signals, for example tfidf,text,meta.", required=True),
+    option("--measure NAME", "Measure to maximize: nDCG, RR, AP or nDCG@10.", default="nDCG"),
+    option(
+        "--normalization NAME...",
+        "min-max, z-score, rank or none. Repeatable. Default: all that fit.",
+        dest="normalizations",
+        rare=True,
+    ),
+    option("--cv N", "Also cross-validate with N folds.", dest="folds", type=options.Number(2)),
+    "Input",
+    *options.judged,
+    options.ignore_categories,
+    "Candidates",
+    option("--depth N", "Number of candidates of each retriever.", default=1000),
+    option(
+        "--protocol KIND:N",
+        "retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
+        rare=True,
+    ),
+    options.first_stage_or_run,
+    options.retrieve,
+    options.filters,
+    options.infer,
+    options.GENERAL,
+    option("--out FILE", "File of the stack. Default: in the workspace."),
+    options.seed,
+    *options.common,
 )
-@options.option(
-    "--measure",
-    default="nDCG",
-    metavar="NAME",
-    group="Stack",
-    help="Measure to maximize: nDCG, RR or AP, or nDCG@10 for ten ranks.",
-)
-@options.repeatable(
-    "--normalization",
-    "normalizations",
-    metavar="NAME",
-    group="Stack",
-    rare=True,
-    help="Normalization to try: min-max, z-score, rank or none. Repeatable. Default: min-max, z-score, and"
-    " none (rank on OpenSearch).",
-)
-@options.option(
-    "--cv",
-    "folds",
-    type=options.Number(2),
-    group="Stack",
-    help="Also cross-validate in this number of folds. Default: no.",
-)
-@options.judged
-@options.ignore_categories
-@options.option(
-    "--depth",
-    type=options.Number(1),
-    default=1000,
-    group="Candidates",
-    help="Number of candidates of each retriever.",
-)
-@options.option(
-    "--protocol",
-    metavar="KIND:N",
-    group="Candidates",
-    rare=True,
-    help="Candidates: retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
-)
-@options.first_stage_or_run
-@options.retrieve
-@options.filters
-@options.infer
-@options.option("--out", metavar="FILE", help="File of the stack. Default: in the workspace.")
-@options.seed
-@options.common
 def command(
     folder: str, as_json: bool, stack: str, queries: str, qrels: str, conflicts: str, **settings: Any
 ) -> None:
