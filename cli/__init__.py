@@ -1,4 +1,4 @@
-"""The command ``rerank``: the start and the end of its process. The module ``program`` has the rest."""
+"""The command ``rerank``: the start and the end of its process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from contextlib import suppress
 
 INTERRUPTED = 130
-"""The exit code after ctrl-C."""
+"""Exit code after Ctrl-C."""
 
 
 def main() -> None:
-    """Run the command line as this process. Ctrl-C ends it with one line on stderr and exit code 130."""
+    """Run the command line as this process."""
     try:
         from .program import run
 
@@ -23,6 +23,6 @@ def main() -> None:
 
 
 def ignore_interrupts() -> None:
-    """Ignore ctrl-C from now on: the process is about to end."""
+    """Ignore Ctrl-C from now on."""
     with suppress(ValueError):  # only the main thread may do so
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -39,9 +39,8 @@ def command(
 ) -> None:
     """Make a workspace for an existing index, or connect a workspace to other nodes.
 
-    NAME is title, text, categories, links or lang. FIELD is the field of the index, or several with commas:
-    title=name text=body,summary. The index stays unchanged: the workspace stores the features. For an
-    existing workspace leave the fields out: --url or --profile replace the connection in rerank.toml.
+    NAME is title, text, categories, links or lang, and FIELD its field: title=name text=body,summary. The
+    index stays unchanged. For an existing workspace, leave the fields out.
     """
     from rerank.workflows.attach import attach
 

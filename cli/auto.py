@@ -41,8 +41,7 @@ def command(
     """Ingest, train, tune and evaluate the collection in FOLDER, with reasons for each choice.
 
     FOLDER contains corpus.jsonl (or articles in JATS), queries.jsonl, and qrels/train.tsv, dev.tsv and
-    test.tsv. Missing judgments are drawn from the existing files. Test queries are used only for the
-    evaluation. If interrupted, the same command continues.
+    test.tsv, or one file of judgments. If interrupted, the same command continues.
     """
     from rerank.workflows.auto import auto
     from rerank.workflows.evaluated import remember_files
@@ -56,7 +55,6 @@ def command(
 
 
 def _show(report: AutoReport, folder: str) -> None:
-    """Print the evaluation, the verdict and the next commands."""
     click.echo("\nTest queries; they were not used for training, choices or tuning.\n")
     evaluate.show(report.evaluated)
     for scoring in report.evaluated.scoring.values():

@@ -60,7 +60,6 @@ class SettingsCommand(Command):
         return Option([f"--{flag}", name], metavar=_values(one), multiple=one.many, **about)
 
     def _help(self, of: Mapping[str, Setting]) -> str:
-        """Return the meaning of a setting, its rankers, and its default for each family and preset."""
         one = next(iter(of.values()))
         defaults = {family: _defaults(each, self.families[family]) for family, each in of.items()}
         same = len(set(defaults.values())) == 1
@@ -68,17 +67,20 @@ class SettingsCommand(Command):
         only = f"{', '.join(one.only)}: " if one.only and len(of) == 1 else ""
         return f"{only}{one.help.rstrip('.')}. Default: {shown}."
 
-    def given(self, values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
-        """Collect the settings of a call: options override the file."""
-        names = click.get_current_context().meta[__name__]
-        found = {name: values[name] for name in self._settings(names) if values[name] not in (None, ())}
-        below = _read(file) if file else {}
-        known = [one for family in names for one in options_of(self.families[family])]
-        for name, table in below.items():
-            if isinstance(table, dict):
-                left = over(table, found, known)
-                below[name] = {name: value for name, value in left.items() if name not in found}
-        return over(below, found, known)
+
+def given(values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
+    """Collect the settings of the running command: options override the file."""
+    context = click.get_current_context()
+    assert isinstance(context.command, SettingsCommand)
+    families = {name: context.command.families[name] for name in context.meta[__name__]}
+    known = [one for config in families.values() for one in options_of(config)]
+    found = {one.name: values[one.name] for one in known if values[one.name] not in (None, ())}
+    below = _read(file) if file else {}
+    for name, table in below.items():
+        if isinstance(table, dict):
+            left = over(table, found, known)
+            below[name] = {name: value for name, value in left.items() if name not in found}
+    return over(below, found, known)
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Read 60s, 5m or 1h as seconds."""
     if value is None:
         return None
     match = re.fullmatch(r"([1-9]\d*)([smh]?)", value)
@@ -31,7 +30,6 @@ def _seconds(context: click.Context, option: click.Parameter, value: str | None)
 
 
 def _part(context: click.Context, option: click.Parameter, value: str) -> tuple[int, int]:
-    """Read I/N as the number of a slice, from 0, and the number of slices."""
     match = re.fullmatch(r"(\d{1,4})/(\d{1,4})", value)
     if match is None or not 1 <= int(match[1]) <= int(match[2]) <= 1024:
         raise click.BadParameter(f"must be I/N, for example 1/4, with N at most 1024, not {value!r}")
@@ -110,7 +108,7 @@ def _repeat(
 def compact(folder: str, as_json: bool) -> None:
     """Reclaim the disk space of deleted and replaced documents (local engine).
 
-    `rerank ingest` does this when more than half of the stored data is unused. Queries are not affected.
+    `rerank ingest` does this when more than half of the stored data is unused.
     """
     from rerank.workflows.compact import compact
     from rerank.workspace import Workspace

@@ -119,7 +119,6 @@ def _write(
     per_query: str | None,
     page: str | None,
 ) -> None:
-    """Write the files that the user asked for."""
     from pathlib import Path
 
     from rerank.files import write_text
@@ -178,7 +177,6 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
 
 
 def _show_candidates(report: EvaluationReport) -> None:
-    """Print the candidates of each stack if the stacks have different retrievers."""
     by: dict[tuple[str, ...], dict[str, None]] = {}
     for row in report.results:
         by.setdefault(row.retrieve, {})[row.stack] = None
@@ -188,7 +186,6 @@ def _show_candidates(report: EvaluationReport) -> None:
 
 
 def _show_cases(report: EvaluationReport) -> None:
-    """Print the means of each case of queries, and the weights of the stacks."""
     for protocol, case, queries in dict.fromkeys(
         (one.protocol, one.case, one.queries) for one in report.cases
     ):
@@ -202,7 +199,6 @@ def _show_cases(report: EvaluationReport) -> None:
 
 
 def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
-    """Return a table with the measures of each stack and its differences from the baseline."""
     comparisons = {(one.stack, one.measure): one for one in report.comparisons if one.protocol == protocol}
     body = []
     for row in report.results:
@@ -221,7 +217,6 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
 
 
 def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
-    """Return the number of queries without a value for each measure, with a text."""
     evaluation = next(iter(report.per_query.values()), None)
     values = next(iter(evaluation.values.values())) if evaluation is not None else {}
     text = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
@@ -229,7 +224,6 @@ def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
 
 
 def _show_overlap(report: EvaluationReport) -> None:
-    """Print the histogram of shared categories, by grade."""
     found = report.category_overlap
     click.echo("\nshare of the categories of a relevant document that its query has")
     body = [
@@ -245,7 +239,6 @@ def _show_overlap(report: EvaluationReport) -> None:
 
 
 def _show_new_documents(report: EvaluationReport) -> None:
-    """Print the tables without the relevant documents of training queries."""
     if not report.seen_pairs:
         return
     known = (

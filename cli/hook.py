@@ -172,7 +172,6 @@ def _report(
     name: str | None,
     as_json: bool,
 ) -> Report:
-    """Call the hook of a workspace and print the report."""
     from contextlib import closing
 
     from rerank.hook import hook as make
@@ -221,7 +220,6 @@ def _show_status(report: Status) -> None:
 
 
 def _shadow(shadow: dict[str, Any]) -> str:
-    """Describe the counters of shadow searches."""
     count = shadow["count"]
     first, last = (shadow[name][:16].replace("T", " ") for name in ("first", "last"))
     moved, took = shadow["moved"] / count, shadow["total_ms"] / count

@@ -50,10 +50,8 @@ def command(
 ) -> None:
     """Add or update the documents of CORPUS by their `_id`.
 
-    CORPUS is one or more files of JSON lines (plain or .gz; - is stdin) or of articles in JATS. All documents
-    are checked before the first change. In a folder, an error or an interruption changes nothing. In
-    OpenSearch, a new or replaced collection appears when it is complete; other documents change one by one.
-    Run an interrupted command again. `rerank encode` continues an interrupted encoding.
+    CORPUS is one or more files of JSON lines (- is stdin) or of articles in JATS. All documents are checked
+    before the first change. If interrupted, run the same command again.
     """
     from rerank.workflows.ingest import ingest
     from rerank.workspace import Workspace
@@ -86,7 +84,6 @@ def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
 
 
 def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
-    """Return the ids to delete, from the options and from a file."""
     from rerank.formats.lines import decode, read_lines
 
     ids = [id for group in delete for id in group.split(",") if id]
@@ -97,7 +94,6 @@ def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
 
 
 def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:
-    """Raise UsageError for options that do not fit together."""
     if not corpus and not ids and not settings["categories"]:
         raise click.UsageError("nothing to do: name a CORPUS, --delete, --delete-from or --categories")
     if settings["body"] and settings["format"] != "jats":
@@ -107,7 +103,6 @@ def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) ->
 
 
 def _remarks(report: IngestReport, format: str) -> Iterator[str]:
-    """Yield remarks on the documents."""
     shown = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
     yield from (f"skipped {line}" for line in shown)
     some = report.without_categories < report.added + report.updated
@@ -136,7 +131,6 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
 
 
 def _show_citations(report: IngestReport, format: str) -> None:
-    """Print the numbers of references and citations."""
     counts = report.citations
     if counts is None:
         return
@@ -154,7 +148,6 @@ def _show_citations(report: IngestReport, format: str) -> None:
 
 
 def _check_for_queries(corpus: tuple[str, ...], *, may_ask: bool) -> None:
-    """Warn about files that look like queries; on a terminal, ask whether they are the documents."""
     from rerank.formats.beir import looks_like_queries
 
     for source in filter(looks_like_queries, corpus):

@@ -16,6 +16,9 @@ from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.workflows.cocitation import CoCited, Neighborhood
+    from rerank.workflows.mine import Mined
+    from rerank.workflows.mine_pairs import MinedPairs
+    from rerank.workspace import Workspace
 
 SHOWN = 10
 """Number of neighbors of a level on a terminal."""
@@ -33,24 +36,21 @@ def command() -> None:
     option("--config FILE", "Settings in TOML.", dest="file"),
     *options.common,
 )
-@click.pass_context
+@options.reports(lambda report: _show_structure(report))
 def structure(
-    context: click.Context, /, folder: str, as_json: bool, sample: int, file: str | None, **values: Any
-) -> None:
+    workspace: Workspace, progress: output.Bar, sample: int, file: str | None, **values: Any
+) -> Mined:
     """Show quintuplets of the first epoch of `rerank train dense` with the same settings.
 
     If torch or the model is not installed, words replace the tokens of the model.
     """
     from rerank.workflows.mine import mine
-    from rerank.workspace import Workspace
 
-    assert isinstance(context.command, config_options.SettingsCommand)
-    workspace = Workspace.open(folder)
-    config = build(DenseConfig, context.command.given(values, file), values["preset"] or "default")
-    found = mine(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
-    if as_json:
-        output.print_json(found)
-        return
+    config = build(DenseConfig, config_options.given(values, file), values["preset"] or "default")
+    return mine(workspace, config, sample=sample, progress=progress)
+
+
+def _show_structure(found: Mined) -> None:
     click.echo(
         f"{plural(found.documents, 'document[|s]')}, {plural(found.train_links + found.held_out, 'pair[|s]')}"
         f" {RELATED[found.structure_from]} ({found.train_links:,} to learn from, {found.held_out:,} held"
@@ -74,7 +74,6 @@ def structure(
 
 
 def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple[float, ...] | None:
-    """Read the value of --split."""
     if text == "none":
         return None
     try:
@@ -112,15 +111,16 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
     options.seed,
     *options.common,
 )
+@options.reports(lambda report: _show_pairs(report))
 def pairs(
-    folder: str,
-    as_json: bool,
+    workspace: Workspace,
+    progress: output.Bar,
     source: Literal["qrels", "categories", "links", "titles"],
     qrels: str | None,
     out: str,
     split: tuple[float, ...] | None,
     **how: Any,
-) -> None:
+) -> MinedPairs:
     """Draw related and unrelated pairs of documents and write them to files.
 
     Use them to train or measure concept if you have no labeled pairs.
@@ -128,20 +128,12 @@ def pairs(
     from rerank.formats import read_qrels
     from rerank.rankers.concept.mining import PairMining
     from rerank.workflows.mine_pairs import mine_pairs
-    from rerank.workspace import Workspace
 
-    found = mine_pairs(
-        Workspace.open(folder),
-        source,
-        out=out,
-        qrels=read_qrels(qrels) if qrels else None,
-        split=split,
-        mining=build(PairMining, how),
-        progress=output.Bar(quiet=as_json),
-    )
-    if as_json:
-        output.print_json(found)
-        return
+    judged, mining = read_qrels(qrels) if qrels else None, build(PairMining, how)
+    return mine_pairs(workspace, source, out=out, qrels=judged, split=split, mining=mining, progress=progress)
+
+
+def _show_pairs(found: MinedPairs) -> None:
     header = ["file", "documents", "groups", "related", "unrelated", "of one topic"]
     rows = [
         [str(one.path), *map(str, (one.documents, one.groups, one.related, one.unrelated, one.hard))]
@@ -159,19 +151,15 @@ def pairs(
     option("--out FILE", "Write all pairs with their counts to this file, TSV."),
     *options.common,
 )
-def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
+@options.reports(lambda found: _show_neighbors(found.shown) if found.shown else _show_levels(found))
+def cocitation(workspace: Workspace, progress: output.Bar, show: str | None, out: str | None) -> CoCited:
     """Count references that are cited together in a sentence, a paragraph, a section or a document."""
     from rerank.workflows.cocitation import mine_cocitation
-    from rerank.workspace import Workspace
 
-    workspace = Workspace.open(folder)
-    found = mine_cocitation(workspace, show=show, out=out, progress=output.Bar(quiet=as_json))
-    shown = found.shown
-    output.result(found, as_json, _show_levels if shown is None else lambda _: _show_neighbors(shown))
+    return mine_cocitation(workspace, show=show, out=out, progress=progress)
 
 
 def _show_levels(found: CoCited) -> None:
-    """Print how much is cited together in a sentence, a paragraph, a section and a document."""
     click.echo(
         f"{plural(found.citing, 'document[ cites|s cite]')} {plural(found.references, 'reference[|s]')}"
         f" {plural(found.mentions, 'time[|s]')};"
@@ -192,7 +180,6 @@ def _count(value: int | None) -> str:
 
 
 def _show_neighbors(shown: Neighborhood) -> None:
-    """Print what one reference is cited together with, by level."""
     from rerank.rankers.graphs.cocitation import LEVELS
 
     click.echo(f"{shown.key} {shown.title}".rstrip())

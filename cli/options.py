@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -287,3 +288,22 @@ def params(context: click.Context, option: click.Parameter, texts: tuple[str, ..
         except ValueError:
             found[name] = value
     return found
+
+
+def reports(show: Callable[[Any], object]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Make a command of a function ``(workspace, progress, **values)`` that returns a report.
+
+    show: prints the report, unless --json is given.
+    """
+
+    def make(function: Callable[..., Any]) -> Callable[..., None]:
+        @wraps(function)
+        def run(folder: str, as_json: bool, **values: Any) -> None:
+            from rerank.workspace import Workspace
+
+            progress = output.Bar(quiet=as_json)
+            output.result(function(Workspace.open(folder), progress, **values), as_json, show)
+
+        return run
+
+    return make

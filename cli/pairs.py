@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,8 +47,8 @@ def predict(
     ranker: str,
     pairs: str,
     dev_pairs: str | None,
-    threshold: float | None,
     out: str | None,
+    **settings: Any,
 ) -> None:
     """Print the ids, label, score and prediction of each pair."""
     from rerank.files import check_output, write_text
@@ -63,9 +63,9 @@ def predict(
         workspace,
         ranker,
         read_unlabeled_pairs(pairs, workspace.engine.contains),
-        dev_pairs=_labeled(workspace, dev_pairs) if dev_pairs else (),
-        threshold=threshold,
+        dev_pairs=_labeled(workspace, dev_pairs),
         progress=output.Bar(quiet=as_json),
+        **settings,
     )
     if as_json:
         output.print_json(found)
@@ -103,36 +103,26 @@ def predict(
     options.seed,
     *options.common,
 )
+@options.reports(lambda report: _show(report))
 def evaluate(
-    folder: str,
-    as_json: bool,
+    workspace: Workspace,
+    progress: output.Bar,
     rankers: tuple[str, ...],
     pairs: str,
     dev_pairs: str | None,
-    baseline: str | None,
-    seed: int,
-) -> None:
+    **settings: Any,
+) -> PairsReport:
     """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
     from rerank.workflows.pairs import evaluate_pairs
-    from rerank.workspace import Workspace
 
-    workspace = Workspace.open(folder)
-    found = evaluate_pairs(
-        workspace,
-        rankers,
-        _labeled(workspace, pairs),
-        dev_pairs=_labeled(workspace, dev_pairs) if dev_pairs else (),
-        baseline=baseline,
-        seed=seed,
-        progress=output.Bar(quiet=as_json),
-    )
-    output.result(found, as_json, _show)
+    dev, labeled = _labeled(workspace, dev_pairs), _labeled(workspace, pairs)
+    return evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, progress=progress, **settings)
 
 
-def _labeled(workspace: Workspace, file: str) -> list[LabeledPair]:
+def _labeled(workspace: Workspace, file: str | None) -> list[LabeledPair]:
     from rerank.formats import read_labeled_pairs
 
-    return read_labeled_pairs(file, workspace.engine.contains, remark=output.note)
+    return read_labeled_pairs(file, workspace.engine.contains, remark=output.note) if file else []
 
 
 def _written(value: object) -> str:
@@ -140,7 +130,6 @@ def _written(value: object) -> str:
 
 
 def _show(found: PairsReport) -> None:
-    """Print the tables."""
     chosen = f", thresholds of {plural(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
     click.echo(f"{plural(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
     names = list(found.results[0].measures)
@@ -149,7 +138,8 @@ def _show(found: PairsReport) -> None:
     click.echo(output.table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows]))
     for one in found.results:
         if len(one.thresholds) > 1 and one.comparisons:
-            over = ", ".join(f"{of.measure} {_p_over_seeds(of.p_seeds)}" for of in one.comparisons)
+            p = [(of.measure, of.p_seeds) for of in one.comparisons]
+            over = ", ".join(f"{name} {'no test' if p is None else output.p_value(p)}" for name, p in p)
             click.echo(f"{one.ranker}: p over seeds, {over}")
     for one in found.results:
         if one.bins and one.comparisons:
@@ -162,7 +152,6 @@ def _show(found: PairsReport) -> None:
 
 
 def _cells(one: PairRow) -> list[str]:
-    """Lay out the measures of a ranker and its differences to the baseline."""
     several = len(one.thresholds) > 1
     cells = [one.ranker]
     for name, value in one.measures.items():
@@ -171,7 +160,3 @@ def _cells(one: PairRow) -> list[str]:
     for of in one.comparisons:
         cells += [f"{of.delta:+.4f}", output.p_value(of.p_holm)]
     return cells
-
-
-def _p_over_seeds(p: float | None) -> str:
-    return "no test possible" if p is None else output.p_value(p)

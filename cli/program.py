@@ -1,7 +1,4 @@
-"""The command ``rerank``: its subcommands, errors and exit codes.
-
-A subcommand is imported when it is called, so that ``rerank --help`` and ``rerank query`` start quickly.
-"""
+"""The command ``rerank``: its subcommands, which are imported when called, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -164,7 +161,6 @@ def run() -> None:
 
 
 def _usage_message(error: click.ClickException) -> str:
-    """Describe a usage error in one line, with the command that shows the help."""
     context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(". ")
     if isinstance(error, click.MissingParameter) and context is not None:
@@ -202,7 +198,6 @@ def _missing(context: click.Context) -> str:
 
 
 def _described(error: BaseException) -> tuple[str, int]:
-    """Return the message of an error and its exit code."""
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         ignore_interrupts()
         message = str(error) or str(error.__cause__ or "")  # click raises an Abort without a message
@@ -223,7 +218,6 @@ def _described(error: BaseException) -> tuple[str, int]:
 
 
 def _unexpected(error: BaseException) -> str:
-    """Describe an error of rerank itself, and name the file with its traceback."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     name = traceback.format_exception_only(type(error), error)[-1].strip()
     file = _save_traceback(error)

@@ -97,7 +97,6 @@ def command(
 
 
 def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **changes: Any) -> Stack:
-    """Return the named stack, or the active stack, with the changes of the other options."""
     from dataclasses import replace
 
     if stack is None:
@@ -113,7 +112,6 @@ def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **c
 def _remarks(
     workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: Answer, versions: dict[str, str]
 ) -> Iterator[str]:
-    """Yield remarks on outdated rankers and missing features."""
     from rerank.stack.parse import retriever_depths
 
     tune = f"`rerank tune --stack {','.join(stack.tuned_for)} --queries QUERIES --qrels QRELS`"
@@ -181,7 +179,6 @@ def show(
 
 
 def _show_stack(answer: Answer, stack: Stack) -> None:
-    """Print the weights, the number of candidates, and the categories of the query."""
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
     combiner = answer.stack.combiner
@@ -194,7 +191,6 @@ def _show_stack(answer: Answer, stack: Stack) -> None:
 
 
 def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
-    """Print the change of rank and the score of each signal. several: also the retrievers of the document."""
     moved = hit["first_stage_rank"] - hit["rank"]
     way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""

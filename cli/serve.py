@@ -15,7 +15,6 @@ from .options import declare, option
 
 
 def _limit(spec: str, default: float, help: str, **about: Any) -> options.Add:
-    """Make a rare option for a limit."""
     return option(spec, help, default=default, rare=True, **about)
 
 

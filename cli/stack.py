@@ -15,8 +15,10 @@ from .options import declare, option
 from .output import suggested
 
 if TYPE_CHECKING:
+    from rerank.stack.stack import Stack
     from rerank.workflows.promote import Promotion, Rollback
     from rerank.workflows.status import StackState
+    from rerank.workspace import Workspace
 
 
 @click.group("stack", cls=options.Group)
@@ -44,12 +46,10 @@ def list_stacks(folder: str, as_json: bool) -> None:
 @command.command("show")
 @click.argument("stack", required=False)
 @declare(*options.common)
-def show_stack(stack: str | None, folder: str, as_json: bool) -> None:
+@options.reports(lambda stack: _show_stack(stack))
+def show_stack(workspace: Workspace, progress: output.Bar, stack: str | None) -> Stack:
     """Show the weights and candidates of STACK. Default: the active stack."""
-    from rerank.workspace import Workspace
-
-    workspace = Workspace.open(folder)
-    output.result(workspace.stack(stack or workspace.default_stack), as_json, _show_stack)
+    return workspace.stack(stack or workspace.default_stack)
 
 
 def _show_stack(stack: Any) -> None:
@@ -63,8 +63,7 @@ def _show_stack(stack: Any) -> None:
 def use(stack: str, folder: str, as_json: bool) -> None:
     """Activate STACK for `query`, `serve` and the hook, without a comparison.
 
-    STACK is tuned signals, weights, a stack file, or a version of `rerank stack list`. Signals name the
-    stack that was last tuned for them.
+    STACK is tuned signals, weights, a stack file, or a version of `rerank stack list`.
     """
     from rerank.workspace import Workspace
 
@@ -97,8 +96,7 @@ def promote(
     """Activate STACK if it is not worse than the active stack.
 
     STACK is the candidate that was last tuned for its signals. Default: the signals of the active stack.
-    Use queries that neither stack was trained or tuned on. Exit code 1 if STACK is worse; the active stack
-    stays then. A running service loads the new stack within seconds.
+    Use queries that neither stack was trained or tuned on. Exit code 1 if STACK is worse.
     """
     from rerank.evaluation.leakage import format_leakage
     from rerank.workflows.promote import promote
@@ -142,17 +140,15 @@ def _show_promotion(report: Promotion) -> None:
 
 @command.command()
 @declare(options.dry_run, *options.common)
-def rollback(folder: str, as_json: bool, dry_run: bool) -> None:
+@options.reports(lambda report: _show_rollback(report))
+def rollback(workspace: Workspace, progress: output.Bar, dry_run: bool) -> Rollback:
     """Activate the previous stack again.
 
-    The version that was active is kept: `rerank stack use VERSION` activates it again. A running service
-    loads the stack within seconds.
+    The version that was active is kept.
     """
     from rerank.workflows.promote import rollback
-    from rerank.workspace import Workspace
 
-    report = rollback(Workspace.open(folder), dry_run=dry_run, progress=output.Bar(quiet=as_json))
-    output.result(report, as_json, _show_rollback)
+    return rollback(workspace, dry_run=dry_run, progress=progress)
 
 
 def _show_rollback(report: Rollback) -> None:

@@ -66,7 +66,6 @@ def _show(report: StatusReport, default: str) -> None:
 
 
 def _verify(workspace: Workspace, as_json: bool) -> None:
-    """Print the corrupted files of a workspace."""
     corrupted = workspace.verify()
     if as_json:
         output.print_json({"corrupted": corrupted})

@@ -56,32 +56,25 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     options.GENERAL,
     *options.common,
 )
-@click.pass_context
 def command(
-    context: click.Context,
-    /,
     rankers: tuple[str, ...],
     folder: str,
     as_json: bool,
     file: str | None,
     **values: Any,
 ) -> None:
-    """Train RANKER..., use them from now on, and compute the features of the documents.
+    """Train RANKER... and compute the features of the documents.
 
     RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense or
-    concept. `rerank train RANKER --help` also lists the settings of its family.
-
-    dense learns from links between documents, concept from labeled pairs, the others from judged queries.
-    Projections can also learn from text pairs. Ctrl-C ends the current training and keeps its best epoch.
-    The same command resumes an interrupted training of a CNN ranker, dense or concept.
+    concept. `rerank train RANKER --help` also lists its settings. dense learns from links, concept from
+    labeled pairs, the others from judged queries. Ctrl-C keeps the best epoch; the same command resumes.
     """
     from rerank.workflows.train import train
     from rerank.workspace import Workspace
 
-    assert isinstance(context.command, _Train)
     sources = {source for family in families_of(rankers).values() for source in family.learns_from}
     _check(values, sources)
-    config = context.command.given(values, file)
+    config = config_options.given(values, file)
     workspace = Workspace.open(folder)
     report = train(
         workspace,
@@ -115,7 +108,6 @@ _NEEDS: dict[str, Source] = {
 
 
 def _check(values: dict[str, Any], sources: set[Source]) -> None:
-    """Raise UsageError for inputs that no ranker reads, and for incomplete inputs."""
     for name, source in _NEEDS.items():
         if values[name] and source not in sources:
             option = f"--{name.replace('_', '-')}"
@@ -126,7 +118,6 @@ def _check(values: dict[str, Any], sources: set[Source]) -> None:
 
 
 def _judged(values: dict[str, Any]) -> dict[str, Any]:
-    """Read the judged queries, and the texts and categories of queries."""
     import dataclasses
 
     from rerank.formats import read_categories, read_corpus, read_qrels, read_queries
@@ -148,7 +139,6 @@ def _judged(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    """Read the pairs of texts and the labeled pairs."""
     from rerank.formats import read_labeled_pairs, read_pairs
 
     read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
@@ -159,7 +149,6 @@ def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
 
 
 def _show(report: TrainReport) -> None:
-    """Print the training data and the rankers."""
     if report.train_queries:
         held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
         train = plural(report.train_queries, "train quer[y|ies]")
@@ -184,7 +173,6 @@ def _show(report: TrainReport) -> None:
 
 
 def _described(fitted: FittedReport) -> str:
-    """Describe the kept state of a ranker, and its measure."""
     text = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
     if fitted.interrupted:
         text = f"interrupted, {text if fitted.epoch else 'the start is kept'}"
@@ -196,7 +184,6 @@ def _described(fitted: FittedReport) -> str:
 
 
 def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
-    """Return a table with one row for each measurement."""
     names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in ("step", "share")]
     cells = [
         [
@@ -210,7 +197,6 @@ def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
 
 
 def _state(step: int, share: float) -> str:
-    """Name the weights that were measured."""
     if not step:
         return "untrained"
     return f"{step}" if share == 1 else f"{share:.2f} of the way to {step}"

@@ -68,7 +68,6 @@ def _show(report: TuneReport, workspace: Workspace) -> None:
 
 
 def _show_weights(report: TuneReport) -> None:
-    """Print the weights and the measure of each case of queries, and the measure of the first stage."""
     from rerank.evaluation.leakage import format_leakage
 
     tuned = report.tuned
@@ -109,7 +108,6 @@ def _show_weights(report: TuneReport) -> None:
 
 
 def _show_signals(report: TuneReport) -> None:
-    """Print the best value of each normalization, the value of each signal, and the near-optimal settings."""
     tuned = report.tuned
     click.echo("\nbest of each normalization")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
@@ -130,7 +128,6 @@ _COLUMNS = ("single_signal", "ablation")
 
 
 def _show_place(workspace: Workspace, report: TuneReport) -> None:
-    """Print the file of the stack, and whether the stack is active."""
     click.echo(f"\nwritten to {report.path}")
     stack, active = report.stack, workspace.releases.active
     if active is not None and active.stack == stack:

@@ -92,7 +92,7 @@ def test_neighbors_are_those_of_the_network(cited, run):
 
 
 def test_a_terminal_gets_short_lines(cited, run, monkeypatch):
-    monkeypatch.setattr(output, "whole", lambda: False)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     lines = run("mine", "cocitation", "-w", cited, "--show", "b").out.splitlines()
     assert max(len(line) for line in lines if line.startswith(" ")) == 20
