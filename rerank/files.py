@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old file or the new one, never half of either."""
+"""Atomic writes, locks and checksums of files."""
 
 from __future__ import annotations
 
@@ -31,24 +31,23 @@ _MACHINE = {
 _BLOCK = 1 << 20  # bytes that are read at once
 
 LOCK = ".lock"
-"""Name of the file that is locked where a folder itself cannot be locked."""
+"""Name of the file that is locked if a folder cannot be locked."""
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
-"""Numbers of the errors that say that the disk is full, or broken."""
+"""Error numbers of a full or broken disk."""
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[BinaryIO]:
-    """Open a temporary file beside ``path`` for bytes, and rename it to ``path`` when the block ends well.
+    """Open a temporary file for bytes, and rename it to ``path`` if the block ends without an error.
 
-    The data are flushed to disk before the rename. When the block raises, the temporary file is removed
-    and ``path`` stays as it was.
+    The data are flushed to disk before the rename, so a crash leaves the old or the new file. If the block
+    raises, ``path`` is unchanged.
 
-    follow: ``path`` is the user's word: a symbolic link is followed, so the file it points at is replaced,
-        and a pipe or a device is written to. Else a link is itself replaced: who left it there does not
-        choose what is written.
+    follow: write through a symbolic link, and to a pipe or a device, because the user named ``path``.
+        Otherwise a link is replaced.
 
-    Raises RerankError when the folder is missing or not writable, or the disk is full.
+    Raises RerankError if the folder is missing or not writable, or the disk is full.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +88,7 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
 
 
 def _no_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is something that bytes go through: a pipe, a terminal, another device."""
+    """Whether the path is a pipe, a terminal or another device."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -104,14 +103,14 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = Fal
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False) -> None:
-    """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are written as they are."""
+    """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are not translated."""
     write_bytes(path, text.encode("utf-8"), follow=follow)
 
 
 def check_output(path: str | os.PathLike[str], mark: str) -> None:
-    """Raise UsageError if a file that is to be written exists and has another content than such files have.
+    """Raise UsageError if an output file exists and does not have ``mark`` near its start.
 
-    mark: a text at the start of every such file. Empty files, pipes and devices can be written to.
+    Empty files, pipes and devices are accepted.
     """
     if not os.path.isfile(path):
         return
@@ -129,19 +128,19 @@ _START = 1000
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for the name of a file in a folder that leads out of the folder.
+    """Raise ValueError for a name of a file that leads out of its folder.
 
     >>> check_name("model/config.json")
     >>> check_name("../other")
     Traceback (most recent call last):
-    ValueError: '../other' is no file in there
+    ValueError: '../other' is outside the folder
     """
     if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"{name!r} is no file in there")
+        raise ValueError(f"{name!r} is outside the folder")
 
 
 def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
-    """Return the CRC-32 of the bytes from ``start`` to ``end``, continued from the CRC of those before.
+    """Return the CRC-32 of the bytes from ``start`` to ``end``, continued from the CRC ``before``.
 
     Raises OSError, and ValueError for a shorter file.
 
@@ -166,7 +165,7 @@ def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Read JSON; ValueError for what is none, and for what is nested deeper than Python reads.
+    """Parse JSON. Raises ValueError for invalid JSON and for too deep nesting.
 
     >>> parse_json('{"id": "a"}')
     {'id': 'a'}
@@ -203,7 +202,7 @@ def _user() -> str:
 def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
     """Lock an open file for this process only; False when another process holds the lock.
 
-    Raises WorkspaceError on a file system without locks: two writers would destroy each other's work.
+    Raises WorkspaceError on a file system without locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -219,9 +218,9 @@ def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock of an existing folder; the kernel frees it when the process ends, however it ends.
+    """Hold the lock of an existing folder; the kernel releases it when the process ends.
 
-    NFS cannot lock folders: there, the file ``.lock`` in the folder is locked instead.
+    NFS cannot lock folders, so the file ``.lock`` in the folder is locked there.
 
     Raises BusyError (``another process is`` + ``doing``) when another process holds it for longer than
     ``patience`` seconds, and WorkspaceError on a file system without locks.
@@ -251,7 +250,7 @@ def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be opened."""
+    """Flush a folder or a file to the disk, if it can be opened."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,8 +1,7 @@
-"""Filters: which documents a search may find, by their fields.
+"""Filters: conditions on the fields of documents.
 
-Every engine keeps a document's fields as *terms*, texts that are looked up as they are: the field, what kind
-of value it is, and the value, numbers and dates so that their texts have the numbers' order. So one list of
-terms holds all fields, whatever their names, and a filter is a term, or a span of them.
+Engines index the fields as *terms*: field, kind of value and value in one text. The texts of numbers
+and dates sort like the numbers. So one index field serves all fields. A filter is a term or a range.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from rerank.errors import UsageError
 from rerank.records import Document
 
 FIELD = "filters"
-"""The field of an index that holds the terms."""
+"""The index field with the terms."""
 
 LONGEST = 256
-"""Characters of a word that can be filtered by, and of a field's name; longer ones are texts."""
+"""Maximum characters of a value and of a field name; longer values cannot be filtered by."""
 
-WORD, NUMBER, TIME, TRUTH = "k", "n", "t", "y"  # no digits of the names before them
+WORD, NUMBER, TIME, TRUTH = "k", "n", "t", "y"  # not hexadecimal digits, which the names have
 KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", TRUTH: "true or false"}
 
 _FILTER = re.compile(r"([^<>=]*)(>=|<=|=|>|<)(.*)", re.DOTALL)
@@ -33,12 +32,12 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _TIME = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
 )
-_AFTER = "!"  # behind a number's term, and before that of a longer one that begins with it
+_AFTER = "!"  # sorts after a number, and before a longer number with the same start
 _HOW = "write it as year>=2020, tags=a or published<2024-06"
 
 
 class Span(NamedTuple):
-    """Terms from ``low`` up to, but not with, ``high``."""
+    """Terms from ``low`` to ``high``, without ``high``."""
 
     low: str
     high: str
@@ -48,7 +47,7 @@ class Span(NamedTuple):
 class Filter:
     """A condition on a field of the documents.
 
-    op: one of = < <= > >=. value: as it was written.
+    op: one of = < <= > >=. value: text.
 
     >>> Filter.parse("year >= 2020")
     Filter(field='year', op='>=', value='2020')
@@ -60,7 +59,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Read ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError for what is none."""
+        """Parse ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError for another text."""
         found = _FILTER.fullmatch(text)
         parts = [part.strip() for part in found.groups()] if found else [""]
         if not all(parts):
@@ -76,7 +75,7 @@ class Filter:
         return f"{self.field}{self.op}{self.value}"
 
     def kinds(self) -> str:
-        """The kinds of values that the filter can be about."""
+        """The kinds of values that the filter can compare."""
         fits = {
             WORD: self.op == "=",
             NUMBER: number(self.value) is not None,
@@ -86,7 +85,7 @@ class Filter:
         return "".join(kind for kind, can in fits.items() if can)
 
     def terms(self) -> list[str | Span]:
-        """The terms, and spans of them, one of which a document must have."""
+        """Terms and ranges of terms; a document must have one of them."""
         found: list[str | Span] = []
         for kind in self.kinds():
             begin = _begin(self.field, kind)
@@ -111,20 +110,20 @@ class Filter:
         return found
 
     def check(self, kinds: str) -> None:
-        """Raise UsageError where the field's values are of other ``kinds`` than the filter is about."""
+        """Raise UsageError if the filter cannot compare the ``kinds`` of values of the field."""
         if not kinds:
             raise UsageError(
-                f"filter {self}: no document has a field {self.field!r} to filter by (fields with words,"
-                " numbers, dates or truth values can be filtered by, categories and lang, too)"
+                f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
+                " a field with words, numbers, dates or truth values"
             )
         if not set(kinds) & set(self.kinds()):
-            there = " and ".join(KINDS[kind] for kind in kinds)
+            values = " and ".join(KINDS[kind] for kind in kinds)
             wrong = f"{self.value!r} is none of them" if self.op == "=" else f"{self.op} compares others"
-            raise UsageError(f"filter {self}: field {self.field!r} holds {there}, and {wrong}")
+            raise UsageError(f"filter {self}: field {self.field!r} holds {values}, and {wrong}; correct it")
 
 
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
-    """Read filters, all of which must hold; each once. Raises UsageError for what is none.
+    """Parse filters, without duplicates. Raises UsageError for an invalid one.
 
     >>> [str(one) for one in filters_of(["year>=2020", "tags = a", "tags=a"])]
     ['year>=2020', 'tags=a']
@@ -134,13 +133,13 @@ def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
 
 
 def every(field: str, kind: str) -> Span:
-    """The span of all terms of a field's values of one kind."""
+    """The range of all terms of a field with one kind of value."""
     begin = _begin(field, kind)
     return Span(begin, begin[:-1] + chr(ord(kind) + 1))
 
 
 def terms_of(document: Document) -> list[str]:
-    """The terms of a document: its categories and language, and each further field's value, or list of them.
+    """The terms of a document: of its categories, its language and its other fields.
 
     >>> terms_of(Document("1", categories=("a b",), extra={"new": True, "nested": {"not": "kept"}}))
     ['63617465676f72696573ka b', '6e6577ytrue']
@@ -169,10 +168,10 @@ def _begin(field: str, kind: str) -> str:
 
 
 def _ordered(value: float) -> str:
-    """16 digits that are in the order of the numbers: IEEE 754's bits, of negative ones turned round.
+    """16 digits that sort like the numbers: the bits of IEEE 754, inverted for negative numbers.
 
-    An integer that no double is has those of the next double below, and how far it is from there, behind the
-    number of its digits.
+    For an integer that is not a double: the digits of the next smaller double, and the distance with its
+    number of digits.
 
     >>> _ordered(2**53), _ordered(2**53 + 1), _ordered(2**53 + 2)
     ('c340000000000000', 'c340000000000000+0011', 'c340000000000001')
@@ -189,13 +188,13 @@ def _ordered(value: float) -> str:
 
 
 def exact(text: str) -> float | None:
-    """The number that a text is, an integer to the last digit; or None."""
+    """The number in a text, exact for integers; None for another text."""
     value = number(text)
     return int(text) if value is not None and math.isfinite(value) and _INTEGER.fullmatch(text) else value
 
 
 def number(text: str) -> float | None:
-    """The number that a text is, or None."""
+    """The number in a text, or None."""
     return _float(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -207,8 +206,7 @@ def _float(value: str | float) -> float:
 
 
 def period(text: str) -> tuple[float, float] | None:
-    """Begin and end of a year, month, day, minute, second or moment, in seconds since 1970; None for another
-    text. Without a zone it is UTC.
+    """Begin and end of a date or time, in seconds since 1970; None for another text. Default zone: UTC.
 
     >>> period("1970-01-02"), period("1970-01-01T01:00:00+01:00")
     ((86400.0, 172800.0), (0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Progress in a notebook: the one module of the library that shows something, when it is asked to."""
+"""Progress bars for notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rerank.text import duration
 
 
 class NotebookProgress(Progress):
-    """Bars of tqdm: in a notebook its widgets, at a prompt a line.
+    """Progress bars of tqdm.
 
     >>> list(NotebookProgress().over("ab", "letters", 2, "letter"))
     ['a', 'b']
@@ -29,17 +29,17 @@ class NotebookProgress(Progress):
             self._bar.update(count)
 
     def show(self, **values: str) -> None:
-        """Show figures behind the bar."""
+        """Show values after the bar."""
         if self._bar is not None:
             self._bar.set_postfix(values, refresh=False)
 
     def expect(self, seconds: float) -> None:
-        """Show beside the bar how long the step will take."""
+        """Show the expected time next to the bar."""
         if self._bar is not None:
             self._bar.set_postfix_str(f"about {duration(seconds)}")
 
     def finish(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

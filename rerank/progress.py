@@ -1,4 +1,4 @@
-"""Progress of long work, reported to whoever asked for it; the library itself shows nothing."""
+"""Progress of long work. The library itself shows nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Receives progress; this one ignores it. The command line has one that draws a bar.
-
-    One step runs at a time: ``start`` opens it, ``advance`` and ``show`` update it, ``finish`` closes it.
-    """
+    """Receives progress, and ignores it; subclasses show it. One step is open at a time."""
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step of ``total`` units (None: unknown)."""
@@ -22,7 +19,7 @@ class Progress:
         """Count ``count`` more units as done."""
 
     def show(self, **values: str) -> None:
-        """Show the latest figures beside the bar."""
+        """Show the latest values."""
 
     def finish(self) -> None:
         """Close the step."""
@@ -32,7 +29,7 @@ class Progress:
 
     @contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:
-        """Open a step, give what counts its units, and close it."""
+        """Open a step, yield the function that counts its units, and close it."""
         self.start(title, total, unit)
         try:
             yield self.advance
@@ -42,7 +39,7 @@ class Progress:
     def over(
         self, items: Iterable[Item], title: str, total: int | None = None, unit: str = ""
     ) -> Iterator[Item]:
-        """Pass ``items`` on and advance by one for each."""
+        """Yield the items, and advance by one for each."""
         self.start(title, total, unit)
         try:
             for item in items:

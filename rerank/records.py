@@ -1,6 +1,6 @@
-"""The records that everything else passes around: Document, Query, SearchTemplate, Qrels, and so on.
+"""The records of all modules: Document, Query, SearchTemplate, Qrels, Candidates.
 
-Records are frozen; arrays inside them are read, never written.
+Records are frozen; do not write to their arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Document:
     """One document of the collection.
 
-    ``extra`` holds the fields of the input that rerank does not know; they are kept and given back.
+    ``extra`` has the other fields of the input; they are stored and returned.
 
     >>> Document("1", title="Sorting", text="A faster quicksort").content
     'Sorting\\nA faster quicksort'
@@ -39,17 +39,17 @@ class Document:
 
     @property
     def content(self) -> str:
-        """What is indexed, counted and embedded: the title, then the text."""
+        """Title and text, as they are indexed, counted and embedded."""
         return f"{self.title}\n{self.text}" if self.title and self.text else self.title or self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query. ``categories`` may be empty: they are then inferred from the first stage's candidates.
+    """One query. Empty ``categories`` are inferred from the candidates of the first stage.
 
-    ``lexical_text`` is what the first stage and other lexical signals look for instead of ``text``: a
-    translation into the documents' language, where rankers read the original (Kuwa et al. 2020, section 5.3).
-    ``params`` holds the fields of the input that rerank does not know: a search of your own reads them.
+    ``lexical_text`` replaces ``text`` in the first stage and in lexical signals: a translation into the
+    language of the documents; rankers read the original (Kuwa et al. 2020, section 5.3).
+    ``params`` has the other fields of the input; search templates read them.
 
     >>> Query("q1", "grey wolf", categories=("Carnivora",)).lexical
     'grey wolf'
@@ -66,21 +66,21 @@ class Query:
 
     @property
     def lexical(self) -> str:
-        """What lexical signals look for."""
+        """The text of lexical signals."""
         return self.text if self.lexical_text is None else self.lexical_text
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTemplate:
-    """A search of your own that finds and scores the candidates.
+    """A custom search that finds and scores the candidates.
 
-    kind:        ``template``: the body of a ``_search``; ``stored``: a search template that a cluster
-                 keeps; ``run``: what a search has found, from a TREC run.
-    name:        the file, or the stored template's id.
-    source:      the template's text; of a stored one, as it was when the cluster was asked.
-    pipeline:    search pipeline of the search, where its body names none. index: what it was written for.
-    fingerprint: hash of what it asks for; another one gives other scores.
-    hits:        of a run: query id -> (document id, score) pairs, best first.
+    kind:        ``template``: the body of a ``_search``; ``stored``: a search template stored in the cluster;
+                 ``run``: hits of a TREC run.
+    name:        the file, or the id of the stored template.
+    source:      the text of the template; for a stored one, as last read from the cluster.
+    pipeline:    search pipeline, if the body names none. index: the index it was written for.
+    fingerprint: hash of the search; scores of different fingerprints differ.
+    hits:        for a run: query id -> (document id, score) pairs, best first.
 
     >>> str(SearchTemplate("template", "shop.json"))
     'template:shop.json'
@@ -135,12 +135,12 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return f"Qrels({plural(len(self), 'quer[y|ies]')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
-        """Documents of grade 1 and up, with their grades; empty for an unjudged query."""
+        """Documents with a grade above 0, and their grades; empty for an unjudged query."""
         return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
 
 
 class LabeledPair(NamedTuple):
-    """Two documents, by their ids, and whether they are related; which of them comes first says nothing.
+    """Two documents, by their ids, and whether they are related. Their order has no meaning.
 
     >>> LabeledPair("b", "a", True).key
     ('a', 'b')
@@ -152,23 +152,22 @@ class LabeledPair(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The two ids, ascending: the same for a pair and its reverse."""
+        """The two ids, ascending."""
         return (self.a, self.b) if self.a <= self.b else (self.b, self.a)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the retrievers found for one query: n documents, those with the best first-stage scores first.
+    """The n documents that the retrievers found for one query, best first-stage score first.
 
     ids:      n document ids, ordered by score descending, then id ascending.
-    scores:   (n,) float64, the first stage's scores; 0 for a document that shares no term with the query.
-    rows:     (n,) int64, the engine's own handles of the documents (meaningless outside it).
-    features: ranker name -> (n, width) array, the stored document sides that were asked for.
-    missing:  ranker name -> (n,) bool, True where no feature of the asked version is stored.
-    found:    retriever -> (n,) bool, True where it found the document; empty where only the first stage
-              was asked.
-    signals:  further scores that came with the documents: name -> (n,) float64.
-    took:     seconds that a distant engine says it has needed; the rest of the wait is transfer.
+    scores:   (n,) float64, scores of the first stage; 0 for a document that shares no term with the query.
+    rows:     (n,) int64, handles of the documents; only the engine can use them.
+    features: ranker -> (n, width) array, the requested features.
+    missing:  ranker -> (n,) bool, True if no feature of the requested version is stored.
+    found:    retriever -> (n,) bool, True if it found the document; empty without retrievers.
+    signals:  name -> (n,) float64, other scores that came with the documents.
+    took:     seconds that a remote engine needed, without the transfer.
 
     >>> import numpy as np
     >>> found = Candidates(["d2", "d1"], np.array([3.5, 1.0]), np.array([1, 0]))

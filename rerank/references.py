@@ -1,4 +1,4 @@
-"""How a cited text is named, so that all who cite it name the same one, and what a reading counts."""
+"""Keys of cited texts, and counts of citations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _PMID = re.compile(
 
 @dataclass
 class CitationCounts:
-    """What a reading of articles, or of documents with citations, met.
+    """Counts of articles, references and citations that were read.
 
-    articles, skipped: those that were read, and files or lines that were left out as unreadable.
-    without_body, without_references: articles that lack the one or the other.
-    references: entries of reference lists. with_doi: of these. without_key: that have no DOI, no PMID and no
-        title; duplicates: that have another entry's key.
-    mentions: citations in the texts. unresolved: that name no entry of the list, or one without a key.
+    skipped: unreadable files or lines. without_body, without_references: articles without one of them.
+    references: entries of reference lists. with_doi: entries with a DOI. without_key: entries without DOI,
+        PMID and title. duplicates: entries with the key of another entry.
+    mentions: citations in the texts. unresolved: citations without an entry that has a key.
     """
 
     articles: int = 0
@@ -42,7 +41,7 @@ class CitationCounts:
 
 
 def find_doi(text: str | None) -> str:
-    """Find the DOI in a text: in lower case and without a resolver before it; nothing where there is none.
+    """Return the DOI in a text, in lower case and without the resolver; empty if there is none.
 
     >>> find_doi("https://doi.org/10.7554/eLife.00003")
     '10.7554/elife.00003'
@@ -52,7 +51,7 @@ def find_doi(text: str | None) -> str:
 
 
 def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str = "") -> str:
-    """Name a reference by its DOI, else its PMID, else its title's words and its year; nothing without any.
+    """Return the key of a reference: its DOI, else its PMID, else title and year; empty without all three.
 
     >>> reference_key(doi="https://doi.org/10.1000/ABC", pmid="77")
     '10.1000/abc'
@@ -68,7 +67,7 @@ def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str =
 
 
 def named_key(name: str) -> str:
-    """Give the key that a name stands for: a DOI or a PMID, however it is written; any other name is one.
+    """Return the key for a name: a DOI or a PMID in any notation; another name is unchanged.
 
     >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "b17")]
     ['10.1000/abc', 'pmid:77', 'b17']

@@ -1,8 +1,4 @@
-"""What an action returns: a report, which is a dataclass, a JSON object and, where it is a table, rows.
-
-Actions (``ingest``, ``attach``, ``encode``, ``train``, ``tune``, ``evaluate``) are of one shape: a workspace,
-what to act on, everything else by keyword, and a report back.
-"""
+"""Reports: the results of actions such as ``ingest``, ``train`` and ``evaluate``, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -16,15 +12,14 @@ from typing import Any
 from rerank.errors import NotInstalledError
 
 MOST_ROWS = 50
-"""Rows of a table that are shown."""
+"""Rows that a table shows at most."""
 
 
 @dataclass
 class Report:
-    """Base of what actions return. Its JSON, which has the fields of its ``repr``, is what ``--json`` prints.
+    """Base of the results of actions. ``--json`` prints its fields.
 
-    A report that is a table has ``rows()``: dictionaries of equal keys. It shows itself as that table, in a
-    notebook as HTML.
+    A table has ``rows()``: dictionaries with equal keys. In a notebook it is shown as HTML.
 
     >>> @dataclass
     ... class Counted(Report):
@@ -42,7 +37,7 @@ class Report:
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if "__repr__" not in vars(cls):  # or the dataclass would bring one that shows all it holds
+        if "__repr__" not in vars(cls):  # the dataclass would add one with all values
             cls.__repr__ = Report.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
@@ -60,7 +55,7 @@ class Report:
         return html_table(rows) if rows else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the table that the report is; nothing where it is none."""
+        """Return the rows of the table; empty if the report is not a table."""
         return []
 
     def to_frame(self) -> Any:
@@ -74,14 +69,14 @@ class Report:
         return pandas.DataFrame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report in JSON's values: every field under its name."""
+        """Return the fields as JSON values."""
         return _fields(self)
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = frozenset({0})
 ) -> str:
-    """Lay out columns as text: those of the places ``left`` to the left, the others to the right."""
+    """Return a table as text; the columns ``left`` are left-aligned, the others right-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
     for row in [header, *rows]:
@@ -91,7 +86,7 @@ def table(
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lay out rows of equal keys as HTML, as a notebook shows them.
+    """Return rows with equal keys as an HTML table.
 
     >>> html_table([{"word": "<fox>", "letters": 3}])
     '<table><tr><th>word</th><th>letters</th></tr><tr><td>&lt;fox&gt;</td><td>3</td></tr></table>'
@@ -105,14 +100,14 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it."""
+    """A value in a table."""
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def brief(value: Any) -> str:
-    """A value in one short text: of what holds many, how many."""
+    """A value as a short text; for a large collection, its size."""
     if isinstance(value, (Mapping, list, tuple)) and len(value) > 8:
         return f"<{len(value)}>"
     text = repr(value)
@@ -120,7 +115,7 @@ def brief(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in JSON's: of an object what its ``to_json`` says, a dataclass's fields, a path's text.
+    """Return a value as JSON: the result of ``to_json``, the fields of a dataclass, the text of a path.
 
     >>> plain({"sizes": (1, 2)})
     {'sizes': [1, 2]}

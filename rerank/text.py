@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tantivy import TextAnalyzer
 
 ANALYZER_VERSION = 1
-"""Raised whenever the same text may give other terms; an index written with another one is not opened."""
+"""Changes if the same text can give other terms; an index of another version is not opened."""
 
 STEMMERS = {
     "ar": "Arabic",
@@ -45,10 +45,10 @@ STEMMERS = {
 """Two-letter language code -> the Snowball stemmer for it."""
 
 LONGEST_TERM = 64
-"""Longer tokens (in UTF-8 bytes) are not indexed: they are encoded data, not words."""
+"""Longer tokens (in UTF-8 bytes) are encoded data, not words, and are not indexed."""
 
 _MARKED = frozenset({"ar", "ta"})
-"""Languages whose words contain combining marks, at which the fast tokenizer would break them."""
+"""Languages with combining marks in words; the fast tokenizer would split there."""
 
 _CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
 _TOKEN = rf"[{_CJK}]|[\w--[_{_CJK}]]+"
@@ -58,7 +58,7 @@ _TOKEN = rf"[{_CJK}]|[\w--[_{_CJK}]]+"
 def language(code: str | None) -> str | None:
     """Return the primary language of ``code`` in lower case (``en-GB`` -> ``en``); None stays None.
 
-    Raises UsageError for something that is not a language code.
+    Raises UsageError for another text.
     """
     if code is None:
         return None
@@ -69,7 +69,7 @@ def language(code: str | None) -> str | None:
 
 
 def language_or_none(code: str | None) -> str | None:
-    """Like :func:`language`, but None for something that is not a language code.
+    """Like :func:`language`, but None for another text.
 
     >>> language_or_none("en-GB"), language_or_none("English")
     ('en', None)
@@ -104,8 +104,7 @@ def analyzer(lang: str | None) -> TextAnalyzer:
 class Terms:
     """Turns texts into index terms, in any number of threads.
 
-    An analyzer is held till its list of terms is made. The garbage collector may run in between, and another
-    thread meanwhile, whose call would fail; so every thread has an analyzer of its own.
+    An analyzer cannot be called while another thread uses it, so each thread has its own.
 
     >>> Terms("en")("Sorting, faster!")
     ['sort', 'faster']
@@ -123,7 +122,7 @@ class Terms:
             own = self._own.analyzer = analyzer(self._lang)
         try:
             return own.analyze(normalize(text))
-        except UnicodeEncodeError:  # a lone surrogate, which only a query can hold
+        except UnicodeEncodeError:  # a lone surrogate, which only a query can have
             return own.analyze(normalize(text.encode(errors="replace").decode()))
 
 
@@ -155,8 +154,8 @@ _WORD = re.compile(f"[{_CJK_RANGES}]|(?:(?![{_CJK_RANGES}])[^\\W_]|[{_MARK_RANGE
 def words(text: str) -> list[str]:
     """Split ``text`` into lower-case words for word vectors: no punctuation, no stemming.
 
-    Letters, digits and combining marks of any script make words; every Chinese or Japanese character
-    (ideograph, kana) is a word of its own, because those scripts put no spaces between words.
+    Words have letters, digits and combining marks of any script. Each Chinese or Japanese character
+    (ideograph, kana) is a word, because these scripts have no spaces.
 
     >>> words("L'été, 2 TCP/IP-based 東京")
     ['l', 'été', '2', 'tcp', 'ip', 'based', '東', '京']

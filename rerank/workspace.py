@@ -1,13 +1,6 @@
-"""A workspace: the folder that holds one collection's index, its fitted rankers, stacks and runs.
+"""A workspace: the folder with the index, the rankers and the stacks of one collection.
 
-rerank.toml         format, engine, language, where the cluster is; may be edited by hand
-engine/             the local engine's documents, index and features; features of an attached index
-categories.tsv      the category graph, if one was given
-rankers/NAME.json   which version of a ranker is the newest; NAME-VERSION/ holds it
-stacks/*.json       stacks as they were tuned last
-releases/N.json     version N of a stack that is or was in use, with the versions of its rankers
-releases.json       which version is in use since when, and those before it
-cache/              scores the tuner has computed; may be deleted
+docs/reference/formats.md describes its files.
 """
 
 from __future__ import annotations
@@ -47,7 +40,7 @@ from rerank.records import Query, SearchTemplate
 from rerank.search.pipeline import Found, Pipeline
 from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import retriever_depths
-from rerank.stack.releases import KEPT, Releases, called
+from rerank.stack.releases import KEPT, Releases, called, tuned_versions
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack
 from rerank.text import language
@@ -60,7 +53,7 @@ _ELSEWHERE = "choose another folder with -w"
 
 
 class Workspace:
-    """One collection and what was learned from it. Open with :meth:`open` or :meth:`create`.
+    """One collection with its rankers and stacks. Open it with :meth:`open`, or :meth:`create` it.
 
     >>> import tempfile
     >>> from rerank import Document
@@ -85,7 +78,7 @@ class Workspace:
 
     @staticmethod
     def exists(folder: str | os.PathLike[str]) -> bool:
-        """Whether there is a workspace in the folder."""
+        """Whether the folder is a workspace."""
         return (Path(folder) / "rerank.toml").exists()
 
     @classmethod
@@ -98,46 +91,33 @@ class Workspace:
         settings: Mapping[str, Any] | None = None,
         attach: bool = False,
     ) -> Workspace:
-        """Make a workspace for documents in ``lang`` (None: unknown or mixed).
+        """Create a workspace for documents in ``lang`` (None: unknown or mixed).
 
-        engine: where they are to be, by its name in ``rerank.engines.registry``; settings: that engine's.
-        attach: use what is there, as it is.
+        engine: name of the engine (see ``rerank.engines.registry``). settings: its settings.
+        attach: use an existing index, unchanged.
         """
         path = Path(folder)
         try:
             os.fspath(path).encode()
         except UnicodeEncodeError:  # tantivy cannot open it
-            raise WorkspaceError(f"{str(path)!a}: the folder's name is no UTF-8; {_ELSEWHERE}") from None
-        lang = language(lang)
-        there = path.exists()
-        if there and not path.is_dir():
+            raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {_ELSEWHERE}") from None
+        lang, existed = language(lang), path.exists()
+        if existed and not path.is_dir():
             raise WorkspaceError(f"{path}: a file, and not a workspace; {_ELSEWHERE}")
         try:
             path.mkdir(parents=True, exist_ok=True)
             with folder_lock(path, f"making a workspace in {path}"):
                 if cls.exists(path):
                     raise BusyError(f"another process has just made a workspace in {path}; run again")
-                # A creation that was cut off leaves an engine and nothing else.
-                if not {found.name for found in path.iterdir()} <= {"engine", LOCK}:
+                # An interrupted creation leaves only an engine.
+                if not {one.name for one in path.iterdir()} <= {"engine", LOCK}:
                     raise WorkspaceError(f"{path}: not empty, and not a workspace; {_ELSEWHERE}")
                 shutil.rmtree(path / "engine", ignore_errors=True)
-                made: Engine | None = None
                 try:
-                    kind, where = engine_class(engine, str(path)), str(path / "rerank.toml")
-                    kind.named(settings or {}, where)
-                    made = kind.in_workspace(
-                        path / "engine", lang, settings or {}, new=not attach, where=where
-                    )
-                    # Last: a folder with a rerank.toml is a complete workspace.
-                    made_file = config_file.written(lang, engine, settings or {}, made.first_stages)
-                    write_text(path / "rerank.toml", made_file)
-                    made.close()
+                    cls._fill(path, lang, engine, settings or {}, attach)
                 except BaseException:
-                    if made is not None and not attach:
-                        with suppress(RerankError):
-                            made.discard()
                     shutil.rmtree(path / "engine", ignore_errors=True)
-                    if not there:
+                    if not existed:
                         with suppress(OSError):
                             path.rmdir()
                     raise
@@ -145,9 +125,24 @@ class Workspace:
             raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
         return cls.open(path)
 
+    @staticmethod
+    def _fill(path: Path, lang: str | None, engine: str, settings: Mapping[str, Any], attach: bool) -> None:
+        """Create the engine and then ``rerank.toml``, which makes the folder a workspace."""
+        kind, where = engine_class(engine, str(path)), str(path / "rerank.toml")
+        kind.named(settings, where)
+        created = kind.in_workspace(path / "engine", lang, settings, new=not attach, where=where)
+        try:
+            write_text(where, config_file.written(lang, engine, settings, created.first_stages))
+            created.close()
+        except BaseException:
+            if not attach:
+                with suppress(RerankError):
+                    created.discard()
+            raise
+
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Workspace:
-        """Open an existing workspace; WorkspaceError when there is none or it is of another version."""
+        """Open a workspace. Raises WorkspaceError if there is none, or it has another format."""
         path = Path(folder)
         file = path / "rerank.toml"
         try:
@@ -160,7 +155,9 @@ class Workspace:
         except (OSError, ValueError) as error:
             raise (
                 trouble(error, file)
-                or WorkspaceError(f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere")
+                or WorkspaceError(
+                    f"{file}: cannot be read ({error}); correct it, or ingest again into another workspace"
+                )
             ) from error
         if config.get("format") != config_file.FORMAT:
             raise WorkspaceError(
@@ -173,7 +170,7 @@ class Workspace:
 
     @classmethod
     def _neighbors(cls, path: Path) -> str:
-        """Name the workspaces next to a folder, as a part of a message."""
+        """The workspaces next to a folder, as a part of a message."""
         try:
             folders = sorted(one for one in path.parent.iterdir() if cls.exists(one))[:3]
         except OSError:
@@ -182,7 +179,7 @@ class Workspace:
         return f", or use an existing one: {names}" if names else ""
 
     def discard(self) -> None:
-        """Remove a workspace that was just made, if nothing came into it and nobody is writing to it."""
+        """Remove a new workspace, if it is empty and no process writes to it."""
         with suppress(OSError, RerankError):
             (self.folder / "engine").mkdir(exist_ok=True)
             with self.engine.lock():
@@ -202,8 +199,8 @@ class Workspace:
             self._engine = kind.in_workspace(folder, self.lang, settings, new=False, where=where)
         return self._engine
 
-    def make_engine_again(self) -> None:
-        """Make the engine anew where its folder was removed; rankers and stacks stay."""
+    def recreate_engine(self) -> None:
+        """Create the engine again if its folder was removed; rankers and stacks stay."""
         try:
             _ = self.engine
         except NoCollectionError:
@@ -212,20 +209,20 @@ class Workspace:
             self._engine = kind.in_workspace(folder, self.lang, settings, new=True, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
-        """The class of the engine, its settings, and the file that they are in."""
+        """The class of the engine, its settings, and their file."""
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
         kind = engine_class(name, file)
         return kind, self.config.get(name, {}), file
 
     @property
     def first_stage(self) -> str:
-        """What retrieves where nothing else is said: a lexical signal, or ``search``, the user's own."""
+        """The default first stage: a lexical signal, or ``search`` for a search template."""
         return self.first_stage_of(None)[0]
 
     def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
-        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: what ``rerank.toml`` says.
+        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: the one of ``rerank.toml``.
 
-        A FILE that ``rerank.toml`` names is looked for in the workspace's folder.
+        A FILE of ``rerank.toml`` is relative to the workspace.
         """
         from rerank.formats import read_template
 
@@ -236,15 +233,15 @@ class Workspace:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Fields of the index in which others' searches look for a user's words; none: all of them.
+        """Fields that searches of other clients search for the user's words; empty: all fields.
 
-        As ``words`` in ``rerank.toml`` says; of an attached index, unless told, those of title and text.
+        Set by ``words`` in ``rerank.toml``. Default for an attached index: the fields of title and text.
         """
         named = self.config.get("words")
         if named is None:
             fields = self.config.get("opensearch", {}).get("fields", {})
-            held = [fields.get(name, ()) for name in ("title", "text")] if isinstance(fields, dict) else []
-            named = [one for some in held for one in ([some] if isinstance(some, str) else some)]
+            values = [fields.get(name, ()) for name in ("title", "text")] if isinstance(fields, dict) else []
+            named = [one for some in values for one in ([some] if isinstance(some, str) else some)]
         return tuple(named)
 
     @property
@@ -254,15 +251,13 @@ class Workspace:
         return kind.place_of(settings, where) or str(self.folder)
 
     def check_place(self, engine: str, settings: Mapping[str, Any]) -> None:
-        """Raise UsageError when the documents are elsewhere than the user says now."""
+        """Raise UsageError if the given settings name another place than the workspace's documents."""
         kind, mine, where = self._engine_kind()
         here = kind.place_of(mine, where)
         if engine_class(engine, where).place_of(settings, where) != here:
             raise UsageError(
-                f"{self.folder}: keeps its documents in {here or 'this folder'}; leave"
-                f" --url, --index and --profile out, edit"
-                f" {self.folder / 'rerank.toml'}, or choose another workspace with"
-                f" -w"
+                f"{self.folder}: the documents are in {here or 'this folder'}; leave --url, --index and"
+                f" --profile out, edit {where}, or choose another workspace with -w"
             )
         kind.named(settings, where)
 
@@ -272,10 +267,9 @@ class Workspace:
         return self.config.get("lang") or None
 
     def verify(self) -> dict[str, str]:
-        """Compare the files of documents, features, rankers and stacks with their checksums.
+        """Compare all files with their checksums; return each corrupted file and its problem.
 
-        Returns each corrupted file and what is wrong with it. Reads everything, so large collections take
-        minutes. Raises BusyError while another process writes.
+        Reads all files, so large collections take minutes. Raises BusyError while another process writes.
         """
         wrong = self._installed.verify()
         for folder in ("stacks", "releases"):
@@ -298,19 +292,19 @@ class Workspace:
     # -- the category graph ------------------------------------------------------------------------------
 
     def category_edges(self) -> list[tuple[str, str]] | None:
-        """Child-parent pairs of the category graph that was given at ingest, or None."""
+        """Child-parent pairs of the ingested category graph, or None."""
         from rerank.formats import read_categories
 
         path = self.folder / "categories.tsv"
         return read_categories(path) if path.exists() else None
 
     def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
-        """Keep a category graph with the workspace."""
+        """Store a category graph in the workspace."""
         lines = "".join(f"{child}\t{parent}\n" for child, parent in edges)
         write_text(self.folder / "categories.tsv", "child\tparent\n" + lines)
 
     def citations(self, progress: Progress | None = None) -> Citations:
-        """Read where the documents cite what, for networks of references."""
+        """Read the citations of the documents."""
         from rerank.rankers.graphs.citations import Citations
 
         engine = self.engine
@@ -326,38 +320,34 @@ class Workspace:
         return self._installed.names()
 
     def ranker(self, name: str, version: str | None = None) -> Ranker:
-        """Load the newest version of a ranker, or an older one that a stack was tuned with.
+        """Load a version of a ranker; None: the newest.
 
-        NotTrainedError names the command that trains it.
+        Raises NotTrainedError for a ranker or a version that does not exist.
         """
         if (name, version) not in self._rankers:
             try:
                 self._rankers[name, version] = self._installed.load(name, version)
             except KeyError:
-                raise NotTrainedError(f"{name} {version} is not in {self.folder} any more") from None
+                raise NotTrainedError(
+                    f"{name} {version} is no longer in {self.folder}; tune the stack again"
+                ) from None
         return self._rankers[name, version]
 
     def versions(self, stack: Stack | None = None) -> dict[str, str]:
-        """Ranker -> the version that a stack is scored by; None: that a ranker's name alone stands for.
+        """Ranker -> the version that scores for a stack; None: for stacks that name no versions.
 
-        That is the one that the stack was tuned with; if it says nothing, that of the stack in use; else the
-        newest.
+        The version of the stack, else the version of the active stack, else the newest.
         """
-        used = self.releases.stack
-        names = self.trained() if stack is None else stack.rankers
-        found = {}
-        for name in names:
-            for one in (stack, used):
-                version = one.versions.get(name) if one is not None else None
-                if version is not None and self._has(name, version):
-                    found[name] = version
-                    break
-            else:
-                found[name] = self._installed.record(name).version
-        return found
+        stacks = [one for one in (stack, self.releases.stack) if one is not None]
+        versions = {}
+        for name in self.trained() if stack is None else stack.rankers:
+            named = [one.versions[name] for one in stacks if name in one.versions]
+            stored = (version for version in named if self._has(name, version))
+            versions[name] = next(stored, None) or self._installed.record(name).version
+        return versions
 
     def versions_here(self, stack: Stack) -> dict[str, str]:
-        """Ranker -> version that a stack was tuned with, of those that are here."""
+        """Ranker -> version of a stack, without versions that do not exist."""
         return {name: version for name, version in stack.versions.items() if self._has(name, version)}
 
     def _has(self, name: str, version: str) -> bool:
@@ -368,64 +358,44 @@ class Workspace:
         return True
 
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
-        """Ranker -> the versions that stacks were tuned with, whose features are to be there.
+        """Ranker -> the versions whose features must be stored: those of the active stack and the candidates.
 
-        before: also those of the last stacks that were in use, and the newest. Where a stack's file cannot
-        be read, all that are here.
+        before: also the versions of earlier active stacks, and the newest. If a stack cannot be read, all
+            versions.
         """
-        named = self._named_by_stacks(recent=1 + KEPT if before else 1)
+        named = tuned_versions(self.folder, 1 + KEPT if before else 1)
         if named is None or before:
             named, stacks = {}, named
             for name in self.trained():
                 with suppress(RerankError):
-                    here = self._installed.versions(name)
-                    named[name] = here if stacks is None else [here[0], *stacks.get(name, ())]
-        found = {name: [v for v in versions if self._has(name, v)] for name, versions in named.items()}
-        return {name: versions for name, versions in found.items() if versions}
-
-    def _named_by_stacks(self, recent: int | None = None) -> dict[str, list[str]] | None:
-        """Ranker -> versions that a stack was tuned with; None where a file cannot be read.
-
-        recent: of the last so many stacks that were in use, and the candidates; None: of all.
-        """
-        found: dict[str, dict[str, None]] = {}
-        try:
-            releases = self.releases
-            last = releases.all() if recent is None else releases.recent(recent)
-            stacks = [release.stack for release in last]
-            stacks += [Stack.load(path) for path in sorted((self.folder / "stacks").glob("*.json"))]
-        except RerankError:
-            return None
-        for stack in stacks:
-            for name, version in stack.versions.items():
-                found.setdefault(name, {})[version] = None
-        return {name: list(versions) for name, versions in found.items()}
+                    stored = self._installed.versions(name)
+                    named[name] = stored if stacks is None else [stored[0], *stacks.get(name, ())]
+        needed = {name: [v for v in versions if self._has(name, v)] for name, versions in named.items()}
+        return {name: versions for name, versions in needed.items() if versions}
 
     def forget_rankers(self) -> None:
-        """Load rankers anew when they are next used: another process may have trained them meanwhile."""
+        """Load rankers again on their next use: another process may have trained them."""
         self._rankers.clear()
 
     @property
     def _installed(self) -> RankerStore:
-        # Not kept: a circle with its workspace would hold files open until the garbage collector comes.
-        return RankerStore(self.folder / "rankers", self._not_trained, self._named_by_stacks)
+        # Not stored: a reference cycle would keep files open until garbage collection.
+        return RankerStore(self.folder / "rankers", self._not_trained, lambda: tuned_versions(self.folder))
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
-        there = ", ".join((*Engine.first_stages, *self.trained()))
+        signals = (*Engine.first_stages, *self.trained())
         family = trainable().get(name)
         if family is None:
-            every = (
-                *Engine.first_stages,
-                *self.trained(),
-                *(r for f in families().values() for r in f.rankers),
-            )
+            every = (*signals, *(ranker for one in families().values() for ranker in one.rankers))
             similar = get_close_matches(name, every, 1)
             question = f"; did you mean {similar[0]}?" if similar else ""
-            return UsageError(f"signal {name!r} is unknown; this workspace has {there}{question}")
+            return UsageError(
+                f"signal {name!r} is unknown; this workspace has {', '.join(signals)}{question}"
+            )
         judged = "judgments" in family.learns_from
         files = " --queries QUERIES --qrels QRELS" if judged else ""
         return NotTrainedError(
-            f"signal {name!r} is not trained in {self.folder} (there are {there});"
+            f"signal {name!r} is not trained in {self.folder} (there are {', '.join(signals)});"
             f" train it with `rerank train {name}{files}`"
         )
 
@@ -435,26 +405,26 @@ class Workspace:
         return record.family, record.variant
 
     def check_name(self, name: str, family: str, variant: str) -> None:
-        """Raise UsageError where a ranker cannot be called so: it is another's name, or no name at all."""
+        """Raise UsageError if the name is invalid, or the name of another ranker."""
         if not re.fullmatch(NAME, name):
             raise UsageError(
-                f"a ranker cannot be called {name!r}; use letters, digits, and _ - . after the first letter"
+                f"{name!r} is not a name of a ranker; use letters, digits, and _ - . after the first letter"
             )
         if not learned([name]):
-            raise UsageError(f"{name} is a first stage; call the ranker something else")
+            raise UsageError(f"{name} is a first stage; choose another name for the ranker")
         owner = next(((one.name, name) for one in families().values() if name in one.rankers), None)
         if owner is None and name in self.trained():
             owner = self.family_of(name)
         if owner not in (None, (family, variant)):
             raise UsageError(
-                f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); call this"
-                " one something else"
+                f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); choose"
+                " another name"
             )
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:
-        """Tell which queries a ranker was fitted and stopped on; nothing, where that is not known.
+        """Return the training and dev queries of a ranker; empty if unknown.
 
-        version: an older one, where it is here; None: the newest.
+        version: None or a version that does not exist: the newest.
         """
         version = version if version is not None and self._has(name, version) else None
         try:
@@ -472,9 +442,9 @@ class Workspace:
         return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
     def history(self, name: str, version: str | None = None) -> dict[str, Any]:
-        """Tell how a ranker was trained, as :meth:`install` was told; nothing, where that is not known.
+        """Return the ``history`` that :meth:`install` stored with a ranker; empty if there is none.
 
-        version: an older one, where it is here; None: the newest.
+        version: None or a version that does not exist: the newest.
         """
         version = version if version is not None and self._has(name, version) else None
         path = self._installed.version_folder(name, version) / "training.json"
@@ -487,17 +457,17 @@ class Workspace:
     def install(
         self, ranker: Ranker, seen: TrainingRecord | None = None, history: Mapping[str, Any] | None = None
     ) -> None:
-        """Make a fitted ranker the newest: what is tuned from now on is tuned with it.
+        """Store a trained ranker as the newest version, for stacks that are tuned after this.
 
-        A stack goes on with the version that it was tuned with; what no stack was tuned with is dropped.
-        seen: which queries it was fitted and stopped on; history: how it was trained. Kept beside it.
+        Stacks keep the versions that they were tuned with; versions without a stack are removed.
+        seen: its training and dev queries. history: how it was trained. Both are stored with the ranker.
         """
         self.check_name(ranker.name, ranker.family, ranker.variant or ranker.name)
-        beside = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
+        extra = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
         if history:
-            beside["training.json"] = json.dumps(history) + "\n"
-        self._installed.install(ranker, beside)
-        # Loaded again from disk when next used, so that what is tested is what is stored.
+            extra["training.json"] = json.dumps(history) + "\n"
+        self._installed.install(ranker, extra)
+        # Loaded from disk on the next use, so tests check the stored ranker.
         self.forget_rankers()
 
     def pipeline(
@@ -508,11 +478,11 @@ class Workspace:
         infer_categories: bool = True,
         versions: Mapping[str, str] | None = None,
     ) -> Pipeline:
-        """Build the query path for these signals and retrievers.
+        """Build the pipeline for these signals and retrievers.
 
-        versions: of the rankers, as :meth:`versions` gives them for a stack; not named: the newest.
+        versions: ranker -> version (see :meth:`versions`); default: the newest.
 
-        Raises UsageError for a retriever that cannot retrieve, or not on this index yet.
+        Raises UsageError for a retriever that cannot retrieve on this index.
         """
         depths, versions = retriever_depths(retrieve), versions or {}
         rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
@@ -529,9 +499,9 @@ class Workspace:
         filter: str | Sequence[str] = (),
         infer_categories: bool = True,
     ) -> Found:
-        """Rank documents for a query, by a stack or by the one in use; the first k with titles and texts.
+        """Rank documents for a query and return the first k with titles and texts. Default: the active stack.
 
-        filter: what every document must fulfil: ``year>=2020``, ``tags=a``, or several of these.
+        filter: conditions that every document must meet, for example ``year>=2020`` or ``tags=a``.
 
         >>> import tempfile
         >>> from rerank import Document, Workspace
@@ -567,17 +537,17 @@ class Workspace:
     # -- stacks ------------------------------------------------------------------------------------------
 
     def stack_path(self, signals: Sequence[str]) -> Path:
-        """Return the file of the candidate of these signals, in any order: the stack that was tuned last."""
+        """Return the file of the last tuned stack of these signals, in any order."""
         return self.folder / "stacks" / f"{called(signals)}.json"
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
-        """Find the stack that a text names.
+        """Return the stack that a text names.
 
         ``tfidf,text,meta``: the stack that was tuned for these signals; ``tfidf*0.4 + text*0.6``: these
-        weights, on min-max normalized scores; a path: that stack file; a single signal: only that signal;
-        a number: that version of the stacks that are or were in use.
+        weights, on min-max normalized scores; a path: that stack file; a signal: only that signal; a number:
+        that version of a stack that is or was active.
 
-        latest: the candidate, even if another stack that was tuned for these signals is in use.
+        latest: the last tuned stack, also if another stack of these signals is active.
         """
         if text.endswith(".json"):
             return Stack.load(text)
@@ -597,25 +567,25 @@ class Workspace:
 
     @property
     def releases(self) -> Releases:
-        """The stack in use, and the versions that were in use before it, as they are now."""
+        """The active stack and the versions before it, read from the disk."""
         return Releases.load(self.folder)
 
     @property
     def default_stack(self) -> str:
-        """The stack of requests that name none: the name of the stack in use, or the first stage."""
+        """Name of the stack for requests without one: the active stack, else the first stage."""
         return self.releases.name or self.first_stage
 
     def use_stack(self, text: str | Stack, gate: Mapping[str, Any] | None = None) -> Stack:
-        """Put a stack in use, with the rankers of today if it names no versions; returns it.
+        """Make a stack active and return it. If it names no versions, it gets the newest ones.
 
-        text: as for :meth:`stack`; signals name the stack that was tuned last for them. Or the stack itself.
-        gate: the comparison with the stack in use.
+        text: a stack, or a text as for :meth:`stack`; signals: the last tuned stack. gate: the comparison
+        with the active stack.
 
-        Raises what :meth:`stack` does, NotTrainedError for a ranker that is not here, and UsageError for a
-        version that is not here.
+        Raises the errors of :meth:`stack`, NotTrainedError for an unknown ranker, and UsageError for a
+        missing version.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
-        with self._installed.changing():  # else a training could remove a version that is just named
+        with self._installed.changing():  # a training must not remove a version meanwhile
             for name in stack.rankers:
                 self.ranker(name)
             self._check_versions(stack, str(stack))
@@ -624,9 +594,9 @@ class Workspace:
         return stack
 
     def rollback(self) -> Stack:
-        """Put the stack in use that was in use before; the version that was in use stays.
+        """Make the previous stack active again; the version that was active stays.
 
-        Raises UsageError if there is none, or one of its rankers is gone.
+        Raises UsageError if there is none, or one of its rankers is missing.
         """
         with self._installed.changing():
             releases = self.releases
@@ -636,7 +606,7 @@ class Workspace:
         return release.stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
-        """Raise UsageError for a stack that was tuned with a version of a ranker that is not here."""
+        """Raise UsageError if a version of a ranker of the stack is missing."""
         for ranker in stack.rankers:
             version = stack.versions.get(ranker)
             if version is not None and not self._has(ranker, version):
@@ -646,6 +616,6 @@ class Workspace:
                 )
 
     def outdated(self, stack: Stack) -> list[str]:
-        """Return the rankers of a stack that were trained again since it was tuned."""
+        """Return the rankers that were trained again after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]

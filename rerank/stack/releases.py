@@ -217,3 +217,22 @@ def _number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{value!r} is not a version of a stack")
     return value
+
+
+def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:
+    """Ranker -> versions that the stacks of a workspace were tuned with; None if a stack cannot be read.
+
+    recent: of the last so many active stacks and of the candidates; None: of all stacks.
+    """
+    found: dict[str, dict[str, None]] = {}
+    try:
+        releases = Releases.load(folder)
+        last = releases.all() if recent is None else releases.recent(recent)
+        stacks = [release.stack for release in last]
+        stacks += [Stack.load(path) for path in sorted((folder / "stacks").glob("*.json"))]
+    except RerankError:
+        return None
+    for stack in stacks:
+        for name, version in stack.versions.items():
+            found.setdefault(name, {})[version] = None
+    return {name: list(versions) for name, versions in found.items()}

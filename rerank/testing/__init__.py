@@ -1,4 +1,4 @@
-"""Suites for rankers and engines, of this package and of your own."""
+"""Test suites for rankers and engines, also for custom ones."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Checked:
 
     @property
     def features(self) -> NDArray[Any]:
-        """Of all documents; not to be written to, as those that an engine maps are not."""
+        """Of all documents; read-only, like the arrays that engines map."""
         features = self.ranker.encode_documents(self.documents)
         features.flags.writeable = False
         return features

@@ -114,7 +114,7 @@ def ingest(
         workspace, documents = _open(workspace, lang, opensearch), files.documents()
     report = IngestReport(workspace, lang=workspace.lang)
     documents = files.check_some(_count(documents, workspace.lang, report), replace, progress)
-    workspace.make_engine_again()
+    workspace.recreate_engine()
     encoders = _encoders(workspace, None, progress) if encode_features else []
     try:
         done = _write(workspace, files, documents, delete, replace, encoders, progress)

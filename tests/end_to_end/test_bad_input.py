@@ -420,7 +420,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
             ["train", "lsi", "--as", "text", *files],
             "text is the name of another ranker (text, of the family cnn)",
         ),
-        (["train", "text", "--as", "a b", *files], "a ranker cannot be called 'a b'"),
+        (["train", "text", "--as", "a b", *files], "'a b' is not a name of a ranker"),
         (["train", "text", "meta", "--as", "words", *files], "'words' names one ranker, and 2 are to be"),
         (["train", "text", "s2net", "--negatives", 9, *files], "train them one after the other"),
         (["tune", "--stack", "text", *files], "nothing to tune; name two or more: --stack bm25,text"),

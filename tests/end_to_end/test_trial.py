@@ -115,7 +115,7 @@ def test_an_unknown_key_of_the_settings_is_named(run, ws):
     text = file.read_text()
     try:
         file.write_text('first_stge = "bm25"\n' + text)
-        run("status", "-w", ws).fails(2, f"{file}: 'first_stge' is no setting; there are format,")
+        run("status", "-w", ws).fails(2, str(file), "`first_stge`")
         file.write_text(text.replace("format", "format ="))
         run("status", "-w", ws).fails(1, f"{file}: cannot be read")
     finally:

@@ -187,7 +187,7 @@ def test_a_setting_that_there_is_not_is_named_with_the_file(run, made, tmp_path)
     shutil.copytree(made / "ws", tmp_path / "ws")
     file = tmp_path / "ws" / "rerank.toml"
     good = file.read_text()
-    wrong = {"frist_stage = 'bm25'": (2, "'frist_stage' is no setting"), "lang = ": (1, "cannot be read")}
+    wrong = {"frist_stage = 'bm25'": (2, "`frist_stage`"), "lang = ": (1, "cannot be read")}
     for line, (code, told) in wrong.items():
         file.write_text(f"{good.replace('lang =', '# lang =')}\n{line}\n")
         run("status", "-w", tmp_path / "ws").fails(code, f"{file}: ", told)

@@ -211,6 +211,6 @@ def test_the_text_index_removes_no_other_files(folder, tmp_path, name):
     victim.touch()
     path = folder / "engine" / "data-0" / "index" / ".managed.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), name.format(tmp_path)]))
-    with pytest.raises(WorkspaceError, match="victim' is no file in there"):
+    with pytest.raises(WorkspaceError, match="victim' is outside"):
         Workspace.open(folder).engine.write([Document("new", text="apple")])
     assert victim.exists()
