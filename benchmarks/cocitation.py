@@ -42,7 +42,7 @@ from rerank.rankers.dense import structure
 from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
-from rerank.rankers.encoder.frozen_layers import LowerLayers
+from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph, Streamed
@@ -238,14 +238,14 @@ def _ranked(scores: np.ndarray, query: int) -> tuple[float, float]:
 class Remembering(DenseTask):
     """Computes what the fixed layers make of the texts once for all runs."""
 
-    kept: LowerLayers | None = None
+    kept: FrozenLayerCache | None = None
 
-    def keep_lower(self, lower: LowerLayers) -> None:
+    def fill_cache(self, lower: FrozenLayerCache) -> None:
         if Remembering.kept is None:
-            super().keep_lower(lower)
+            super().fill_cache(lower)
             Remembering.kept = lower
         else:
-            lower.take(Remembering.kept)
+            lower.share(Remembering.kept)
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
@@ -365,7 +365,6 @@ def run(args: Any, path: Path) -> None:
                     batch=args.batch,
                     rate=args.rate,
                     held_out=0.0,
-                    threads=1,
                     seed=seed,
                 )
                 of = texts if "strategy" in changes else linked()

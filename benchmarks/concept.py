@@ -122,7 +122,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     if objective == "paper":
         preset, objective = "paper", "graph-component"
     settings = {**args.base, **dict(change.split("=") for change in changes)}
-    config = concept_config(preset, objective=objective, seed=seed, threads=1, **settings)
+    config = concept_config(preset, objective=objective, seed=seed, **settings)
     encoder = config.load()
     kept = data.pairs["dev"]
     graph = ConceptGraph.of(data.thinned(args.keep, seed), [*kept, *data.pairs["test"]])
@@ -167,7 +167,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     upper = config.learning_layers(len(layers))
     for fixed in (encoder.model.embeddings, *layers[: len(layers) - upper]) if upper else ():
         fixed.requires_grad_(False)
-    learning, room = encoder.learning(), encoder.room // 2 * 2
+    learning, room = encoder.trainable(), encoder.room // 2 * 2
     ids = sorted({one for pairs in data.pairs.values() for pair in pairs for one in pair[:2]})
     tokens = dict(zip(ids, encoder.tokens([data.documents[one].content for one in ids])))
     separator = encoder.frame[1]
@@ -188,7 +188,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     optimizer = torch.optim.Adam(groups, lr=config.rate, eps=1e-8)
     train, many = data.thinned(args.keep, seed), config.batch // 2
     steps = config.steps or config.epochs * (len(train) // many)
-    rise = max(1.0, config.warmup * steps)
+    rise = max(1.0, 0.1 * steps)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / rise, (steps - step) / max(1.0, steps - rise))
     )

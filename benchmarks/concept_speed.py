@@ -33,7 +33,7 @@ from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.concept.task import Concepts, ConceptTask
-from rerank.rankers.dense.ranker import SCALE, quantised
+from rerank.rankers.dense.ranker import SCALE, quantized
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.trainer import Trainer
 
@@ -76,14 +76,14 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     ways = ({"objective": "classifier"}, {"moco": False}, {"gc_nce": False}, {})
     trainers: list[ConceptTask] = []
     for changes in ways:
-        config = concept_config(threads=1, passage_tokens=tokens, **changes)
+        config = concept_config(passage_tokens=tokens, **changes)
         encoder = config.load()
         trainers.append(ConceptTask(concepts(data, encoder), encoder, config, Progress()))
     drawn = next(trainers[0].sampler.epoch(0))
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
     for one in trainers:
-        assert one.lower is not None
-        one.lower.keep(lambda: iter(drawn.tokens))
+        assert one.frozen is not None
+        one.frozen.fill(lambda: iter(drawn.tokens))
     loops = [one.trainer() for one in trainers]
 
     def step(loop: Trainer) -> None:
@@ -115,7 +115,7 @@ def storage(data: Path, tokens: int) -> None:
     lengths = np.linalg.norm(raw, axis=1)
     print(f"lengths of vectors: mean {lengths.mean():.3f}, standard deviation {lengths.std():.3f}")
     unit = raw / lengths[:, None]
-    whole = quantised(unit).astype(np.float32) / SCALE
+    whole = quantized(unit).astype(np.float32) / SCALE
     graph, place = found.graph, {one: i for i, one in enumerate(found.ids)}
     train = np.concatenate((graph.related, graph.unrelated))
     train_labels = np.repeat([True, False], [len(graph.related), len(graph.unrelated)])

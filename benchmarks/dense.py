@@ -78,7 +78,6 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         epochs=args.epochs,
         batch=args.batch,
         rate=args.rate,
-        threads=1,
         seed=seed,
     )
     begin, cpu = time.time(), time.process_time()
@@ -89,7 +88,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         "share": fit.share,
         "steps": fit.steps,
         "rate": fit.rate,
-        "masked": fit.masked,
+        "masked": fit.counts["masked"] / max(fit.counts["anchors"], 1),
         "seconds": time.time() - begin,
         "cpu": time.process_time() - cpu,
         "history": [asdict(m) for m in fit.history],

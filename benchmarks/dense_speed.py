@@ -32,7 +32,7 @@ from pagerank import peak
 
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.dense.config import dense_config
-from rerank.rankers.dense.ranker import DenseRanker, quantised
+from rerank.rankers.dense.ranker import DenseRanker, quantized
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.bert import Bert
@@ -221,7 +221,7 @@ def encoding(args: argparse.Namespace) -> None:
             flush=True,
         )
     print("\n| stored as | bytes a passage | nDCG@10 | nDCG |\n| --- | --- | --- | --- |")
-    stored = quantised(exact).astype(np.float32)
+    stored = quantized(exact).astype(np.float32)
     stored /= np.linalg.norm(stored, axis=1, keepdims=True)
     width = exact.shape[1]
     for name, size, vectors in (
@@ -250,7 +250,7 @@ def scoring(args: argparse.Namespace) -> None:
     vectors = rng.normal(size=(8000, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     features = np.full((1000, 8 * 384 + 1), 8, dtype=np.int8)
-    features[:, :-1] = quantised(vectors).reshape(1000, -1)
+    features[:, :-1] = quantized(vectors).reshape(1000, -1)
     halves = vectors.astype(np.float16)
     query = vectors[0]
     mine, product, half = best_of(
@@ -270,7 +270,7 @@ def training(args: argparse.Namespace) -> None:
     encoder = load(args.start, args.tokens)
     texts = Texts.read(documents(args.data, args.documents), encoder.tokens)
     config = dense_config(
-        passage_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch, threads=1
+        passage_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch
     )
     trainer = DenseTask(texts, encoder, config)
     loop = trainer.trainer()

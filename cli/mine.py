@@ -8,7 +8,7 @@ import click
 
 from rerank.config import build
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.fit import RELATED, remarks
+from rerank.rankers.dense.fit import RELATED, describe_left_out
 from rerank.text import plural
 
 from . import config_options, options, output
@@ -56,7 +56,7 @@ def _show_structure(found: Mined) -> None:
         f" {RELATED[found.structure_from]} ({found.train_links:,} to learn from, {found.held_out:,} held"
         f" out); {found.related:,} have related ones"
     )
-    for line in remarks(vars(found)):
+    for line in describe_left_out(vars(found)):
         output.note(line)
     if found.missing:
         output.note(

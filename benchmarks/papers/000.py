@@ -212,7 +212,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
     start = ":".join(options.start.split(":")[:2]) if how == "paper" else options.start
     loaded, settings = encoder(start, options.tokens, seed)
-    settings |= {"passage_tokens": options.tokens, "threads": 1, "seed": seed}
+    settings |= {"passage_tokens": options.tokens, "seed": seed}
     if how == "paper":
         config, variant = dense_config("paper", **settings), "paper"
     else:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig, dense_config
-from rerank.rankers.dense.losses import Quintuplet, Triplet, loss_of
+from rerank.rankers.dense.losses import Quintuplet, TripletLoss, make_loss
 from rerank.rankers.dense.neighbors import Neighbors
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
@@ -20,12 +20,6 @@ from rerank.rankers.graphs.links import LinkGraph
 
 RELATED, FARTHEST = 64, 3
 """Related documents of each document at most, and hops to them at most."""
-
-
-class FixedMargin(Quintuplet):
-    """The quintuplet loss with one margin for all levels."""
-
-    structure = Triplet
 
 
 def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
@@ -52,11 +46,12 @@ def task_of(
     texts: Texts, encoder: TextEncoder, config: DenseConfig, variant: str, progress: Progress
 ) -> DenseTask:
     """Return the training of a variant."""
-    loss: Loss = loss_of(config)
+    loss: Loss = make_loss(config)
     if variant == "triplet":
-        loss = Triplet(config.margin)
+        loss = TripletLoss(config.margin)
     elif variant == "fixed-margin":
-        loss = FixedMargin(config.gamma, config.margin, config.semantic_margin)
+        one_margin = TripletLoss(config.margin)
+        loss = Quintuplet(config.gamma, semantic=config.semantic_margin, structure=one_margin)
     structure = Structure.find(texts, config, progress)
     if variant == "hops":
         found = by_hops(structure.graph, texts.usable, seed=config.seed)

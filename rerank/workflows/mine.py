@@ -85,7 +85,7 @@ def mine(
     """
     from rerank.rankers.dense.config import DenseConfig, dense_config
     from rerank.rankers.dense.corruption import Vocabulary
-    from rerank.rankers.dense.quintuplets import Sampler
+    from rerank.rankers.dense.quintuplets import QuintupletSampler
     from rerank.rankers.dense.structure import Structure
     from rerank.rankers.dense.texts import Passages, Words
 
@@ -104,13 +104,12 @@ def mine(
     else:
         vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
         passages = Passages(texts.tokens, config.passage_tokens - 2, config.passages)
-    sampler = Sampler(
+    sampler = QuintupletSampler(
         structure.neighbors,
         passages,
         vocabulary,
         config.batch,
         isolated=config.keeps_isolated,
-        mask_related=config.mask_related,
         seed=config.seed,
     )
 
@@ -121,18 +120,18 @@ def mine(
             if encoder:
                 vectors = encoder.encode([text.tolist() for text in batch.anchor])
                 scores = np.where(batch.near, -np.inf, vectors @ vectors.T)
-            for i, draw in enumerate(batch.draws):
+            for i, pair in enumerate(batch.pairs):
                 if not left:
                     return
                 left -= 1
                 hardest = int(scores[i].argmax())
                 corrupted = batch.corrupted[i][:24].tolist()
                 yield Example(
-                    texts.titles[draw.anchor],
-                    draw.level,
-                    texts.titles[draw.positive] if draw.level else "",
-                    texts.titles[draw.negative] if draw.level else "",
-                    texts.titles[batch.draws[hardest].anchor] if np.isfinite(scores[i, hardest]) else "",
+                    texts.titles[pair.anchor],
+                    pair.level,
+                    texts.titles[pair.positive] if pair.level else "",
+                    texts.titles[pair.negative] if pair.level else "",
+                    texts.titles[batch.pairs[hardest].anchor] if np.isfinite(scores[i, hardest]) else "",
                     encoder.tokenizer.decode(corrupted) if encoder else words.decode(corrupted),
                 )
 

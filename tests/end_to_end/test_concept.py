@@ -73,7 +73,7 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     done = run(*command, *options(tiny, "--steps", 30), "-w", folder)
     assert done.code == 0, done
     assert "40 related and 150 unrelated pairs of 20 documents to learn from; 4 components" in done.out
-    assert "AUC of pairs to measure by" in done.out
+    assert "AUC of dev pairs" in done.out
     ranker = Workspace.open(folder).ranker("concept")
     assert (ranker.probabilities, ranker.retrieves, ranker.bounds) == (True, False, (0.0, 1.0))
     assert 0 < ranker.threshold < 1
@@ -124,12 +124,15 @@ def test_relatedness_is_what_the_scorer_computes(run, labeled, tiny):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ([("d0", "nobody", 1)], "there is no document 'nobody'"),
+        ([("d0", "nobody", 1)], "'nobody'"),
         ([row for row in pairs(0, 3) if row[2]], "pairs, and all related; give unrelated ones, too"),
         ([row for row in pairs(0, 3) if not row[2]], "pairs, and all unrelated; give related ones, too"),
-        ([("d0", "d4", 1), ("d0", "d1", 0)], "make 1 component, and there is nothing to contrast"),
-        ([("d0", "d4", 1), ("d4", "d0", 0)], "no pair to learn from is related (1 is labeled both ways)"),
-        (pairs(5, 8), "no pair to learn from is related (66 are among those to measure by)"),
+        ([("d0", "d4", 1), ("d0", "d1", 0)], "make 1 component"),
+        (
+            [("d0", "d4", 1), ("d4", "d0", 0)],
+            "no pair to learn from is related (0 are dev pairs, 1 have both labels)",
+        ),
+        (pairs(5, 8), "no pair to learn from is related (66 are dev pairs"),
     ],
 )
 def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change, message):
@@ -147,13 +150,13 @@ def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change,
     [
         (
             ["--queue", "64"],
-            "a queue of 64 keys is longer than 20 texts to learn from; take --queue 20 or less",
+            "a queue of 64 keys is longer than 20 texts to learn from; give --queue 20 or less",
         ),
         (
             ["--objective", "classifier", "--beta", "2"],
             "--beta has no effect with --objective classifier",
         ),
-        (["--passages", "4"], "No such option"),
+        (["--passages", "4"], "no option --passages"),
     ],
 )
 def test_settings_that_cannot_be(run, labeled, tiny, args, message):

@@ -12,9 +12,9 @@ import torch
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense.config import changed, dense_config
 from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.losses import Triplet
+from rerank.rankers.dense.losses import TripletLoss
 from rerank.rankers.dense.neighbors import CitedNeighbors
-from rerank.rankers.dense.quintuplets import Sampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
@@ -101,7 +101,9 @@ def sampler_of(texts, config):
     neighbors = Structure.find(texts, config).neighbors
     passages = Passages(texts.tokens, 14, 8)
     words = Vocabulary(np.arange(1, 60, dtype=np.int32), mask=0)
-    return Sampler(neighbors, passages, words, config.batch, isolated=config.keeps_isolated, seed=config.seed)
+    return QuintupletSampler(
+        neighbors, passages, words, config.batch, isolated=config.keeps_isolated, seed=config.seed
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the graph
@@ -213,9 +215,9 @@ def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
     pairs, count = {tuple(pair) for pair in held.tolist()}, 0
     assert pairs
     for batch, other in zip(one.epoch(0), two.epoch(0)):
-        assert batch.draws == other.draws
-        count += len(batch.draws)
-        assert not pairs & {tuple(sorted((d.anchor, d.positive))) for d in batch.draws}
+        assert batch.pairs == other.pairs
+        count += len(batch.pairs)
+        assert not pairs & {tuple(sorted((d.anchor, d.positive))) for d in batch.pairs}
     assert count > 30
 
 
@@ -240,7 +242,7 @@ def test_an_epoch_has_the_samplers_triplets():
     sampler = sampler_of(texts, config)
     neighbors = sampler.neighbors
     assert isinstance(neighbors, CitedNeighbors)
-    draws = [draw for batch in sampler.epoch(1) for draw in batch.draws]
+    draws = [draw for batch in sampler.epoch(1) for draw in batch.pairs]
     assert sampler.steps() == len(sampler.anchors()) // 7
     assert len(sampler.anchors()) == EACH * int(neighbors.paired.sum())
     assert {draw.level for draw in draws} == {4}  # all of one sentence
@@ -250,9 +252,9 @@ def test_an_epoch_has_the_samplers_triplets():
         ref = int(neighbors.refs[draw.anchor])
         wanted = [(neighbors.texts[p], neighbors.texts[n]) for p, n, *_ in neighbors.triplets.draw(ref, rng)]
         assert (draw.positive, draw.negative) in wanted
-    again = [draw for batch in sampler_of(texts, config).epoch(1) for draw in batch.draws]
+    again = [draw for batch in sampler_of(texts, config).epoch(1) for draw in batch.pairs]
     assert again == draws
-    assert [draw for batch in sampler.epoch(2) for draw in batch.draws] != draws
+    assert [draw for batch in sampler.epoch(2) for draw in batch.pairs] != draws
 
 
 def test_direct_citations_as_specter_draws_them():
@@ -262,7 +264,7 @@ def test_direct_citations_as_specter_draws_them():
     cites = {paper: {one.reference for one in found} for paper, found in texts.graph.papers()}
     ids, count = texts.graph.ids, 0
     for batch in sampler.epoch(0):
-        for draw in batch.draws:
+        for draw in batch.pairs:
             count += 1
             assert ids[draw.positive] in cites[ids[draw.anchor]]
             assert ids[draw.negative] not in cites[ids[draw.anchor]]
@@ -314,7 +316,7 @@ def test_pairs_of_which_nothing_may_be_learned(tmp_path):
 
 def test_the_loss_and_its_gradients_by_hand():
     given = vectors(anchor=[[0.0, 0.0]] * 2, positive=[[0.6, 0.8]] * 2, negative=[[0.0, 1.5]] * 2)
-    loss = Triplet()(given)
+    loss = TripletLoss()(given)
     assert loss.item() == pytest.approx(0.5)
     for tensor in (given.anchor, given.positive, given.negative):
         tensor.retain_grad()
@@ -335,7 +337,7 @@ def test_training_finds_held_out_co_citations(tiny, changes):
     assert one.evaluator is not None
     fit = one.fit()
     assert fit.history[-1].measures["R@10"] > fit.history[0].measures["R@10"] + 0.1
-    assert fit.masked == 0
+    assert not fit.counts["masked"]
 
 
 @pytest.mark.parametrize("at", [3, 13])

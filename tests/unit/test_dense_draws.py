@@ -16,12 +16,11 @@ from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import (
     Contrastive,
     Quintuplet,
-    Semantics,
-    Structure,
-    Triplet,
+    SemanticLoss,
+    TripletLoss,
     Vectors,
     distance,
-    hardest,
+    nearest_negative,
 )
 from rerank.rankers.dense.neighbors import by_links, by_pagerank
 from rerank.rankers.graphs.links import LinkGraph
@@ -129,7 +128,7 @@ def test_the_gradients_by_hand():
     assert not given.positive.grad[1].any()
 
 
-@pytest.mark.parametrize("kind", [Contrastive, Quintuplet, Semantics, Structure, Triplet])
+@pytest.mark.parametrize("kind", [Contrastive, Quintuplet, SemanticLoss, TripletLoss])
 def test_gradients_by_finite_differences(kind):
     rng = np.random.default_rng(1)
     size, width = 5, 4
@@ -147,8 +146,8 @@ def test_gradients_by_finite_differences(kind):
 
 def test_margins():
     level = torch.tensor([1, 2, 3, 4])
-    assert Structure(2.0).margins(level).tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
-    assert Triplet(2.0).margins(level).tolist() == [2] * 4
+    assert TripletLoss(2.0, by_level=True).margins(level).tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
+    assert TripletLoss(2.0).margins(level).tolist() == [2] * 4
 
 
 def test_equal_vectors_have_a_finite_gradient():
@@ -166,12 +165,12 @@ def test_the_hardest_negative_by_hand():
     near = torch.zeros(7, 7, dtype=torch.bool)
     near[:, :4] = True
     near[0, 4] = True
-    chosen, valid = hardest(anchors, near)
+    chosen, valid = nearest_negative(anchors, near)
     assert (int(chosen[0]), bool(valid[0])) == (5, True)
     near[0, 4] = False
-    assert int(hardest(anchors, near)[0][0]) == 4
+    assert int(nearest_negative(anchors, near)[0][0]) == 4
     near[0] = True
-    assert not hardest(anchors, near)[1][0]
+    assert not nearest_negative(anchors, near)[1][0]
 
 
 def test_the_softmax_by_hand():

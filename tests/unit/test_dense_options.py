@@ -11,14 +11,12 @@ from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense import neighbors as neighbors_of
 from rerank.rankers.dense.config import PRESETS, DenseConfig, changed, dense_config
 from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.losses import loss_of
+from rerank.rankers.dense.losses import make_loss
 from rerank.rankers.dense.neighbors import by_pagerank
-from rerank.rankers.dense.quintuplets import Sampler
-from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages, Texts, Words
-from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.records import Document, Query
+from rerank.records import Document
 from tests.dense import Said, collection, trainer
 from tests.quintuplets import vectors
 
@@ -36,7 +34,7 @@ def sampler(of, passages=None, **options):
     texts = [f"{'long ' * 30 if passages else ''}w{i} x{i} y{i} z{i}" for i in range(len(of.usable))]
     read = Texts.read([Document(str(i), text=t) for i, t in enumerate(texts)], words.tokens)
     vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
-    return Sampler(of, Passages(read.tokens, 8, passages or 8), vocabulary, 4, **options)
+    return QuintupletSampler(of, Passages(read.tokens, 8, passages or 8), vocabulary, 4, **options)
 
 
 # ------------------------------------------------------------------------------------------------- draws
@@ -62,7 +60,7 @@ def test_isolated_documents_are_anchors_of_the_semantic_half():
         (dense_config(objective="quintuplet", gamma=1.0), True),
         (dense_config(), False),
     ):
-        assert config.keeps_isolated is kept is ("corrupted" in loss_of(config).reads)
+        assert config.keeps_isolated is kept is ("corrupted" in make_loss(config).reads)
 
 
 def test_every_document_is_an_anchor_once():
@@ -70,7 +68,7 @@ def test_every_document_is_an_anchor_once():
     assert of.anchors().tolist() == [[d, 0] for d in range(7)]
     assert of.steps() == 1
     for batch in of.epoch(0):
-        anchors = np.array([d.anchor for d in batch.draws])
+        anchors = np.array([d.anchor for d in batch.pairs])
         assert batch.near[anchors[:, None] == anchors].all()
         assert len(set(anchors.tolist())) == 4
 
@@ -90,12 +88,12 @@ def test_every_document_is_an_anchor_once():
 def test_settings_of_the_losses_by_hand(changes, level, loss):
     """Distances 5 and 6 to the structural pair, 1 and 1.2 to the semantic one."""
     config = dense_config(objective="quintuplet", **changes)
-    assert loss_of(config)(vectors(level)).item() == pytest.approx(loss, abs=1e-6)
+    assert make_loss(config)(vectors(level)).item() == pytest.approx(loss, abs=1e-6)
 
 
 def test_a_half_that_counts_nothing_is_not_encoded():
     def reads(**changes):
-        return loss_of(dense_config(objective="quintuplet", **changes)).reads
+        return make_loss(dense_config(objective="quintuplet", **changes)).reads
 
     assert reads() == ("anchor", "positive", "negative", "corrupted")
     assert reads(gamma=0) == ("anchor", "positive", "negative")
@@ -128,8 +126,7 @@ def test_every_setting_is_what_a_copy_of_it_has():
     for preset in PRESETS:
         config = dense_config(preset)
         assert changed(config) == config
-    assert 8 <= sum(one.common for one in options_of(DenseConfig)) <= 16
-    assert len(options_of(DenseConfig)) <= 34
+    assert len(options_of(DenseConfig)) <= 30
 
 
 @pytest.mark.parametrize(
@@ -141,7 +138,6 @@ def test_every_setting_is_what_a_copy_of_it_has():
         {"objective": "quintuplet", "structural_margin": -1.0},
         {"objective": "quintuplet", "structural_margin": float("nan")},
         {"rate": float("inf")},
-        {"warmup": 2.0},
     ],
 )
 def test_settings_that_cannot_be(changes):
@@ -153,9 +149,9 @@ def test_the_papers_settings():
     paper = dense_config("paper")
     assert (paper.objective, paper.gamma) == ("quintuplet", 0.5)
     assert (paper.margin, paper.semantic_margin) == (2.0, 0.5)
-    assert (paper.related, paper.mask_related, paper.positives) == (0, False, "levels")
+    assert (paper.related, paper.positives) == (0, "levels")
     assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
-    assert (paper.passage_tokens, paper.best, paper.normalize) == (128, 5, False)
+    assert (paper.passage_tokens, paper.best) == (128, 5)
     assert dense_config("paper", related=64, epochs=None).related == 64
     with pytest.raises(UsageError, match="preset"):
         dense_config("quick")
@@ -167,18 +163,6 @@ def test_measured_every_so_many_steps_until_patience_ends(tiny):
     stopped = trainer(tiny, every=2, steps=40, rate=1e-12, patience=2).fit()
     assert [m.step for m in stopped.history] == [0, 2, 4, 6]
     assert stopped.best == 0
-
-
-def test_the_rate_rises_as_long_as_warmup_says(tiny):
-    task = trainer(tiny, warmup=0.5, rate=0.001, steps=10)
-    loop, rates = task.trainer(), []
-    for step, batch in enumerate(task.batches(0)):
-        loop.step(batch, step)
-        rates.append(loop.optimizers[0].param_groups[0]["lr"])
-    assert rates[:4] == pytest.approx([0.0002, 0.0004, 0.0006, 0.0008])
-    loop = trainer(tiny, warmup=0.0, rate=0.001, steps=10).trainer()
-    loop.step(batch, 0)
-    assert loop.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.001)
 
 
 def test_bfloat16_is_used_where_it_is_asked_for(tiny):
@@ -203,7 +187,7 @@ def test_a_margin_that_cannot_be_kept_is_said(tiny):
     def lines(**changes):
         said = Said()
         fit = trainer(tiny, said, steps=1, **changes).fit()
-        return fit.counts["distance"], [line for line in said.lines if "can hardly be kept" in line]
+        return fit.counts["distance"], [line for line in said.lines if "too large for" in line]
 
     wide, said = lines(objective="quintuplet", structural_margin=0.5)
     assert wide > 0.5
@@ -226,7 +210,6 @@ def test_what_is_counted_beside_the_training(tiny):
     tally = fit.counts
     assert tally["anchors"] == 60
     assert tally["masked"] == 12
-    assert fit.masked == 0.2
     assert tally["structural"] == tally["active_structural"] == 48
     assert 0 < tally["active_semantic"] <= tally["semantic"] <= 60
     fit = trainer(
@@ -244,24 +227,7 @@ def test_a_collection_in_which_nothing_is_told_apart(tiny):
     """One component of fewer documents than are related to each: no negative is left."""
     ring = [Document(str(i), text=f"w{i}", links=(str((i + 1) % 20),)) for i in range(20)]
     ring_of = {"documents": ring, "held_out": 0.0}
-    with pytest.raises(TrainingError, match=r"no document had another one to be told from.*lower --related"):
+    with pytest.raises(TrainingError, match=r"anchors had a negative.*lower --related"):
         trainer(tiny, **ring_of, related=64).fit()
     assert trainer(tiny, **ring_of, related=4).fit().steps == 6
     assert trainer(tiny, **ring_of, related=64, objective="quintuplet").fit().steps == 6
-    assert trainer(tiny, **ring_of, related=64, mask_related=False).fit().steps == 6
-
-
-def test_a_score_that_is_not_divided(tiny):
-    encoder = TextEncoder.load(tiny, longest=16)
-    long, short = Document("long", text=" ".join(["w1 w2"] * 40)), Document("short", text="w1 w2")
-    for normalize in (True, False):
-        ranker = DenseRanker.of("dense", encoder, 4, {}, best=5, normalize=normalize)
-        scores = ranker.score(
-            ranker.encode_query(Query("q", "w1 w2")), ranker.encode_documents([long, short])
-        )
-        assert (scores[0] > scores[1]) is not normalize
-        assert ranker.bounds[0] <= scores.min() <= scores.max() <= ranker.bounds[1] + 1e-6
-        assert ranker.bounds[1] == pytest.approx(
-            1 if normalize else sum(np.exp(-0.05 * k) for k in (1, 2, 3, 4))
-        )
-    assert ranker.version != DenseRanker.of("dense", encoder, 4, {}).version

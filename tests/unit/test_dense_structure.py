@@ -136,7 +136,7 @@ def test_nothing_related_says_what_else_could_serve():
     with_categories = [replace(d, categories=("x",)) for d in plain]
     assert "--structure-from categories (2 documents have some)" in message(with_categories)
     assert "no two documents share a category (2 have any" in message(with_categories, "categories")
-    assert "linked by the same third one (0 links); use --structure-from links" in message(
+    assert "linked by the same third one (0 links); give --structure-from links" in message(
         plain, "cocitation"
     )
     assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])

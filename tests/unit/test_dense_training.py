@@ -18,7 +18,7 @@ from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import by_pagerank
-from rerank.rankers.dense.quintuplets import Sampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder, model_folder
@@ -326,10 +326,10 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
 
     def sampler(seed=0):
         passages = Passages.of(texts, encoder, 4)
-        return Sampler(of, passages, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
+        return QuintupletSampler(of, passages, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
 
     def flat(batches):
-        return [(b.draws, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]
+        return [(b.pairs, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]
 
     whole = flat(sampler().epoch(1))
     assert flat(sampler().epoch(1)) == whole
@@ -338,8 +338,8 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
     assert flat(sampler().epoch(2)) != whole
     for batch in sampler().epoch(0):
         assert batch.near.diagonal().all()
-        for i, draw in enumerate(batch.draws):
-            others = [d.anchor for d in batch.draws]
+        for i, draw in enumerate(batch.pairs):
+            others = [d.anchor for d in batch.pairs]
             if draw.positive in others:
                 assert batch.near[i, others.index(draw.positive)]
 
@@ -384,7 +384,7 @@ def test_no_links_at_all(tiny):
 def test_linked_documents_without_text(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
-    with pytest.raises(TrainingError, match="no two documents that are linked have text"):
+    with pytest.raises(TrainingError, match="no two documents related by links have text"):
         DenseTask(texts, encoder, options_of(tiny, held_out=0))
 
 

@@ -1,7 +1,4 @@
-"""Batches of texts with the labeled pairs among them, drawn component by component or pair by pair.
-
-Every draw is keyed by (seed, epoch), so the same seed gives the same batches, whatever was drawn before.
-"""
+"""Batches of texts with the labeled pairs among them. An epoch of a seed always has the same batches."""
 
 from __future__ import annotations
 
@@ -18,9 +15,11 @@ if TYPE_CHECKING:
     from rerank.rankers.concept.losses import PairVectors
 
 TRIALS = 64
-"""Passes that are drawn to see how often the texts of a pair come together."""
+"""Passes that estimate how often the texts of a pair come together."""
 TIED = 0.5
-"""How often a component is followed by one that an unrelated pair ties it to: so hard ones come together."""
+"""Probability that a component is followed by one with an unrelated pair to it: hard pairs come together."""
+PASSES = 4
+"""Passes over all texts in an epoch."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class PairBatch:
     weight: NDArray[np.float32]
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """All texts to encode."""
+        """Return the texts to encode."""
         return self.tokens
 
-    def placed(self, encoded: Tensor, reads: tuple[str, ...]) -> PairVectors:
+    def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> PairVectors:
         """Return the vectors of :meth:`texts` with their pairs."""
         import torch
 
@@ -59,11 +58,11 @@ class PairBatch:
 
 
 @dataclass(frozen=True)
-class Labeled:
-    """N texts and the P pairs to learn from.
+class LabeledTexts:
+    """N texts and P pairs to learn from.
 
     component: (N,) of each text, from 0; -1: it is related to none.
-    first, second: (P,) texts. related: (P,) whether they are.
+    first, second: (P,) texts. related: (P,) bool.
     """
 
     component: NDArray[np.int64]
@@ -72,90 +71,13 @@ class Labeled:
     related: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """How the texts of batches are drawn.
-
-    :meth:`begin` gives a function (epoch, seed) -> the batches of an epoch, and (P,) weights of the pairs.
-    A batch is the texts in it, and the pairs that count; None: all among its texts.
-    """
-
-    def begin(self, labeled: Labeled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
-        """Prepare to draw batches of at most ``batch`` texts."""
-        raise NotImplementedError
-
-
-Drawn = list[tuple[NDArray[np.int64], NDArray[np.int64] | None]]
-Epochs = Callable[[int], Drawn]
-
-
-@dataclass(frozen=True)
-class ByConcept(Drawing):
-    """Each text once in a pass, components whole; of the texts of a batch, all labeled pairs. An epoch has
-    so many passes.
-
-    So a text is encoded once for many pairs. Pairs come together unequally often: each is weighted by the
-    inverse of how often, so that in expectation all count alike.
-    """
-
-    passes: int = 4
-
-    def begin(self, labeled: Labeled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
-        """Draw trials, for the weights."""
-        orders = _Orders(labeled)
-        size = len(labeled.component)
-        steps = max(1, size // batch)
-        together = np.zeros(len(labeled.first))
-        place = np.full(size, -1)
-        for trial in range(TRIALS):
-            place[:] = -1
-            order = orders.draw(np.random.default_rng((seed, 3, trial)))[: steps * batch]
-            place[order] = np.arange(len(order)) // batch
-            mine = place[labeled.first]
-            together += (mine == place[labeled.second]) & (mine >= 0)
-        weights = (TRIALS / np.maximum(together, 1)).astype(np.float32)
-
-        def epoch(number: int) -> Drawn:
-            found: Drawn = []
-            for turn in range(self.passes):
-                order = orders.draw(np.random.default_rng((seed, number, turn)))
-                found += [(order[i * batch : (i + 1) * batch], None) for i in range(steps)]
-            return found
-
-        return epoch, weights / max(float(weights.mean()), 1e-6)
-
-
-@dataclass(frozen=True)
-class ByPair(Drawing):
-    """Pairs one by one, as the paper has it: half as many as a batch has texts."""
-
-    def begin(self, labeled: Labeled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
-        """Prepare nothing."""
-        many = max(1, batch // 2)
-
-        def epoch(number: int) -> Drawn:
-            order = np.random.default_rng((seed, number)).permutation(len(labeled.first))
-            steps = max(1, len(order) // many)
-            found: Drawn = []
-            for step in range(steps):
-                pairs = order[step * many : (step + 1) * many]
-                texts = np.unique(np.concatenate((labeled.first[pairs], labeled.second[pairs])))
-                found.append((texts, pairs))
-            return found
-
-        return epoch, np.ones(len(labeled.first), dtype=np.float32)
-
-
-DRAWINGS: dict[str, type[Drawing]] = {"concepts": ByConcept, "pairs": ByPair}
-
-
 class _Orders:
-    """Orders of all texts: component after component, each often followed by one it is tied to."""
+    """Random orders of all texts, component by component."""
 
-    def __init__(self, labeled: Labeled) -> None:
-        lone = labeled.component < 0
+    def __init__(self, labeled: LabeledTexts) -> None:
+        single = labeled.component < 0
         group = labeled.component.copy()
-        group[lone] = labeled.component.max(initial=-1) + 1 + np.arange(int(lone.sum()))
+        group[single] = labeled.component.max(initial=-1) + 1 + np.arange(int(single.sum()))
         self.count = int(group.max(initial=-1)) + 1
         self.members = np.argsort(group, kind="stable")
         self.starts = np.searchsorted(group[self.members], np.arange(self.count + 1))
@@ -163,90 +85,91 @@ class _Orders:
         ends = ends[ends[:, 0] != ends[:, 1]]
         ends = np.concatenate((ends, ends[:, ::-1]))
         order = np.argsort(ends[:, 0], kind="stable")
-        self.tied = ends[order, 1]  # as often as there are pairs
+        self.tied = ends[order, 1]  # once for each pair
         self.ties = np.searchsorted(ends[order, 0], np.arange(self.count + 1))
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw an order."""
+        """Draw an order; a component is often followed by one that an unrelated pair ties to it."""
         rest = rng.permutation(self.count).tolist()
-        there = np.ones(self.count, dtype=bool)
-        chances = rng.random((self.count, 2))
+        left = np.ones(self.count, dtype=bool)
         found: list[NDArray[np.int64]] = []
-        last = -1
-        for follow, which in chances.tolist():
-            chosen = -1
-            if last >= 0 and follow < TIED:
-                tied = self.tied[self.ties[last] : self.ties[last + 1]]
-                tied = tied[there[tied]]
-                if len(tied):
-                    chosen = int(tied[int(which * len(tied))])
-            while chosen < 0:
-                candidate = rest.pop()
-                if there[candidate]:
-                    chosen = candidate
-            there[chosen] = False
-            last = chosen
+        chosen = -1
+        for tie, place in rng.random((self.count, 2)).tolist():
+            tied = self.tied[self.ties[chosen] : self.ties[chosen + 1]] if found and tie < TIED else rest[:0]
+            tied = [one for one in tied if left[one]]
+            if tied:
+                chosen = int(tied[int(place * len(tied))])
+            else:
+                chosen = next(one for one in iter(rest.pop, None) if left[one])
+            left[chosen] = False
             found.append(rng.permutation(self.members[self.starts[chosen] : self.starts[chosen + 1]]))
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
 @dataclass
 class PairSampler:
-    """Draws the batches of an epoch.
+    """Draws batches of an epoch: each text once in a pass, and all labeled pairs among the texts of a batch.
+
+    A text is encoded once for many pairs. A pair is weighted by the inverse of the frequency of its texts in
+    one batch, so that all pairs count alike in expectation.
 
     text: position of a document -> its tokens. batch: texts of a step. weights: (P,) of the pairs.
     """
 
-    labeled: Labeled
-    drawing: Drawing
+    labeled: LabeledTexts
     text: Callable[[int], NDArray[np.int32]]
     batch: int
     seed: int = 0
     weights: NDArray[np.float32] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._epoch, self.weights = self.drawing.begin(self.labeled, self.batch, self.seed)
-        self._steps = len(self._epoch(0))
-        size = len(self.labeled.component)
-        ends = np.concatenate((self.labeled.first, self.labeled.second))
+        labeled, size = self.labeled, len(self.labeled.component)
+        self._orders = _Orders(labeled)
+        self._passes = max(1, size // self.batch)
+        together = np.zeros(len(labeled.first))
+        for trial in range(TRIALS):
+            place = np.full(size, -1)
+            order = self._orders.draw(np.random.default_rng((self.seed, 3, trial)))
+            order = order[: self._passes * self.batch]
+            place[order] = np.arange(len(order)) // self.batch
+            first = place[labeled.first]
+            together += (first == place[labeled.second]) & (first >= 0)
+        weights = TRIALS / np.maximum(together, 1)
+        self.weights = (weights / weights.mean()).astype(np.float32)
+        ends = np.concatenate((labeled.first, labeled.second))
         order = np.argsort(ends, kind="stable")
-        self._pairs = order % max(1, len(self.labeled.first))  # those of each text, text after text
-        self._of = np.searchsorted(ends[order], np.arange(size + 1))
+        self._pairs = order % max(1, len(labeled.first))  # of each text, text after text
+        self._starts = np.searchsorted(ends[order], np.arange(size + 1))
 
     def steps(self) -> int:
-        """Steps of an epoch; a last, smaller batch is left out unless it is the only one."""
-        return self._steps
+        """Return the number of batches of an epoch. Only an only batch may be smaller."""
+        return PASSES * self._passes
 
     def epoch(self, number: int, first: int = 0) -> Iterator[PairBatch]:
-        """Draw the batches of an epoch, from batch ``first`` on."""
-        for step, (texts, pairs) in enumerate(self._epoch(number)):
-            if step >= first:
-                rng = np.random.default_rng((self.seed, 4, number, step))
-                yield self._filled(texts, self._among(texts) if pairs is None else pairs, rng)
+        """Yield the batches of an epoch, starting with batch ``first``."""
+        for step in range(first, self.steps()):
+            turn, place = divmod(step, self._passes)
+            if step == first or not place:
+                order = self._orders.draw(np.random.default_rng((self.seed, number, turn)))
+            texts = order[place * self.batch : (place + 1) * self.batch]
+            yield self._batch(texts, np.random.default_rng((self.seed, 4, number, step)))
 
-    def _among(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labeled pairs whose texts are both there."""
-        parts = [self._pairs[self._of[text] : self._of[text + 1]] for text in texts.tolist()]
+    def _batch(self, texts: NDArray[np.int64], rng: np.random.Generator) -> PairBatch:
+        """All labeled pairs among texts, in random order of their two texts: the head is not symmetric."""
+        parts = [self._pairs[self._starts[text] : self._starts[text + 1]] for text in texts.tolist()]
         found, times = np.unique(np.concatenate(parts), return_counts=True)
-        both: NDArray[np.int64] = found[times == 2]
-        return both
-
-    def _filled(
-        self, texts: NDArray[np.int64], pairs: NDArray[np.int64], rng: np.random.Generator
-    ) -> PairBatch:
-        """Which of a pair is first is drawn: the head is not symmetric."""
+        pairs, labeled = found[times == 2], self.labeled
         order = np.argsort(texts, kind="stable")
-        labeled = self.labeled
-        places = [
+        first, second = (
             order[np.searchsorted(texts[order], side[pairs])] for side in (labeled.first, labeled.second)
-        ]
+        )
         turned = rng.random(len(pairs)) < 0.5
         return PairBatch(
             texts,
             labeled.component[texts],
             [self.text(one) for one in texts.tolist()],
-            np.where(turned, places[1], places[0]),
-            np.where(turned, places[0], places[1]),
+            np.where(turned, second, first),
+            np.where(turned, first, second),
             labeled.related[pairs],
             self.weights[pairs],
         )

@@ -1,4 +1,4 @@
-"""How good an encoder and its head are, measured on the way: by labeled pairs that are kept for that."""
+"""Measures of an encoder and its head during a training, on labeled dev pairs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rerank.rankers.encoder.batching import Encode
 
 
 @dataclass
-class KeptPairs:
-    """Pairs to measure by.
+class DevPairs:
+    """Labeled pairs.
 
     documents: (D,) positions. first, second: (P,) places in these. related: (P,) bool.
-    head: gives the head as it is now; None: the cosine counts.
+    head: returns the current head; None: the cosine is the score.
     """
 
     documents: NDArray[np.int64]
@@ -28,7 +28,7 @@ class KeptPairs:
     head: Callable[[], Head | None]
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """AUC, which decides; the best threshold; accuracy and F1 there; AUC of the cosine beside a head."""
+        """Return AUC, which decides; the best threshold, and accuracy and F1 there; AUC of the cosine."""
         head, vectors = self.head(), encode(self.documents)
         scores = self.scores(vectors, head)
         threshold = best_threshold(scores, self.related)
@@ -38,11 +38,9 @@ class KeptPairs:
             "accuracy": accuracy(scores, self.related, threshold),
             "F1": f1(scores, self.related, threshold),
         }
-        return (
-            found if head is None else {**found, "cosine AUC": auc(self.scores(vectors, None), self.related)}
-        )
+        return found | ({"cosine AUC": auc(self.scores(vectors, None), self.related)} if head else {})
 
     def scores(self, vectors: NDArray[np.float32], head: Head | None) -> NDArray[np.float64]:
-        """(D, E) vectors of length 1 -> (P,) scores."""
+        """Return (P,) scores from (D, E) vectors of length 1."""
         a, b = vectors[self.first], vectors[self.second]
         return np.einsum("ij,ij->i", a, b).astype(np.float64) if head is None else head.relatedness(a, b)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from rerank.config import values_of
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError
 from rerank.progress import Progress
@@ -16,8 +14,8 @@ from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.concept.task import Concepts, ConceptTask
-from rerank.rankers.dense.fit import in_memory
 from rerank.rankers.encoder.stored import StoredEncoder
+from rerank.rankers.encoder.task import FittedTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.records import LabeledPair
@@ -29,10 +27,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ConceptFitter:
-    """Fits an encoder and a head on labeled pairs.
-
-    An interrupted training goes on from its newest checkpoint when it is started again.
-    """
+    """Fits an encoder and a head on labeled pairs. An interrupted training resumes from its checkpoint."""
 
     job: TrainingJob
     config: ConceptConfig
@@ -44,18 +39,11 @@ class ConceptFitter:
         pairs, kept = job.labeled
         encoder = config.load()
         concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
-        folder = job.folder / name
-        if job.restart:
-            shutil.rmtree(folder, ignore_errors=True)
-        encoder.precision = config.precision
-        with in_memory(config.batch):
-            task = ConceptTask(concepts, encoder, config, progress, folder)
-            fit = task.fit()
-        encoder.precision = "auto"
-        head = task.head()
-        graph = concepts.graph
-        history = [one.row() for one in fit.history]
-        counted = {
+        fitted = FittedTask.of(
+            job, name, lambda folder: ConceptTask(concepts, encoder, config, progress, folder)
+        )
+        task, run, graph = fitted.task, fitted.run, concepts.graph
+        counts = {
             "texts": len(graph.ids),
             "components": graph.groups,
             "largest_component": int(graph.sizes.max()),
@@ -67,46 +55,25 @@ class ConceptFitter:
             "ratio": task.pairs.ratio,
             **asdict(graph.counts),
             "kept_pairs": len(kept),
-            "batches_without_related": fit.counts.get("without_related", 0),
+            "batches_without_related": run.counts.get("without_related", 0),
             "contrast_bytes": task.objective.memory,
-            "rate": fit.rate,
-            "seconds": fit.cpu,
+            "rate": run.rate,
+            "seconds": run.cpu,
         }
-        trained = {
-            "settings": values_of(config),
-            "history": history,
-            "best": fit.best,
-            "share": fit.share,
-            **counted,
-        }
-        measured = fit.kept
-        threshold = measured.measures.get("threshold", 0.5)
-        ranker = ConceptRanker.of(name, StoredEncoder.of(fit.encoder), head, threshold, trained)
-        decides = next(iter(fit.kept.measures), "nothing")
-        drawn = counted["drawn_related"] + counted["drawn_unrelated"]
-        return TrainingResult(
-            ranker,
-            fit.best,
-            fit.steps,
-            measured.value,
-            fit.history[0].value,
-            fit.interrupted,
-            f"{decides} of pairs to measure by",
-            "untrained",
-            "step",
-            (
-                f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
-                f" {plural(len(graph.ids), 'document[|s]')} to learn from"
-                + (f", {drawn:,} more drawn" if drawn else "")
-                + f"; {plural(graph.groups, 'component[|s]')}, the largest of"
-                f" {counted['largest_component']:,};"
-                f" {plural(len(kept), 'pair[|s]')} to measure by; {plural(fit.steps, 'step[|s]')} at"
-                f" {fit.rate:.1f} sequences/s",
-            ),
-            {**counted, "threshold": threshold, "history": history, "share": fit.share},
-            [(m.step, m.loss, m.value) for m in fit.history if m.share == 1],
-            task.checkpoint.discard if task.checkpoint and not fit.interrupted else dict,
+        threshold = run.kept.measures.get("threshold", 0.5)
+        ranker = ConceptRanker.of(
+            name, StoredEncoder.of(encoder), task.head(), threshold, {**fitted.record, **counts}
         )
+        sampled = counts["drawn_related"] + counts["drawn_unrelated"]
+        more = f", {sampled:,} more sampled" if sampled else ""
+        remark = (
+            f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
+            f" {plural(len(graph.ids), 'document[|s]')} to learn from{more};"
+            f" {plural(graph.groups, 'component[|s]')}, the largest of {counts['largest_component']:,};"
+            f" {plural(len(kept), 'dev pair[|s]')};"
+            f" {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s"
+        )
+        return fitted.result(ranker, "dev pairs", (remark,), {**counts, "threshold": threshold})
 
 
 def read_concepts(
@@ -116,50 +83,33 @@ def read_concepts(
     kept: Sequence[LabeledPair],
     progress: Progress,
 ) -> Concepts:
-    """Build the graph, and tokenize the documents that occur in pairs.
+    """Build the graph, and tokenize the documents of all pairs. kept: dev pairs.
 
-    Raises TrainingError for ids that no document has, a document without text, pairs of one label only, and
-    where no pair is left.
+    Raises TrainingError for unknown ids, a document without text, and pairs of one label only.
     """
     graph = ConceptGraph.of(pairs, kept)
-    for count, label, other in (
-        (len(graph.related), "related", "unrelated"),
-        (len(graph.unrelated), "unrelated", "related"),
-    ):
-        if not count:
-            reasons = [
-                plural(number, what)
-                for number, what in (
-                    (graph.counts.withheld, "[is|are] among those to measure by"),
-                    (graph.counts.disagreeing, "[is|are] labeled both ways"),
-                )
-                if number
-            ]
-            left = f" ({', '.join(reasons)})" if reasons else ""
+    for label, found in (("related", graph.related), ("unrelated", graph.unrelated)):
+        if not len(found):
+            counts = graph.counts
             raise TrainingError(
-                f"no pair to learn from is {label}{left}; a classifier learns from {label} and {other} ones:"
-                f" give --labeled-pairs with both"
+                f"no pair to learn from is {label} ({counts.withheld} are dev pairs, {counts.disagreeing}"
+                " have both labels); give --labeled-pairs with related and unrelated pairs"
             )
     ids = Concepts.ids_of(graph, kept)
     tokens: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
-    progress.start("read documents", len(ids), "doc")
-    try:
+    with progress.step("read documents", len(ids), "doc") as advance:
         for begin in range(0, len(ids), BLOCK):
             block = ids[begin : begin + BLOCK]
-            found = engine.get(block)
-            for one, document in zip(block, found):
+            documents = []
+            for id, document in zip(block, engine.get(block)):
                 if document is None:
                     raise TrainingError(
-                        f"there is no document {one!r}, which a pair names; ingest it, or take the pair out"
+                        f"no document has the id {id!r} of a pair; ingest it, or remove the pair"
                     )
-            texts = encoder.tokens([document.content for document in found if document is not None])
-            for one, text in zip(block, texts):
+                documents.append(document)
+            for id, text in zip(block, encoder.tokens([document.content for document in documents])):
                 if not text:
-                    raise TrainingError(
-                        f"document {one!r} of a pair has no text; give it one, or take the pair out"
-                    )
+                    raise TrainingError(f"document {id!r} of a pair has no text; add one, or remove the pair")
                 tokens.append(np.array(text[: encoder.room], dtype=np.int32))
-            progress.advance(len(block))
-    finally:
-        progress.finish()
+            advance(len(block))
     return Concepts(graph, ids, tokens, kept)

@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
-PARTS = ("first", "second", "apart", "product")
-"""What there is a weight for each number of: u, v, |u - v| and u v."""
+PARTS = ("first", "second", "apart")
+"""Weights of u, v and |u - v|."""
 
 
 @dataclass(frozen=True)
 class Head:
     """sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6), for vectors u, v of length 1.
 
-    first, second, apart: (E,) w. product: (E,) weights of u v, where there are any. bias: b.
+    first, second, apart: (E,) w. bias: b.
 
-    It is not symmetric; :meth:`relatedness` is: the mean over both orders.
+    It is not symmetric; :meth:`relatedness` is the mean over both orders.
 
     >>> zero = np.zeros(2, dtype=np.float32)
-    >>> head = Head(zero, zero, np.float32([-1, -1]), zero, 1.0)
+    >>> head = Head(zero, zero, np.float32([-1, -1]), 1.0)
     >>> head.relatedness(np.float32([[1, 0], [1, 0]]), np.float32([[1, 0], [0, 1]])).round(3).tolist()
     [0.731, 0.269]
     """
@@ -30,41 +30,31 @@ class Head:
     first: Float32
     second: Float32
     apart: Float32
-    product: Float32
     bias: float
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """(n, E) and (n, E) unit vectors -> (n,) probabilities that they are related, from 0 to 1.
+        """Return (n,) probabilities that (n, E) and (n, E) vectors are related.
 
         One side may be (1, E) or (E,): the same for all.
         """
         a, b = a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
-        if b.ndim == 2 and len(b) > 1:
-            a, b = b, a  # the side with more rows first; the order says nothing
-        shared = b.ndim == 1 or len(b) == 1
         difference = a - b
-        np.abs(difference, out=difference)
-        both = difference @ self.apart + np.float32(self.bias)
-        if self.product.any():
-            if shared:
-                both += a @ (self.product * b.reshape(-1))
-            else:
-                both += np.einsum("ij,ij,j->i", a, b, self.product)
+        both = np.abs(difference, out=difference) @ self.apart + np.float32(self.bias)
         sides = np.stack((self.first, self.second), axis=1)
-        mine, other = a @ sides, b @ sides
-        forward = (both + mine[..., 0] + other[..., 1]).astype(np.float64)
-        backward = (both + other[..., 0] + mine[..., 1]).astype(np.float64)
+        left, right = a @ sides, b @ sides
+        forward = (both + left[..., 0] + right[..., 1]).astype(np.float64)
+        backward = (both + right[..., 0] + left[..., 1]).astype(np.float64)
         return (_sigmoid(forward) + _sigmoid(backward)) / 2
 
     def arrays(self) -> dict[str, Float32]:
-        """All parameters, by name."""
+        """Return all parameters by name."""
         return {**{name: getattr(self, name) for name in PARTS}, "bias": np.full(1, self.bias, np.float32)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> Head:
-        """Undo :meth:`arrays`."""
-        first, second, apart, product = (arrays[name] for name in PARTS)
-        return cls(first, second, apart, product, float(arrays["bias"][0]))
+        """Return the head of :meth:`arrays`."""
+        first, second, apart = (arrays[name] for name in PARTS)
+        return cls(first, second, apart, float(arrays["bias"][0]))
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rerank.rankers.concept.graph import Concentration, centroids
+from rerank.rankers.concept.graph import centroids
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
 if TYPE_CHECKING:
-    from rerank.rankers.concept.config import ConceptConfig, Start
+    from rerank.rankers.concept.config import ConceptConfig
 
 SMOOTHING = 10.0
 """alpha in the concentration of a component (Ma et al. 2023, table 4)."""
-SPREAD = 0.1
-"""Mean concentration, unless it is raw."""
-HEAD_RATES: dict[Start, float] = {"distance": 10.0, "random": 1.0}
-"""Learning rate of the head, times that of the encoder; random: as in the paper."""
+CONCENTRATION = 0.1
+"""Mean concentration of the components."""
+DISTANCE = 4.0
+"""Initial bias of the head, and minus the sum of its weights of |u - v|."""
 
 
 @dataclass(frozen=True)
 class PairVectors:
     """T texts of a batch, each once, and P labeled pairs of them.
 
-    anchor: (T, E) their vectors. documents: (T,) which they are. tokens: T sequences.
+    anchor: (T, E) their vectors. documents: (T,) their positions. tokens: T sequences.
     component: (T,) of each; -1: it is related to none.
     first, second: (P,) places among the texts. related: (P,) 1.0 or 0.0. weight: (P,) of each pair.
     """
@@ -47,56 +47,51 @@ class PairVectors:
 
 
 class Classifier(Loss):
-    """L_CE(sigma(w [f_i; f_j; |f_i - f_j|] + b), y) (Ma et al. 2023, equation 6), weighted mean of pairs.
+    """Cross-entropy of sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6), weighted mean over pairs.
 
-    The head reads vectors of length sqrt(E), whose numbers are about 1. So its weights learn equally fast
-    for every length of the encoder's vectors, and unit vectors are all that has to be stored.
+    u and v have length sqrt(E), so that the head learns equally fast for all widths. At the start, the head
+    is the distance of the two texts.
     """
 
-    def __init__(self, width: int, start: Start = "distance") -> None:
+    rate_factor = 10.0
+
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.width, self.faster = width, HEAD_RATES[start]
-        generator = torch.Generator().manual_seed(0)
-        first, second, apart = (torch.randn(width, generator=generator) / sqrt(3 * width) for _ in range(3))
-        if start == "distance":
-            first, second, apart = torch.zeros(width), torch.zeros(width), torch.full((width,), -4.0 / width)
-        # With random vectors of length sqrt(E), |f_i - f_j| is about 1 on average: the bias is in between.
-        bias = torch.full((1,), 4.0 if start == "distance" else 0.0)
-        self.first, self.second, self.apart, self.bias = map(nn.Parameter, (first, second, apart, bias))
+        self.width = width
+        self.first, self.second = (nn.Parameter(torch.zeros(width)) for _ in range(2))
+        self.apart = nn.Parameter(torch.full((width,), -DISTANCE / width))
+        self.bias = nn.Parameter(torch.full((1,), DISTANCE))
 
     def logits(self, first: Tensor, second: Tensor) -> Tensor:
-        """(P, E) and (P, E) vectors of any length -> (P,)."""
+        """Return (P,) logits of (P, E) and (P, E) vectors of any length."""
         u, v = (functional.normalize(one, dim=-1) * sqrt(self.width) for one in (first, second))
-        found: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
-        return found
+        logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
+        return logits
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Weighted mean over the pairs; 0 without pairs."""
+        """Return the weighted mean over the pairs; 0 without pairs."""
         logits = self.logits(pairs.anchor[pairs.first], pairs.anchor[pairs.second])
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
         return (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
 
     def count(self, pairs: PairVectors) -> dict[str, int]:
-        """Pairs, related ones among them, and batches that had none of these."""
+        """Return counts of pairs, related pairs, and batches without related pairs."""
         related = int(pairs.related.sum())
         return {"pairs": len(pairs.related), "related": related, "without_related": int(not related)}
 
     def head(self) -> Head:
-        """The head as it is now, for vectors of length 1."""
-        zero = np.zeros(self.width, dtype=np.float32)
+        """Return the current head, for vectors of length 1."""
+        arrays = {name: getattr(self, name).detach().float().cpu().numpy() for name in (*PARTS, "bias")}
         factor = np.float32(sqrt(self.width))
-        parts = dict.fromkeys(PARTS, zero)
-        for name in ("first", "second", "apart"):
-            parts[name] = getattr(self, name).detach().float().cpu().numpy() * factor
-        return Head.from_arrays({**parts, "bias": self.bias.detach().float().cpu().numpy()})
+        return Head.from_arrays({**{name: arrays[name] * factor for name in PARTS}, "bias": arrays["bias"]})
 
 
-class ComponentContrast(Loss):
-    """GC-NCE: each text is nearer to the centroid of its own component than to all others.
+class GraphComponentLoss(Loss):
+    """GC-NCE: a text is nearer to the centroid of its component than to all other centroids.
 
     -log(exp(z_i c_s / phi_s) / sum_j exp(z_i c_j / phi_j)) (Ma et al. 2023, equation 2), the mean over the
-    texts that are related to another one. z: vectors of length 1. c, phi: centroids of the r components and
-    their concentration (equation 3), of the vectors at the start of the epoch, without dropout.
+    texts with a component. z: vectors of length 1. c, phi: centroids and concentrations of the components
+    (equation 3) at the start of the epoch.
 
     component: (N,) of all documents; -1: none.
     """
@@ -104,57 +99,42 @@ class ComponentContrast(Loss):
     centroids: Tensor
     phi: Tensor
 
-    def __init__(
-        self, component: NDArray[np.int64], width: int, concentration: Concentration = "rescaled"
-    ) -> None:
+    def __init__(self, component: NDArray[np.int64], width: int) -> None:
         super().__init__()
-        self.component, self.concentration = component, concentration
+        self.component = component
         count = int(component.max(initial=-1)) + 1
         self.register_buffer("centroids", torch.zeros((count, width)))
-        self.register_buffer("phi", torch.full((count,), SPREAD))
+        self.register_buffer("phi", torch.full((count,), CONCENTRATION))
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
         """Compute the centroids."""
         members = np.flatnonzero(self.component >= 0)
-        found, phi = centroids(
-            encode(members),
-            self.component[members],
-            smoothing=SMOOTHING,
-            concentration=self.concentration,
-            temperature=SPREAD,
-        )
-        self.centroids.copy_(torch.from_numpy(found))
+        means, phi = centroids(encode(members), self.component[members], SMOOTHING, CONCENTRATION)
+        self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Mean over the texts of a component; 0 without such texts."""
+        """Return the mean over the texts with a component, or 0."""
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
             return pairs.anchor.sum() * 0
-        vectors = functional.normalize(pairs.anchor[anchors], dim=-1)
-        return self.each(vectors, pairs.component[anchors]).mean()
+        return self.each(functional.normalize(pairs.anchor[anchors], dim=-1), pairs.component[anchors]).mean()
 
     def each(self, vectors: Tensor, component: Tensor) -> Tensor:
-        """(n, E) vectors of length 1 and (n,) their components -> (n,) losses."""
+        """Return (n,) losses of (n, E) vectors of length 1 with (n,) components."""
         cosines = vectors @ self.centroids.to(vectors.dtype).T
-        lost = self.phi.isinf()  # no centroid this epoch
-        logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(lost, float("-inf"))
-        own = logits.where(~lost[component, None], cosines)
-        return functional.cross_entropy(own, component, reduction="none") * ~lost[component]
-
-    def count(self, pairs: PairVectors) -> dict[str, int]:
-        """Texts that have a component."""
-        return {"component": int((pairs.component >= 0).sum())}
+        invalid = self.phi.isinf()  # no centroid in this epoch
+        logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
+        logits = logits.where(~invalid[component, None], cosines)
+        return functional.cross_entropy(logits, component, reduction="none") * ~invalid[component]
 
 
-class MomentumContrast(Loss):
-    """A text is nearer to itself, as a slow copy of the encoder sees it, than to a queue of others.
+class MomentumLoss(Loss):
+    """MoCo: a text is nearer to its key, the vector of a momentum encoder, than to the keys of a queue.
 
     -log(exp(z_i k_i / t) / sum_j exp(z_i k_j / t)) (Ma et al. 2023, equation 5), the mean over the texts.
-    z: vectors of length 1; k_i: that of the same text by the momentum encoder, without dropout or gradient;
-    the other k_j: keys of earlier batches, in a queue, except those of the text itself. The queue is empty at
-    the start, and a batch joins it after its step. Momentum encoder (equation 4): k <- m k + (1 - m) q, after
-    every step; q: the weights that learn.
+    z: vectors of length 1. k: keys, without dropout and gradient. The queue has keys of earlier batches; keys
+    of the same text are left out. Momentum encoder (equation 4): k <- m k + (1 - m) q after every step.
     """
 
     keys: Tensor
@@ -165,22 +145,18 @@ class MomentumContrast(Loss):
     ) -> None:
         super().__init__()
         self.encoding, self.momentum, self.temperature = encoding, momentum, temperature
-        self.followed = encoding.encoder.learning()
-        slow = (parameter.detach().clone() for parameter in self.followed)
+        self.parameters_of_encoder = encoding.encoder.trainable()
+        slow = (parameter.detach().clone() for parameter in self.parameters_of_encoder)
         self.slow = nn.ParameterList(nn.Parameter(one, requires_grad=False) for one in slow)
-        # documents: whose keys they are; -1: none yet. Newest last.
+        # documents: of the keys, the newest last; -1: none yet.
         self.register_buffer("keys", torch.zeros((queue, encoding.encoder.width)))
         self.register_buffer("documents", torch.full((queue,), -1))
-        self._next: tuple[Tensor, Tensor] | None = None
+        self._batch: tuple[Tensor, Tensor] | None = None
 
     def encoded(self, tokens: list[NDArray[np.int32]]) -> Tensor:
-        """(n, E) keys of texts, of length 1.
-
-        Without dropout, which takes half the time of a forward pass on a CPU: a text and its key differ by
-        that of the text.
-        """
+        """Return the (n, E) keys of texts, of length 1."""
         model = self.encoding.encoder.model
-        learning = model.training
+        training = model.training
         model.eval()
         self._swap()
         try:
@@ -188,21 +164,21 @@ class MomentumContrast(Loss):
                 return functional.normalize(self.encoding.encode(tokens), dim=-1)
         finally:
             self._swap()
-            model.train(learning)
+            model.train(training)
 
     def _swap(self) -> None:
-        """Exchange the slow weights with those of the encoder."""
-        for slow, parameter in zip(self.slow, self.followed):
+        """Exchange the weights of the momentum encoder and the encoder."""
+        for slow, parameter in zip(self.slow, self.parameters_of_encoder):
             parameter.data, slow.data = slow.data, parameter.data
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Mean over the texts; 0 for those without a negative."""
+        """Return the mean over the texts; a text without a negative has 0."""
         keys = self.encoded(pairs.tokens)
-        self._next = (keys, pairs.documents)
+        self._batch = (keys, pairs.documents)
         return self.each(functional.normalize(pairs.anchor, dim=-1), keys, pairs.documents).mean()
 
     def each(self, vectors: Tensor, keys: Tensor, documents: Tensor) -> Tensor:
-        """(T, E) vectors and (T, E) keys of the same texts, and (T,) which they are -> (T,) losses."""
+        """Return (T,) losses of (T, E) vectors and (T, E) keys of T texts, at positions (T,)."""
         hidden = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
         negatives = vectors @ self.keys.to(vectors.dtype).T
         own = (vectors * keys).sum(dim=1, keepdim=True)
@@ -210,69 +186,59 @@ class MomentumContrast(Loss):
         return logits.logsumexp(dim=1) - logits[:, 0]
 
     def on_step_end(self, step: int) -> None:
-        """Follow the encoder, and let the batch join the queue."""
+        """Update the momentum encoder, and add the batch to the queue."""
         m = self.momentum
         with torch.no_grad():
-            for slow, fast in zip(self.slow, self.followed):
+            for slow, fast in zip(self.slow, self.parameters_of_encoder):
                 slow.mul_(m).add_(fast.detach(), alpha=1 - m)
-        if self._next is not None:
-            size = len(self.keys)
-            for queue, new in zip((self.keys, self.documents), self._next):
-                queue.copy_(torch.cat((queue, new.to(queue.dtype)))[-size:])
-            self._next = None
-
-    def count(self, pairs: PairVectors) -> dict[str, int]:
-        """Texts."""
-        return {"contrasted": len(pairs.anchor)}
+        if self._batch is not None:
+            for queue, new in zip((self.keys, self.documents), self._batch):
+                queue.copy_(torch.cat((queue, new.to(queue.dtype)))[-len(queue) :])
+            self._batch = None
 
 
 class ConceptLoss(Loss):
-    """L = L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7).
+    """L = L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7), each a mean instead of a sum."""
 
-    Each is a mean, where the paper adds up, so that beta does not depend on the batch.
-    """
+    rate_factor = Classifier.rate_factor
 
     def __init__(self, config: ConceptConfig, component: NDArray[np.int64], encoding: BatchEncoder) -> None:
         super().__init__()
         width, (with_components, with_momentum) = encoding.encoder.width, config.contrasts
-        self.beta, self.classifier = config.beta, Classifier(width, config.head_start)
-        self.faster = self.classifier.faster
-        self.components = self.momentum = None
-        if with_components:
-            self.components = ComponentContrast(component, width, config.concentration)
+        self.beta, self.classifier = config.beta, Classifier(width)
+        self.components = GraphComponentLoss(component, width) if with_components else None
+        self.momentum = None
         if with_momentum:
-            queue = (config.queue, config.momentum, config.temperature)
-            self.momentum = MomentumContrast(encoding, *queue)
+            self.momentum = MomentumLoss(encoding, config.queue, config.momentum, config.temperature)
 
     @property
-    def parts(self) -> list[Loss]:
-        """The classifier and the contrasts."""
-        found = (self.classifier, self.components, self.momentum)
-        return [one for one in found if one is not None]
+    def contrasts(self) -> list[Loss]:
+        """The contrasts that are used."""
+        return [one for one in (self.components, self.momentum) if one is not None]
 
     @property
     def memory(self) -> int:
         """Bytes of the momentum encoder, the queue and the centroids."""
-        contrasts = (tensor for part in self.parts[1:] for tensor in part.state_dict().values())
-        return sum(one.numel() * one.element_size() for one in contrasts)
+        tensors = (tensor for part in self.contrasts for tensor in part.state_dict().values())
+        return sum(one.numel() * one.element_size() for one in tensors)
 
     def forward(self, pairs: Any) -> Tensor:
-        """Weighted sum."""
+        """Return the weighted sum."""
         total: Tensor = self.classifier(pairs)
-        for part in self.parts[1:]:
+        for part in self.contrasts:
             total = total + self.beta * part(pairs)
         return total
 
     def count(self, pairs: Any) -> dict[str, int]:
-        """Counts of all parts."""
-        return {name: value for part in self.parts for name, value in part.count(pairs).items()}
+        """Return the counts of the classifier."""
+        return self.classifier.count(pairs)
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
-        """Call all parts."""
-        for part in self.parts:
+        """Call the contrasts."""
+        for part in self.contrasts:
             part.on_epoch_start(epoch, encode)
 
     def on_step_end(self, step: int) -> None:
-        """Call all parts."""
-        for part in self.parts:
+        """Call the contrasts."""
+        for part in self.contrasts:
             part.on_step_end(step)

@@ -1,4 +1,4 @@
-"""The ranker ``concept``: how related a document is to the query, by two vectors and a head."""
+"""The ranker ``concept``: relatedness of query and document from two vectors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ HEAD = "head.safetensors"
 
 @dataclass(kw_only=True, repr=False)
 class ConceptRanker(EncoderRanker):
-    """Relatedness of two texts (Ma et al. 2023, equation 6): the head's probability, the mean over both
-    orders; or, without a head, the cosine of their vectors, which retrieves.
+    """The score is the probability of the head, the mean over both orders (Ma et al. 2023, equation 6).
 
-    head:      None: the cosine is the score.
-    threshold: from which score on two texts count as related, chosen on the pairs that were kept for it.
-    probabilities: whether scores are probabilities that two texts are related.
+    head:      None: the score is the cosine, which retrieves.
+    threshold: score from which two texts are related, chosen on the dev pairs.
+    probabilities: whether scores are probabilities.
 
-    The stored features of a document are one vector of length 1, E fp16 numbers; zeros without text.
+    The feature of a document is a vector of length 1, E fp16 numbers; zeros without text.
     """
 
     family: ClassVar[str] = "concept"
@@ -65,30 +64,29 @@ class ConceptRanker(EncoderRanker):
         )
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(n, E) vectors of length 1 of texts, by torch; zeros for a text without any tokens."""
-        return self.stored.many(texts)
+        """Return (n, E) vectors of length 1 of texts; zeros without tokens."""
+        return self.stored.encode_texts(texts)
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """How related texts are, row by row: (n, E) and (n, E) vectors as :meth:`vectors` gives them, or
-        stored features -> (n,) within ``bounds``; :meth:`lowest` where one of two has no text.
+        """Return (n,) scores of (n, E) and (n, E) vectors or features; the least score without text.
 
-        One side may be a single vector, (E,): the same for all. The order of the sides says nothing.
+        One side may be (E,): the same for all. The order of the sides does not change the score.
         """
         a, b = to_float32(a), to_float32(b)
         if self.head is None:
-            found: NDArray[np.float64] = (a @ b if b.ndim == 1 else (a * b).sum(axis=-1)).astype(np.float64)
-            return found
+            cosines: NDArray[np.float64] = (a @ b if b.ndim == 1 else (a * b).sum(axis=-1)).astype(np.float64)
+            return cosines
         found = self.head.relatedness(a, b)
         for side in (a, b):
             found[~np.any(side, axis=-1)] = 0.0
         return found
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
-        """(n, E) fp16."""
+        """Return (n, E) fp16."""
         return self.vectors([document.content for document in documents]).astype(np.float16)
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) relatedness of the query and n documents.
+        """Return (n,) scores of documents.
 
         Raises WorkspaceError for features of another width.
         """
@@ -96,17 +94,17 @@ class ConceptRanker(EncoderRanker):
         return self.relatedness(features, query)
 
     def save(self, folder: Path) -> None:
-        """Write the head beside the rest."""
+        """Write also the head."""
         super().save(folder)
         if self.head is not None:
             write_bytes(folder / HEAD, save(self.head.arrays()))
 
     def own_record(self) -> dict[str, Any]:
-        """What makes a score, and from which on texts are related."""
+        """Return the kind of the score and the threshold."""
         return {"score": "cosine" if self.head is None else "head", "threshold": self.threshold}
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """The head from its file."""
+        """Return the arguments of the class."""
         with_head = record.pop("score") == "head"
         return {**record, "head": Head.from_arrays(load_file(folder / HEAD)) if with_head else None}

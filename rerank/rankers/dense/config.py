@@ -1,4 +1,4 @@
-"""Options of ``dense``, and how it is registered. They are read without torch."""
+"""Options of ``dense``, read without torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "objective": "quintuplet",
         "related": 0,
-        "mask_related": False,
         "passage_tokens": 128,
         "passages": 100,
         "train_layers": 0,
@@ -48,7 +47,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "held_out": 0.0,
         "average": False,
         "best": 5,
-        "normalize": False,
     },
     "cocitation": {
         "objective": "cocitation",
@@ -64,77 +62,70 @@ PRESETS: dict[str, dict[str, Any]] = {
         "average": False,
     },
 }
-"""Values that a preset changes. ``whole``: all layers learn, from large batches, for a GPU or a night;
-``paper``: as in Raman et al. 2021, as far as the paper is well defined; ``cocitation``: as in Ding et al."""
+"""``whole``: all layers learn, on a GPU. ``paper``: Raman et al. 2021; ``cocitation``: Ding et al."""
 
-_READ: Mapping[str, frozenset[str]] = {
-    "contrastive": frozenset({"temperature", "mask_related"}),
-    "quintuplet": frozenset({"gamma", "structural_margin", "semantic_margin", "mask_related"}),
-    "cocitation": frozenset({"structural_margin"}),
+_READ: Mapping[str, Mapping[str, frozenset[str]]] = {
+    "objective": {
+        "contrastive": frozenset({"temperature"}),
+        "quintuplet": frozenset({"gamma", "structural_margin", "semantic_margin"}),
+        "cocitation": frozenset({"structural_margin"}),
+    },
+    "positives": {
+        "levels": frozenset({"related"}),
+        "linked": frozenset(),
+        "cited": frozenset({"strategy", "hard"}),
+    },
 }
-"""Objective -> settings of losses that it reads."""
-_DRAWN: Mapping[str, frozenset[str]] = {
-    "levels": frozenset({"related"}),
-    "linked": frozenset(),
-    "cited": frozenset({"strategy", "hard"}),
-}
-"""Positives -> settings that they read."""
+"""Option -> value -> options that only some of its values read."""
 
 
 class DenseConfig(EncoderConfig, frozen=True):
-    """Options of a training.
-
-    The preset ``paper`` has those of Raman et al. 2021, section 4.2, and ``cocitation`` those of Ding et al.
-    """
+    """Options of a training."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
 
-    passage_tokens: Annotated[int, option("tokens of a passage, special ones included", ge=8)] = 64
+    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 64
     train_layers: Annotated[
-        Natural | None,
-        option("train the last N layers only; 0: all; none: 2, or all of a model with no more"),
+        Natural | None, option("Train the last N layers. 0: all; none: 2, or all of a smaller model.")
     ] = None
-    rate: Annotated[Positive, option("learning rate")] = 2e-4
+    rate: Annotated[Positive, option("Learning rate.")] = 2e-4
 
-    passages: Annotated[int, option("of a document, at most", ge=1, le=100)] = 8
-    best: Annotated[Count, option("passages whose cosines make a document's score")] = BEST
-    normalize: Annotated[bool, option("divide a document's score by the weights of its passages")] = True
+    passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
+    best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
 
-    objective: Annotated[Objective, option("the loss")] = "contrastive"
+    objective: Annotated[Objective, option("Loss.")] = "contrastive"
     structure_from: Annotated[
         Relation,
-        option("relation between documents: links, shared categories, or a document that cites both"),
+        option("Relation: links, common categories, or a document that cites both."),
     ] = "links"
     positives: Annotated[
-        Positives, option("related by PageRank, level by level; linked with the anchor; or cited with it")
+        Positives, option("Positives: by levels of PageRank; linked documents; or documents cited together.")
     ] = "levels"
-    related: Annotated[Natural, option("related documents of each document, at most; 0: all")] = 64
+    related: Annotated[Natural, option("Maximum number of related documents of each document. 0: all.")] = 64
     strategy: Annotated[
-        Strategy, option("place that cites two texts together; direct: one cites the other")
+        Strategy, option("Place that cites two texts together. direct: one cites the other.")
     ] = "sentence"
     hard: Annotated[
-        int, option("of the 5 triplets of a text, those with a negative of the same section", ge=0, le=5)
+        int, option("Number of the 5 triplets of a text with a negative of the same section.", ge=0, le=5)
     ] = 0
     leave_out: Annotated[
         tuple[str, ...],
         option(
-            "do not learn from links between documents that these judgments give the same query",
+            "Do not learn from pairs of documents that these judgments give the same query.",
             metavar="QRELS",
         ),
     ] = ()
     held_out: Annotated[
-        float, option("share of the related pairs that measures the training", ge=0, le=0.9)
+        float, option("Share of the related pairs that measures the training.", ge=0, le=0.9)
     ] = 0.1
 
-    temperature: Annotated[Positive, option("of the softmax of contrastive")] = 0.05
-    gamma: Annotated[Share, option("weight of the semantic half of quintuplet")] = 0.5
+    temperature: Annotated[Positive, option("Temperature of the contrastive loss.")] = 0.05
+    gamma: Annotated[Share, option("Weight of the semantic half of the quintuplet loss.")] = 0.5
     structural_margin: Annotated[
-        NonNegative | None,
-        option("distance by which a negative is farther than a positive; none: 2, of cocitation 1"),
+        NonNegative | None, option("Margin between positive and negative. none: 2, of cocitation 1.")
     ] = None
-    semantic_margin: Annotated[NonNegative, option("the same of the semantic half")] = 0.5
-    mask_related: Annotated[bool, option("related documents of a batch are no negatives of an anchor")] = True
+    semantic_margin: Annotated[NonNegative, option("Margin of the semantic half.")] = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,17 +143,17 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     @property
     def keeps_isolated(self) -> bool:
-        """Whether documents without related ones are anchors, for the semantic half of the loss."""
+        """Whether documents without related ones are anchors."""
         return self.objective == "quintuplet" and self.gamma > 0
 
     @property
     def separator(self) -> bool:
-        """Whether title and text are separated, as in Ding et al."""
+        """Whether title and text are separated (Ding et al.)."""
         return self.positives == "cited"
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Triplets of co-citations are drawn if their loss or their strategy is given."""
+        """Draw triplets of co-citations if their loss or their strategy is given."""
         found: dict[str, Any] = {}
         if values.get("objective") == "cocitation" or values.get("strategy") is not None:
             found["positives"] = "cited"
@@ -171,9 +162,9 @@ class DenseConfig(EncoderConfig, frozen=True):
         return found
 
     def unread(self) -> dict[str, str]:
-        """Settings that have no effect with others, with the reason."""
+        """Return the options that have no effect, with the reason."""
         found = super().unread()
-        for choice, reads in (("objective", _READ), ("positives", _DRAWN)):
+        for choice, reads in _READ.items():
             chosen = getattr(self, choice)
             others = frozenset[str]().union(*reads.values()) - reads[chosen]
             found |= dict.fromkeys(others, f"{option_name(choice)} {chosen}")
@@ -188,9 +179,9 @@ class DenseConfig(EncoderConfig, frozen=True):
 
 
 def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
-    """Return the settings of a preset, with changes; None changes nothing.
+    """Return the options of a preset with changes; None changes nothing.
 
-    Raises UsageError for a change that has no effect, such as a setting of another objective.
+    Raises UsageError for a change that has no effect.
 
     >>> dense_config("paper").epochs, dense_config("paper", epochs=3).epochs
     (1, 3)
@@ -200,7 +191,7 @@ def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
 
 
 def changed(config: DenseConfig, **changes: Any) -> DenseConfig:
-    """Return the settings with changes.
+    """Return the options with changes.
 
     >>> changed(dense_config(temperature=0.1), objective="quintuplet", epochs=2).epochs
     2

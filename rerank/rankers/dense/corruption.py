@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHARE = 0.25
-"""Share of the tokens that are replaced (Raman et al. 2021, section 4.2)."""
+"""Share of replaced tokens (Raman et al. 2021, section 4.2)."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens that can replace another one: ``ordinary`` ones, or ``mask`` (None: the model has none)."""
+    """Tokens that replace others: ``ordinary`` ones, or ``mask``, if the model has one."""
 
     ordinary: NDArray[np.int32]
     mask: int | None
 
     @classmethod
     def of(cls, tokenizer: object) -> Vocabulary:
-        """All tokens of a Hugging Face tokenizer except the special ones."""
+        """Return all tokens of a Hugging Face tokenizer except the special ones."""
         special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
         names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # type: ignore[attr-defined,arg-type]
         kept = [
@@ -32,7 +32,7 @@ class Vocabulary:
         return cls(np.array(kept, dtype=np.int32), None if mask is None else int(mask))
 
     def corrupt(self, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
-        """Replace max(1, round(SHARE T)) distinct tokens of T, each by another one; half of them by the mask.
+        """Replace max(1, round(SHARE T)) of T tokens by other tokens, half of them by the mask.
 
         >>> vocabulary = Vocabulary(np.arange(10, 20, dtype=np.int32), mask=3)
         >>> before = np.arange(10, 18, dtype=np.int32)
@@ -48,8 +48,6 @@ class Vocabulary:
         drawn = self.ordinary[rng.integers(len(self.ordinary), size=len(where))]
         for _ in range(100):
             same = drawn == tokens[where]
-            if not same.any():
-                break
             drawn[same] = self.ordinary[rng.integers(len(self.ordinary), size=int(same.sum()))]
         if self.mask is not None:
             drawn[rng.random(len(where)) < 0.5] = self.mask

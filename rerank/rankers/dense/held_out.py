@@ -1,4 +1,4 @@
-"""How good an encoder is, measured on the way: by held-out links among the documents of a pool."""
+"""Measures of an encoder during its training: held-out links among the documents of a pool."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rerank.rankers.encoder.batching import Encode
 from rerank.rankers.graphs.links import LinkGraph
 
 ANCHORS = 500
-"""Documents whose held-out links are looked for, at most."""
+"""Maximum number of documents whose held-out links are searched."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Anchors, the pool they search, and what they are to find there.
+    """Anchors, and the pool of documents that they search.
 
-    pool:     (P,) positions of documents with text. anchors: (A,) places in the pool.
-    wanted:   (A, P) bool: the held-out links. known: (A, P) bool: itself and training links, left out of the
-        ranking.
+    pool:   (P,) positions of documents with text. anchors: (A,) places in the pool.
+    wanted: (A, P) bool: held-out links. known: (A, P) bool: the anchor and training links, which are not
+            ranked.
     """
 
     pool: NDArray[np.int64]
@@ -40,9 +40,9 @@ class HeldOut:
         seed: int,
         anchors: int = ANCHORS,
     ) -> HeldOut:
-        """Draw anchors, and a pool of ``size`` documents: what they link to, and others at random.
+        """Draw anchors, and a pool of ``size`` documents: their held-out links, and others at random.
 
-        graph: what is left to learn from; held: (H, 2) pairs that are not in it.
+        graph: without the (H, 2) pairs ``held``. usable: (N,) bool, documents with text.
         """
         rng = np.random.default_rng((seed, 1))
         held = held[usable[held].all(axis=1)]
@@ -52,7 +52,7 @@ class HeldOut:
         both = np.concatenate((held, held[:, ::-1]))
         mine = both[np.isin(both[:, 0], chosen)]
         needed = np.unique(np.concatenate((chosen, mine[:, 1])))
-        if len(needed) > size:  # fewer anchors, so that all they want is there
+        if len(needed) > size:  # fewer anchors, so that their links fit
             keep = max(1, int(count * size / len(needed)))
             chosen = chosen[:keep]
             mine = both[np.isin(both[:, 0], chosen)]
@@ -74,11 +74,7 @@ class HeldOut:
         return cls(pool, at, wanted, known)
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Means over the anchors; NDCG decides.
-
-        It moves with every rank; recall at 5 moves only when a link crosses the border, and of a few dozen
-        links says little.
-        """
+        """Return means over the anchors; NDCG, which changes with every rank, decides."""
         vectors = encode(self.pool)
         recall = self.recall(vectors, (1, 5, 10))
         return {
@@ -89,23 +85,26 @@ class HeldOut:
         }
 
     def recall(self, vectors: NDArray[np.float32], cutoffs: tuple[int, ...] = (5, 10)) -> NDArray[np.float64]:
-        """(A, cut-offs) share of an anchor's held-out links among its nearest, from (P, E) unit vectors."""
-        scores = vectors[self.anchors] @ vectors.T
-        scores[self.known] = -np.inf
-        order = np.argsort(-scores, axis=1, kind="stable")[:, : max(cutoffs)]
-        hits = np.take_along_axis(self.wanted, order, axis=1).cumsum(axis=1)
+        """Return the (A, cut-offs) share of the held-out links of an anchor among its nearest documents.
+
+        vectors: (P, E) of length 1.
+        """
+        hits = self._ranked(vectors).cumsum(axis=1)
         many = np.maximum(self.wanted.sum(axis=1), 1)
         found: NDArray[np.float64] = hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
         return found
 
     def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """(A,) NDCG without cut-off of an anchor's held-out links, from (P, E) unit vectors."""
-        scores = vectors[self.anchors] @ vectors.T
-        scores[self.known] = -np.inf
-        order = np.argsort(-scores, axis=1, kind="stable")
-        ndcg = np.zeros(len(order))
-        for anchor, wanted in enumerate(np.take_along_axis(self.wanted, order, axis=1)):
+        """Return the (A,) NDCG without cut-off of the held-out links. vectors: (P, E) of length 1."""
+        ndcg = np.zeros(len(self.anchors))
+        for anchor, wanted in enumerate(self._ranked(vectors)):
             ranks = np.flatnonzero(wanted)[:, None]
             grades = np.ones(len(ranks))
             ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(wanted))[0]
         return ndcg
+
+    def _ranked(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """(A, P) bool: whether the documents in the order of an anchor are held-out links."""
+        scores = vectors[self.anchors] @ vectors.T
+        scores[self.known] = -np.inf
+        return np.take_along_axis(self.wanted, np.argsort(-scores, axis=1, kind="stable"), axis=1)

@@ -1,4 +1,4 @@
-"""The losses of ``dense``."""
+"""The losses of ``dense``: contrastive, triplet and quintuplet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Vectors:
-    """B anchors and the texts that belong to them.
+    """The vectors of a batch of B anchors; None if the loss does not read them.
 
     anchor:             (B, E) h.
-    positive, negative: (B, E) structural ones, h_phi+ and h_phi-; None if the loss does not read them.
-    corrupted:          (B, E) the semantic positive h_psi+: the anchor's text with tokens replaced; or None.
+    positive, negative: (B, E) structural ones, h_phi+ and h_phi-.
+    corrupted:          (B, E) the semantic positive h_psi+: the anchor with replaced tokens.
     level:              (B,) long, from 1; 0: the anchor has no structural pair.
-    near:               (B, B) bool: document j is i itself, its positive or related to it, and so no
-                        negative of i. near_positive: the same for j's structural positive.
+    near:               (B, B) bool: document j is i, its positive or related to i, and so no negative of i.
+    near_positive:      (B, B) bool: the same for the structural positive of j.
     """
 
     anchor: Tensor
@@ -40,37 +40,37 @@ class Vectors:
 
 
 class RowLoss(Loss):
-    """A mean over the anchors of a batch; subclasses define :meth:`rows`. hinged: a row can be 0.
+    """A mean over the anchors of a batch; subclasses define :meth:`rows`.
 
-    name: of its anchors in the counts.
+    name: of the anchors with a loss, in the counts. hinged: a row can be 0.
     """
 
     name: ClassVar[str] = "structural"
     hinged: ClassVar[bool] = True
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """(B,) losses, and (B,) bool: the anchors that have one."""
+        """Return (B,) losses, and (B,) bool: the anchors that have one."""
         raise NotImplementedError
 
     def forward(self, vectors: Vectors) -> Tensor:
-        """Mean of :meth:`rows` over the anchors that have one; 0 if none has."""
+        """Return the mean over the anchors that have a loss, or 0."""
         losses, valid = self.rows(vectors)
         return losses[valid].sum() / valid.sum().clamp_min(1)
 
     def count(self, vectors: Vectors) -> dict[str, int]:
-        """Anchors that have a loss, and those of them whose hinge is above 0."""
+        """Return the number of anchors with a loss, and of those with a loss above 0."""
         losses, valid = self.rows(vectors)
-        found = {self.name: int(valid.sum())}
+        counts = {self.name: int(valid.sum())}
         if self.hinged:
-            found[f"active_{self.name}"] = int((losses[valid] > 0).sum())
-        return found
+            counts[f"active_{self.name}"] = int((losses[valid] > 0).sum())
+        return counts
 
 
 class Contrastive(RowLoss):
-    """-log(exp(c_i+ / t) / sum_j exp(c_ij / t)): in-batch softmax over the structural positives.
+    """-log(exp(c_i+ / t) / sum_j exp(c_ij / t)): softmax over the structural positives of the batch.
 
-    c: cosines of anchor i with the positives of the batch (van den Oord et al. 2018, InfoNCE). Positives of
-    others that are the anchor's own, or related to it, are left out of the sum.
+    c: cosines of anchor i with the positives (van den Oord et al. 2018, InfoNCE). Positives of other anchors
+    that are related to the anchor are left out of the sum.
     """
 
     reads = ("anchor", "positive")
@@ -81,7 +81,7 @@ class Contrastive(RowLoss):
         self.temperature = temperature
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """(B,) losses, and (B,) bool: the anchors with a structural pair and any negative."""
+        """Anchors with a structural pair and a negative have a loss."""
         assert vectors.positive is not None
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
@@ -93,49 +93,34 @@ class Contrastive(RowLoss):
         losses = functional.cross_entropy(logits, targets, reduction="none")
         return losses, paired & ((~masked).sum(dim=1) > 1)
 
-    def forward(self, vectors: Vectors) -> Tensor:
-        """Mean over the anchors that have a structural pair."""
-        losses, _ = self.rows(vectors)
-        paired = vectors.level > 0
-        return losses[paired].sum() / paired.sum().clamp_min(1)
 
+class TripletLoss(RowLoss):
+    """max(|h - h+| - |h - h-| + m, 0) of the anchors with a structural pair (Ding et al., SPECTER).
 
-class Triplet(RowLoss):
-    """max(|h - h+| - |h - h-| + m, 0) of the anchors that have a structural pair (Ding et al.).
-
-    Ding et al. do not give m; SPECTER, which they follow, has 1.
+    by_level: the margin of level l is m / l (Raman et al. 2021, L_phi).
     """
 
     reads = ("anchor", "positive", "negative")
 
-    def __init__(self, margin: float = 1.0) -> None:
+    def __init__(self, margin: float = 1.0, by_level: bool = False) -> None:
         super().__init__()
-        self.margin = margin
+        self.margin, self.by_level = margin, by_level
 
     def margins(self, level: Tensor) -> Tensor:
-        """(B,) levels -> (B,) margins."""
-        return torch.full_like(level, self.margin, dtype=torch.float32)
+        """Return the (B,) margins of (B,) levels."""
+        return self.margin / (level.clamp_min(1) if self.by_level else torch.ones_like(level))
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """(B,) losses, and (B,) bool: the anchors that have a structural pair."""
+        """Anchors with a structural pair have a loss."""
         assert vectors.positive is not None
         assert vectors.negative is not None
         near = distance(vectors.anchor, vectors.positive)
         far = distance(vectors.anchor, vectors.negative)
-        margins = self.margins(vectors.level).to(near.dtype)
-        return (near - far + margins).relu(), vectors.level > 0
+        return (near - far + self.margins(vectors.level).to(near.dtype)).relu(), vectors.level > 0
 
 
-class Structure(Triplet):
-    """The structural half of the quintuplet loss, L_phi: the margin of level l is m / l."""
-
-    def margins(self, level: Tensor) -> Tensor:
-        """(B,) levels -> (B,) margins."""
-        return self.margin / level.clamp_min(1).float()
-
-
-class Semantics(RowLoss):
-    """The semantic half, L_psi: max(|h - h_psi+| - |h - h_psi-| + m, 0) (Raman et al. 2021, equation 5).
+class SemanticLoss(RowLoss):
+    """L_psi: max(|h - h_psi+| - |h - h_psi-| + m, 0) (Raman et al. 2021, equation 5).
 
     h_psi-: the nearest other anchor of the batch that is not related.
     """
@@ -148,9 +133,9 @@ class Semantics(RowLoss):
         self.margin = margin
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """(B,) losses, and (B,) bool: the anchors for which the batch has a negative."""
+        """Anchors with a negative in the batch have a loss."""
         assert vectors.corrupted is not None
-        chosen, valid = hardest(vectors.anchor, vectors.near)
+        chosen, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
         far = distance(vectors.anchor, vectors.anchor[chosen])
         return (near - far + self.margin).relu(), valid
@@ -159,41 +144,44 @@ class Semantics(RowLoss):
 class Quintuplet(Loss):
     """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5).
 
-    gamma 0 is structure only, 1 semantics only.
+    gamma 0 is structure only, 1 semantics only. structure: None: a triplet loss with margins by level.
     """
 
-    structure: ClassVar[type[Triplet]] = Structure
-
-    def __init__(self, gamma: float = 0.5, structural: float = 2.0, semantic: float = 0.5) -> None:
+    def __init__(
+        self,
+        gamma: float = 0.5,
+        structural: float = 2.0,
+        semantic: float = 0.5,
+        structure: RowLoss | None = None,
+    ) -> None:
         super().__init__()
-        halves: tuple[tuple[float, RowLoss], ...]
-        halves = ((1 - gamma, self.structure(structural)), (gamma, Semantics(semantic)))
+        halves = (
+            (1 - gamma, structure or TripletLoss(structural, by_level=True)),
+            (gamma, SemanticLoss(semantic)),
+        )
         self.halves = [(weight, half) for weight, half in halves if weight]
         self.reads = tuple(dict.fromkeys(name for _, half in self.halves for name in half.reads))
 
     def forward(self, vectors: Vectors) -> Tensor:
-        """Weighted sum of the halves."""
-        total = vectors.anchor.new_zeros(())
-        for weight, half in self.halves:
-            total = total + weight * half(vectors)
-        return total
+        """Return the weighted sum of the halves."""
+        return torch.stack([weight * half(vectors) for weight, half in self.halves]).sum()
 
     def count(self, vectors: Vectors) -> dict[str, int]:
-        """Counts of both halves."""
+        """Return the counts of both halves."""
         return {name: value for _, half in self.halves for name, value in half.count(vectors).items()}
 
 
-def loss_of(config: DenseConfig) -> Loss:
-    """Make the loss of a training."""
+def make_loss(config: DenseConfig) -> Loss:
+    """Return the loss of a training."""
     if config.objective == "contrastive":
         return Contrastive(config.temperature)
     if config.objective == "cocitation":
-        return Triplet(config.margin)
+        return TripletLoss(config.margin)
     return Quintuplet(config.gamma, config.margin, config.semantic_margin)
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distance sqrt(max(|a - b|^2, FLOOR)): (..., E), (..., E) -> (...).
+    """Return the Euclidean distance sqrt(max(|a - b|^2, FLOOR)): (..., E), (..., E) -> (...).
 
     >>> distance(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])).item()
     5.0
@@ -201,16 +189,15 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).square().sum(dim=-1).clamp_min(FLOOR).sqrt()
 
 
-def hardest(anchors: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest other anchor of each: (B,) positions, and (B,) bool whether there is one.
+def nearest_negative(anchors: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (B,) position of the nearest other anchor, and (B,) bool whether there is one.
 
     anchors: (B, E), read without gradient; near: (B, B) bool, True if j may not be chosen for i.
 
-    >>> hardest(torch.tensor([[0.0], [0.1], [0.3]]), torch.eye(3, dtype=torch.bool))[0].tolist()
+    >>> nearest_negative(torch.tensor([[0.0], [0.1], [0.3]]), torch.eye(3, dtype=torch.bool))[0].tolist()
     [1, 0, 1]
     """
     with torch.no_grad():
         apart = torch.cdist(anchors.detach().float(), anchors.detach().float())
-        apart = apart.masked_fill(near, float("inf"))
-        least, chosen = apart.min(dim=1)
+        least, chosen = apart.masked_fill(near, float("inf")).min(dim=1)
     return chosen, torch.isfinite(least)

@@ -1,4 +1,4 @@
-"""The related documents of each document, and how positives and negatives are drawn from them."""
+"""The related documents of each document, and the choice of positives and negatives."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.text import plural
 
 TRIES = 50
-"""Draws of a document that is not related, before the anchor goes without."""
+"""Draws of a document that is not related."""
 REDRAWS = 10
-"""Draws of another pair if the two are as near as each other."""
+"""Draws of another pair if both documents have the same score."""
 TIE = 2e-5
-"""Relative difference of scores below which two documents are as near as each other."""
+"""Relative difference of scores below which they are equal."""
 ALL = 10_000
-"""Documents of a collection for which all that are reachable can be kept."""
+"""Documents of a collection up to which all reachable documents can be related."""
 
 
 @dataclass(frozen=True)
-class Draw:
-    """A structural positive and negative of an anchor: positions of documents, and the level (from 1).
-
-    Level 0, with both -1: the anchor has none.
-    """
+class StructuralPair:
+    """A positive and a negative of an anchor, and their level, from 1. Level 0, with -1: it has none."""
 
     anchor: int
     level: int = 0
@@ -41,10 +38,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The related documents of each of N documents, nearest first, drawn level by level.
+    """The related documents of each of N documents, nearest first, in levels.
 
-    indptr, ids: those of document i are ``ids[indptr[i]:indptr[i + 1]]``; scores: how near they are.
-    usable:      (N,) bool: documents with text. Only those are related to any.
+    indptr, ids: documents ``ids[indptr[i]:indptr[i + 1]]`` are related to i; scores: their nearness.
+    usable:      (N,) bool: documents with text. Others are not related.
 
     >>> found = Neighbors.of([0, 0, 1], [1, 2, 0], [0.5, 0.25, 0.5], np.ones(3, bool))
     >>> found.near(0).tolist(), found.paired.tolist()
@@ -64,78 +61,71 @@ class Neighbors:
         scores: NDArray[np.floating] | list[float],
         usable: NDArray[np.bool_],
     ) -> Neighbors:
-        """From documents in increasing order, each with one that is related to it, and its score."""
-        indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(usable)))))
-        return cls(
-            indptr.astype(np.int64),
-            np.asarray(ids, dtype=np.int32),
-            np.asarray(scores, dtype=np.float32),
-            usable,
-        )
+        """Read documents in increasing order, each with a related one, and its score."""
+        counts = np.bincount(np.asarray(rows, dtype=np.int64), minlength=len(usable))
+        indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        return cls(indptr, np.asarray(ids, dtype=np.int32), np.asarray(scores, dtype=np.float32), usable)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """The documents that are no negatives of this one, nearest first."""
+        """Return the documents that are no negatives of this one, nearest first."""
         return self.ids[self.indptr[document] : self.indptr[document + 1]]
 
     @property
     def paired(self) -> NDArray[np.bool_]:
-        """(N,) whether a document has a positive."""
+        """(N,) bool: documents with a positive."""
         found: NDArray[np.bool_] = np.diff(self.indptr) > 0
         return found
 
     def turns(self) -> NDArray[np.int64]:
-        """(N,) how often a document is an anchor in an epoch, if it has a positive."""
+        """Return how often each document is an anchor in an epoch, (N,), if it has a positive."""
         return np.ones(len(self.usable), np.int64)
 
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
-        """Draw a document with text that is none of :meth:`near`; -1: none was found in TRIES draws."""
+        """Draw a document with text that is not in :meth:`near`; -1 after TRIES draws."""
         near = self.near(document)
         for drawn in rng.integers(len(self.usable), size=TRIES).tolist():
             if drawn != document and self.usable[drawn] and drawn not in near:
                 return int(drawn)
         return -1
 
-    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw level, positive and negative (Raman et al. 2021, equations 2 and 3).
 
-        Of n related documents the nearest n_l = ceil(n / 2^(l-1)) are the positives of level l, and the rest
-        of those of level l - 1 its negatives. If positive and negative are as near as each other, others are
-        drawn, at most REDRAWS times.
+        Of n related documents the nearest n_l = ceil(n / 2^(l-1)) are the positives of level l, and the other
+        positives of level l - 1 its negatives. Pairs with equal scores are drawn again, up to REDRAWS times.
         """
         near = self.near(anchor)
         count, least, top = len(near), 1, levels(len(near))
-        if not top:
-            return Draw(anchor)
         scores = self.scores[self.indptr[anchor] : self.indptr[anchor + 1]]
         for _ in range(REDRAWS):
+            if least > top:
+                break
             level = int(rng.integers(least, top + 1))
             size = level_size(count, level)
             positive = int(rng.integers(size))
             if level == 1:
                 other = self.unrelated(anchor, rng)
                 if other >= 0:
-                    return Draw(anchor, 1, int(near[positive]), other)
+                    return StructuralPair(anchor, 1, int(near[positive]), other)
                 least = 2
-                if top < 2:
-                    return Draw(anchor)
                 continue
             negative = int(rng.integers(size, level_size(count, level - 1)))
             if scores[positive] - scores[negative] > TIE * scores[positive]:
-                return Draw(anchor, level, int(near[positive]), int(near[negative]))
-        return Draw(anchor)
+                return StructuralPair(anchor, level, int(near[positive]), int(near[negative]))
+        return StructuralPair(anchor)
 
 
 class LinkedNeighbors(Neighbors):
-    """The documents that are linked with each document, all drawn alike."""
+    """The documents that are linked with each document, without levels."""
 
-    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw a linked document, and one that is not linked."""
         near = self.near(anchor)
         if not len(near):
-            return Draw(anchor)
+            return StructuralPair(anchor)
         positive = int(near[int(rng.integers(len(near)))])
         other = self.unrelated(anchor, rng)
-        return Draw(anchor, 1, positive, other) if other >= 0 else Draw(anchor)
+        return StructuralPair(anchor, 1, positive, other) if other >= 0 else StructuralPair(anchor)
 
 
 @dataclass(frozen=True)
@@ -170,18 +160,19 @@ class CitedNeighbors(Neighbors):
         found[self.texts[self.triplets.targets()]] = EACH
         return found
 
-    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw all triplets of an anchor, and return one; level 4 is a common sentence, 1 a document."""
         found = self.triplets.draw(int(self.refs[anchor]), rng) if self.refs[anchor] >= 0 else []
         if turn >= len(found):
-            return Draw(anchor)
+            return StructuralPair(anchor)
         positive, negative, level, _ = found[turn]
-        return Draw(anchor, len(LEVELS) + 1 - level, int(self.texts[positive]), int(self.texts[negative]))
+        return StructuralPair(
+            anchor, len(LEVELS) + 1 - level, int(self.texts[positive]), int(self.texts[negative])
+        )
 
 
 def levels(related: int) -> int:
-    """L = 1 + ceil(log2 n) levels of n related documents; 0 of none. The last one has the first document
-    against the second.
+    """Return L = 1 + ceil(log2 n), the number of levels of n related documents; 0 of none.
 
     >>> [levels(n) for n in (0, 1, 2, 5, 64, 1325)]
     [0, 1, 2, 4, 7, 12]
@@ -190,7 +181,7 @@ def levels(related: int) -> int:
 
 
 def level_size(related: int, level: int) -> int:
-    """n_l = ceil(n / 2^(l-1)) in integers: positives of a level, which counts from 1.
+    """Return n_l = ceil(n / 2^(l-1)), the number of positives of a level, from 1.
 
     >>> [level_size(10, level) for level in range(1, 6)]
     [10, 5, 3, 2, 1]
@@ -206,12 +197,12 @@ def by_pagerank(
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> Neighbors:
-    """Rank by personalized PageRank (Raman et al. 2021, equation 1).
+    """Rank documents by personalized PageRank (Raman et al. 2021, equation 1).
 
-    related: documents of each, at most; 0: all that are reachable, for collections of at most ALL documents.
-    usable: (N,) bool, documents with text; others have none.
+    related: maximum number of related documents of each; 0: all reachable documents.
+    usable: (N,) bool, documents with text.
 
-    Raises UsageError if all reachable documents would be too many.
+    Raises UsageError for all reachable documents of more than ALL documents.
     """
     if not related and len(usable) > ALL:
         raise UsageError(
@@ -225,7 +216,7 @@ def by_pagerank(
 
 
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
-    """Take the documents that are linked with each document; scores are the links' weights."""
+    """Return the documents that are linked with each document; scores are the weights of the links."""
     rows = graph.matrix().tocoo()
     kept = usable[rows.row] & usable[rows.col]
     return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)

@@ -1,4 +1,4 @@
-"""The ranker ``dense``: a transformer's vectors of a document's passages against the query's."""
+"""The ranker ``dense``: cosines of the passages of a document with the query."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank import arrays
-from rerank.rankers.encoder.passages import BEST, decayed_sum, passage_weights, windows
+from rerank.rankers.encoder.passages import BEST, decayed_sum, windows
 from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
 
 SCALE = 127
-"""A passage's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not
-needed: the stored vector is divided by its own."""
+"""Largest number of a stored vector, in int8. Only its direction counts."""
 
 
 @dataclass(kw_only=True, repr=False)
 class DenseRanker(EncoderRanker):
-    """Score of a document: the decayed sum of its best passages' cosines (Raman et al. 2021, section 3.4).
+    """The score is the decayed sum of the best cosines of passages (Raman et al. 2021, section 3.4).
 
-    passages: F, of a document at most.
-    best, normalize: of the decayed sum. separator: between a document's title and its text, or None.
+    passages:  F, maximum number of passages of a document.
+    best:      number of cosines in the sum. separator: tokens between title and text, or None.
 
-    The stored features of a document are F vectors of E int8 numbers and the count of those that are filled:
-    F * E + 1 bytes.
+    The features of a document are F vectors of E int8 numbers, and the number of its passages: F * E + 1
+    bytes.
     """
 
     family: ClassVar[str] = "dense"
@@ -41,13 +40,7 @@ class DenseRanker(EncoderRanker):
 
     passages: int = field()
     best: int = BEST
-    normalize: bool = True
     separator: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.normalize:
-            most = float(passage_weights(min(self.best, self.passages)).sum())
-            self.bounds = (0.0, most)  # type: ignore[misc]
 
     @classmethod
     def of(
@@ -58,19 +51,16 @@ class DenseRanker(EncoderRanker):
         trained: Mapping[str, Any],
         *,
         best: int = BEST,
-        normalize: bool = True,
         separator: bool = False,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
-        form = f"{'' if normalize else '-sum'}{'-sep' if separator else ''}"
-        version = f"{encoder.version()}-{passages}-{best}{form}"
+        version = f"{encoder.version()}-{passages}-{best}{'-sep' * separator}"
         return cls(
             name=name,
             width=encoder.width,
             passages=passages,
             version=version,
             best=best,
-            normalize=normalize,
             trained=trained,
             pooling=encoder.pooling,
             longest=encoder.longest,
@@ -80,13 +70,13 @@ class DenseRanker(EncoderRanker):
 
     @property
     def encoder(self) -> TextEncoder:
-        """The transformer in torch: for documents, and for queries of models that are no BERT."""
+        """The transformer in torch."""
         return self.stored.encoder
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
-        """(n, F * E + 1) int8: vectors of the passages, zeros, and how many there are."""
+        """Return (n, F * E + 1) int8: vectors of the passages, zeros, and their number."""
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
-        if not any(one.content for one in documents):  # the service's empty document: no torch for it
+        if not any(one.content for one in documents):  # without torch
             return features
         encoder = self.stored.encoder
         room = encoder.room
@@ -100,43 +90,42 @@ class DenseRanker(EncoderRanker):
                 owner.append((row, place))
         if pieces:
             rows, places = np.array(owner).T
-            arrays.split_passages(features, self.passages)[rows, places] = quantised(encoder.encode(pieces))
+            arrays.split_passages(features, self.passages)[rows, places] = quantized(encoder.encode(pieces))
         return features
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) scores within ``bounds``; 0 for a document without text.
+        """Return (n,) scores from 0 to 1; 0 for a document without text.
 
         Raises WorkspaceError for features of another width.
         """
         self.check(features, arrays.feature_width(self.passages, self.width))
         counts = features[:, -1].astype(np.int64)
         cosines = self.cosines(query, features)
-        return decayed_sum(cosines, counts, best=self.best, normalize=self.normalize)
+        return decayed_sum(cosines, counts, best=self.best)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
-        """(n, F) cosines of the passages with the query; 0 beyond a document's last."""
+        """Return (n, F) cosines of the passages with the query; 0 after the last passage."""
         return arrays.passage_cosines(query, features, self.passages)
 
     def own_record(self) -> dict[str, Any]:
-        """How documents are cut and scores are made."""
+        """Return the options of passages and scores."""
         return {
             "passages": self.passages,
             "best": self.best,
-            "normalize": self.normalize,
             "separator": self.separator,
         }
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """The separator's tokens as a tuple."""
+        """Return the arguments of the class."""
         separator = record.pop("separator", None)
         return {**record, "separator": None if separator is None else tuple(separator)}
 
 
-def quantised(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
-    """(n, E) vectors as int8, each scaled so that its largest number is SCALE.
+def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Return (n, E) vectors as int8, each scaled so that its largest number is SCALE.
 
-    >>> quantised(np.float32([[0.6, -0.8]])).tolist()
+    >>> quantized(np.float32([[0.6, -0.8]])).tolist()
     [[95, -127]]
     """
     largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)

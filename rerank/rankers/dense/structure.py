@@ -1,4 +1,4 @@
-"""The structure that a training learns from: pairs are held out, then neighbors are found."""
+"""The structure that a training learns from: pairs are held out, then neighbors are computed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ class Structure:
 
     @classmethod
     def find(cls, texts: Texts, config: DenseConfig, progress: Progress | None = None) -> Structure:
-        """Hold pairs out, then find neighbors. Raises TrainingError if there is nothing to learn from."""
+        """Hold pairs out, then compute neighbors. Raises TrainingError if no two documents are related."""
         if not texts.usable.any():
             raise TrainingError("no document has any text; dense has nothing to learn from")
         if not texts.graph.adjacency.nnz:
-            raise TrainingError(_nothing(texts, config))
+            raise TrainingError(_no_relation(texts, config))
         graph, held = texts.graph.hold_out(config.held_out, config.seed)
         found = _neighbors(graph, texts.usable, config, progress or Progress())
         if not found.paired.any():
-            if config.positives == "cited":
-                raise TrainingError(_nowhere(graph, config))
-            related = RELATED[config.structure_from]
-            raise TrainingError(f"no two documents {related} have text; dense has nothing to learn from")
+            raise TrainingError(_no_pair(graph, config))
         return cls(graph, held, found)
 
 
@@ -55,48 +52,38 @@ def _neighbors(
         return by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
 
 
-def _nowhere(graph: LinkGraph, config: DenseConfig) -> str:
-    """Message if no two texts are cited together as the strategy has it."""
+def _no_pair(graph: LinkGraph, config: DenseConfig) -> str:
+    """Message if no two related documents have text, or are cited together by the strategy."""
+    if config.positives != "cited":
+        return (
+            f"no two documents related by {config.structure_from} have text; dense has nothing to learn from"
+        )
     assert isinstance(graph, CitationGraph)
-    there = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
-    also = f"--strategy {there[0]} has pairs" if there else "documents need `citations`"
+    levels = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
+    advice = f"give --strategy {levels[0]}" if levels else "give documents `citations`"
     return (
-        f"--strategy {config.strategy} finds no two texts to learn from; {also} (documents"
-        " of which only the links are known cite all of them in one document)"
+        f"--strategy {config.strategy} finds no two texts to learn from; {advice} (links without places are"
+        " cited by the same document)"
     )
 
 
-RELATED = {
-    "links": "that are linked",
-    "categories": "that share a category",
-    "cocitation": "that are cited together",
-}
-"""Which documents a relation relates."""
-
-
-def _nothing(texts: Texts, config: DenseConfig) -> str:
+def _no_relation(texts: Texts, config: DenseConfig) -> str:
     """Message if no two documents are related."""
-    counts, source = texts.graph.counts, "--structure-from"
-    judged = "or train s2net or text on judged queries"
+    counts, judged = texts.graph.counts, "or train s2net or text on judged queries"
     if config.structure_from == "categories":
         return (
-            f"no two documents share a category ({texts.categorised} have any; one that more than half of the"
-            f" documents have does not count); give documents `categories`, or `links` and {source} links,"
-            f" {judged}"
+            f"no two documents share a category ({texts.categorized} have any; categories of more than half"
+            " of the documents do not count); give documents `categories`, or `links` and"
+            f" --structure-from links, {judged}"
         )
     if config.structure_from == "cocitation":
         return (
-            f"no two documents are linked by the same third one ({plural(counts.links, 'link[|s]')}); use"
-            f" {source} links or categories, {judged}"
+            f"no two documents are linked by the same third one ({plural(counts.links, 'link[|s]')}); give"
+            f" --structure-from links or categories, {judged}"
         )
-    others = (
-        f"or learn from shared categories with {source} categories"
-        f" ({plural(texts.categorised, 'document[ has|s have]')} some)"
-        if texts.categorised
-        else f"or `categories` and {source} categories"
-    )
+    categories = plural(texts.categorized, "document[ has|s have]")
     return (
-        f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links}"
-        " to themselves), and dense learns from links; give documents `links` (citations, hyperlinks, related"
-        f" items), {others}, {judged}"
+        f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links} to"
+        " themselves), and dense learns from links; give documents `links` (citations, hyperlinks, related"
+        f" items), or `categories` and --structure-from categories ({categories} some), {judged}"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +16,30 @@ from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.losses import loss_of
-from rerank.rankers.dense.quintuplets import Quintuplets, Sampler
+from rerank.rankers.dense.losses import make_loss
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.batching import Loss
-from rerank.rankers.encoder.task import EncoderTask, Evaluator, TrainedEncoder
+from rerank.rankers.encoder.task import EncoderTask, Evaluator
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.training.checkpoint import Measurement
 
 POOL = 2000
-"""Documents among which the held-out ones are looked for."""
-
-
-@dataclass(frozen=True)
-class TrainedDense(TrainedEncoder):
-    """The same on links. masked: share of the anchors without a structural pair."""
-
-    masked: float
-    held_out: int
-    train_links: int
+"""Number of documents that are searched for the held-out ones."""
 
 
 class DenseTask(EncoderTask):
-    """Trains one encoder on links, shared categories or co-citations.
+    """Trains an encoder on links, common categories or co-citations.
 
-    evaluator: None: held-out links. structure, loss: None: as the settings have them.
+    evaluator: None: held-out pairs. structure, loss: None: as the settings name them.
+    graph, held: the pairs to learn from, and the (H, 2) held-out pairs.
     """
 
     name: str = "dense"
     config: DenseConfig
-    sampler: Sampler
+    sampler: QuintupletSampler
 
     def __init__(
         self,
@@ -62,17 +53,16 @@ class DenseTask(EncoderTask):
         structure: Structure | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.texts, self._loss = texts, loss or loss_of(config)
+        self.texts, self._loss = texts, loss or make_loss(config)
         structure = structure or Structure.find(texts, config, progress)
         self.graph, self.held = structure.graph, structure.held_out
-        self.passages = Passages.of(texts, encoder, config.passages)
-        sampler = Sampler(
+        self.cut = Passages.of(texts, encoder, config.passages)
+        sampler = QuintupletSampler(
             structure.neighbors,
-            self.passages,
+            self.cut,
             Vocabulary.of(encoder.tokenizer),
             config.batch,
             isolated="corrupted" in self._loss.reads,
-            mask_related=config.mask_related,
             seed=config.seed,
         )
         if evaluator is None and texts.usable[self.held].all(axis=1).any():
@@ -83,32 +73,25 @@ class DenseTask(EncoderTask):
         """Return the loss."""
         return self._loss
 
-    def fit(self) -> TrainedDense:
-        """Train on the links."""
-        fit = super().fit()
-        masked = fit.counts.get("masked", 0) / max(fit.counts.get("anchors", 0), 1)
-        return TrainedDense(
-            **vars(fit), masked=masked, held_out=len(self.held), train_links=len(self.graph.pairs())
-        )
-
     def identity(self) -> Iterable[bytes]:
-        """The texts and the links."""
-        yield json.dumps(self.texts.graph.ids).encode()
-        if isinstance(self.texts.graph, CitationGraph):
-            yield self.texts.graph.digest().encode()
-        links = self.texts.graph.adjacency
+        """Yield the texts and the links."""
+        graph = self.texts.graph
+        yield json.dumps(graph.ids).encode()
+        if isinstance(graph, CitationGraph):
+            yield graph.digest().encode()
+        links = graph.adjacency
         for array in (self.texts.tokens.flat, links.indptr, links.indices, links.data):
             yield array.tobytes()
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Tokens of its first passage."""
-        return self.passages.get(document)
+        """Return the tokens of the first passage of a document."""
+        return self.cut.get(document)
 
-    def pieces(self) -> Iterable[NDArray[np.int32]]:
-        """All passages."""
-        for one in np.flatnonzero(self.texts.usable).tolist():
-            for start in self.passages.starts(one):
-                yield self.passages.get(one, start)
+    def passages(self) -> Iterable[NDArray[np.int32]]:
+        """Yield all passages."""
+        for document in np.flatnonzero(self.texts.usable).tolist():
+            for start in self.cut.starts(document):
+                yield self.cut.get(document, start)
 
     def count(self, vectors: Any) -> None:
         """Count also the anchors without a structural pair."""
@@ -116,28 +99,25 @@ class DenseTask(EncoderTask):
         self.counts["masked"] = self.counts.get("masked", 0) + int((vectors.level == 0).sum())
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if no anchor had anything to learn from."""
-        if any(self.counts.get(name, 0) for name in ("structural", "semantic")):
-            return
-        raise TrainingError(
-            f"in {int(self.counts['anchors'])} draws no document had another one to be told from: all of a"
-            f" batch are related, or alone; add documents, raise --batch, lower"
-            f" --related, or give --mask-related false"
-        )
+        """Raise TrainingError if no anchor had a pair."""
+        if not any(self.counts.get(name, 0) for name in ("structural", "semantic")):
+            raise TrainingError(
+                f"none of {int(self.counts['anchors'])} anchors had a negative: all documents of a batch are"
+                " related, or none is; add documents, raise --batch, or lower --related"
+            )
 
-    def look(self) -> None:
-        """Report how far texts of a batch are from each other; warn if a margin is larger."""
-        batch: Quintuplets = next(self.sampler.epoch(0))
+    def report_data(self) -> None:
+        """Report the median distance of the texts of a batch; warn if the margin is larger."""
+        batch = next(self.sampler.epoch(0))
         self.encoder.model.eval()
         with torch.no_grad():
-            found = self.encoding.encode(batch.anchor).float()
-        apart = float(torch.pdist(found).median()) if len(found) > 1 else 0.0
+            vectors = self.encoding.encode(batch.anchor).float()
+        apart = float(torch.pdist(vectors).median()) if len(vectors) > 1 else 0.0
         self.counts["distance"] = apart
         self.progress.say(f"median distance of two texts of a batch: {apart:.3f}")
-        margin, unit = self.config.margin, bool(((found.norm(dim=1) - 1).abs() < 1e-3).all())
+        margin, unit = self.config.margin, bool(((vectors.norm(dim=1) - 1).abs() < 1e-3).all())
         if "negative" in self.objective.reads and margin > (min(apart, 1.0) if unit else apart):
-            why = " of vectors of length 1" if unit else ""
             self.progress.say(
-                f"a structural margin of {margin:g} can hardly be kept at a median distance of"
-                f" {apart:.3f}{why}; lower --structural-margin"
+                f"a structural margin of {margin:g} is too large for a median distance of {apart:.3f}"
+                f"{' of vectors of length 1' * unit}; lower --structural-margin"
             )

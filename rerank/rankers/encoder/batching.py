@@ -1,4 +1,4 @@
-"""Batches of texts -> vectors with gradient, in parts: to pad less, or to need less memory."""
+"""Encoding of a batch of texts with gradient, in parts: with less padding, or with less memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rerank.rankers.encoder.config import Precision
-from rerank.rankers.encoder.frozen_layers import LowerLayers
+from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.transformer import TextEncoder, precision
 
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
@@ -23,28 +23,28 @@ class Batch(Protocol):
     """The texts of a step, as token numbers."""
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """All texts to encode; reads: see :class:`Loss`."""
+        """Return the texts to encode; reads: see :class:`Loss`."""
 
-    def placed(self, encoded: Tensor, reads: tuple[str, ...]) -> Any:
-        """Return what the loss reads, from the vectors of :meth:`texts`."""
+    def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Any:
+        """Return the input of the loss, from the vectors of :meth:`texts`."""
 
 
 class Loss(torch.nn.Module):
-    """A loss of the vectors of a batch. Its parameters and buffers belong to checkpoints.
+    """A loss of the vectors of a batch. Checkpoints store its parameters and buffers.
 
     reads: names of the texts that are encoded for each anchor.
-    faster: learning rate of its own parameters, times that of the encoder.
+    rate_factor: learning rate of its parameters, divided by the learning rate of the encoder.
     """
 
     reads: tuple[str, ...] = ("anchor",)
-    faster: float = 1.0
+    rate_factor: float = 1.0
 
     def forward(self, vectors: Any) -> Tensor:
         """Return the loss of a batch, a scalar."""
         raise NotImplementedError
 
     def count(self, vectors: Any) -> dict[str, int]:
-        """Count what there was to learn from, for reports."""
+        """Return counts for reports."""
         return {}
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
@@ -55,7 +55,7 @@ class Loss(torch.nn.Module):
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-    """Cut texts into the longer and the shorter ones, if that saves a tenth of the tokens, padding included.
+    """Split texts into longer and shorter ones, if that saves a tenth of the tokens with padding.
 
     >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
     ([[1, 3], [0, 2]], 1)
@@ -70,52 +70,54 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encodes texts by the whole model, or by its upper layers only if ``lower`` ones are given and kept."""
+    """Encodes texts by the whole model, or by its upper layers from the outputs of the ``frozen`` ones."""
 
     encoder: TextEncoder
-    lower: LowerLayers | None
-    asked: Precision
+    frozen: FrozenLayerCache | None
+    autocast: Precision
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        """(n, E) vectors with gradient."""
+        """Return (n, E) vectors with gradient."""
         lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
         # A GPU takes one large batch in less time than two smaller ones.
         parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
-        vectors = [self._encoded([texts[i] for i in part]) for part in parts]
-        return torch.cat(vectors)[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors[0]
+        vectors = torch.cat([self._encode([texts[i] for i in part]) for part in parts])
+        return vectors[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors
 
-    def _encoded(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
-            return upper
-        with precision(self.encoder.device, self.asked):
+    def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        if self.frozen is not None and (vectors := self.frozen.vectors(texts)) is not None:
+            return vectors
+        with precision(self.encoder.device, self.autocast):
             return self.encoder.forward(*self.encoder.batch(texts))
 
     def backward(
         self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1
     ) -> float:
-        """Compute the loss of texts and its gradient, with the memory of one of ``accumulate`` parts.
+        """Add the gradient of the loss of texts, in ``accumulate`` parts; return the loss.
 
         loss: of the (n, E) vectors of all texts. They are encoded part by part without gradient; the loss
-        gives each vector its gradient; then each part is encoded again (with the same dropout) and its
-        gradient is sent back (Gao et al. 2021, gradient cache). So in-batch negatives come from the whole
-        batch, which summing the gradients of small batches would lose.
+        gives each vector its gradient; then each part is encoded again with the same dropout, and its
+        gradient is sent back (Gao et al. 2021, gradient cache). In-batch negatives come from the whole batch.
         """
         if accumulate == 1:
             return _backward(loss(self.encode(texts)))
         device = self.encoder.device
         size = max(1, -(-len(texts) // accumulate))
         parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
+        on_gpu = device.type == "cuda"
         states: list[tuple[Tensor, Tensor | None]] = []
         vectors: list[Tensor] = []
         with torch.no_grad():
             for part in parts:
-                states.append(_random_state(device))
+                states.append((torch.get_rng_state(), torch.cuda.get_rng_state(device) if on_gpu else None))
                 vectors.append(self.encode(texts[part]))
         leaf = torch.cat(vectors).requires_grad_()
         value = _backward(loss(leaf))
         if leaf.grad is not None:
-            for part, state in zip(parts, states):
-                _set_random_state(device, state)
+            for part, (state, cuda_state) in zip(parts, states):
+                torch.set_rng_state(state)
+                if cuda_state is not None:
+                    torch.cuda.set_rng_state(cuda_state, device)
                 self.encode(texts[part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
         return value
 
@@ -124,13 +126,3 @@ def _backward(loss: Tensor) -> float:
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())
-
-
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], device)

@@ -1,7 +1,6 @@
-"""BERT with NumPy alone, for a query: one short sequence, without importing torch.
+"""BERT in NumPy, to encode a query without torch.
 
-Serves models of the type ``bert`` (BERT, MiniLM, SciBERT and most sentence encoders). A test holds it to what
-torch computes.
+It computes models of the type ``bert`` (BERT, MiniLM, SciBERT and most sentence encoders).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Array = NDArray[np.float32]
 
 
 def readable(folder: Path) -> bool:
-    """Whether the model in ``folder`` is one that this file can compute."""
+    """Return whether :class:`Bert` can compute the model of a folder."""
     try:
         config = parse_json((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -38,10 +37,7 @@ def readable(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Bert:
-    """Weights by name, as Hugging Face names them, and the tokenizer.
-
-    pooling: ``mean`` or ``cls``.
-    """
+    """Weights by their names in Hugging Face's layout, and the tokenizer. pooling: ``mean`` or ``cls``."""
 
     weights: dict[str, Array]
     layers: int
@@ -52,7 +48,7 @@ class Bert:
 
     @classmethod
     def load(cls, folder: Path, pooling: str, longest: int) -> Bert:
-        """Read a model that :func:`readable` accepts, the weights memory-mapped."""
+        """Read a model that :func:`readable` accepts; its weights are memory-mapped."""
         config = parse_json((folder / "config.json").read_text("utf-8"))
         weights = {
             name: array.astype(np.float32, copy=False)
@@ -68,7 +64,7 @@ class Bert:
         )
 
     def encode(self, text: str) -> Array:
-        """(E,) vector of length 1 of the first tokens of a text; zeros when it has none."""
+        """Return the (E,) vector of length 1 of the first tokens of a text; zeros without tokens."""
         tokens = self.tokens([text])[0][: self.tokens.room]
         if not tokens:
             return np.zeros(self.weights["embeddings.word_embeddings.weight"].shape[1], dtype=np.float32)
@@ -79,7 +75,7 @@ class Bert:
         return pooled
 
     def states(self, ids: Sequence[int]) -> Array:
-        """(T, E) states of the last layer of one sequence with its special tokens (Devlin et al. 2019)."""
+        """Return the (T, E) states of the last layer of a sequence (Devlin et al. 2019)."""
         weights = self.weights
         states = weights["embeddings.word_embeddings.weight"][list(ids)]
         states = states + weights["embeddings.position_embeddings.weight"][: len(ids)]
@@ -121,7 +117,7 @@ class Bert:
 
 
 def gelu(x: Array) -> Array:
-    """x Phi(x), with the normal distribution's Phi.
+    """Return x Phi(x), with the Phi of the normal distribution.
 
     >>> [round(value, 4) for value in gelu(np.float32([-1, 0, 1])).tolist()]
     [-0.1587, 0.0, 0.8413]
@@ -141,9 +137,9 @@ _UNDER: tuple[float, ...] = (
 
 
 def erf(x: Array) -> Array:
-    """Error function to 5e-7, by the rational approximation that Eigen and XLA use for single precision.
+    """Return the error function to 5e-7, by the rational approximation of Eigen and XLA.
 
-    SciPy's would be the only thing that a query needs SciPy for, and takes three times as long.
+    SciPy takes three times as long, and queries do not need it otherwise.
 
     >>> erf(np.float32([-9, 0, 0.5])).round(4).tolist() == [-1.0, 0.0, np.float32(0.5205)]
     True

@@ -1,4 +1,4 @@
-"""The layers of an encoder that keep their weights, and what they make of a text: computed once."""
+"""The layers of an encoder that do not learn: their outputs are computed once and kept in memory."""
 
 from __future__ import annotations
 
@@ -16,149 +16,139 @@ from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import TOKENS, TextEncoder, precision
 
 MEMORY = 0.25
-"""Share of the free memory that kept states may take."""
+"""Share of the free memory that the outputs may take."""
 BATCH = 64
-"""Texts whose upper half is computed at once, without gradient."""
-CLOSE = 1e-4
-"""What the two halves of a model, one after the other, may differ from the whole."""
+"""Texts that are encoded at once without gradient."""
+TOLERANCE = 1e-4
+"""Largest difference between the model and its two halves, one after the other."""
 
 
-class LowerLayers:
-    """All but the last ``train_layers`` layers of an encoder, whose weights no longer change.
+class FrozenLayerCache:
+    """All layers of an encoder except the last ``train_layers``.
 
-    Training needs no gradient of them, and so they are cut off where the model lets them (those built like
-    BERT do): the lower half's output for a text is computed once and kept in memory, at two bytes a number,
-    where it fits; a GPU computes it in less time than it takes to bring it there. Other models are trained
-    whole, with these weights fixed.
+    Training needs no gradient of them. Models built like BERT are cut into two halves, and the output of the
+    lower half for a text is kept, at two bytes per number. Other models are trained as one, with these
+    weights fixed.
+
+    Raises UsageError if the model does not have so many layers.
     """
 
-    def __init__(self, encoder: TextEncoder, train_layers: int, asked: str = "auto") -> None:
-        self.encoder, self.asked = encoder, asked
+    def __init__(self, encoder: TextEncoder, train_layers: int, autocast: str = "auto") -> None:
+        self.encoder, self.autocast = encoder, autocast
         layers = _layers(encoder.model)
         if layers is None or not 1 <= train_layers <= len(layers):
-            there = "layers that cannot be told apart" if layers is None else f"{len(layers)} layers"
-            raise UsageError(f"the model has {there}; {train_layers} of them cannot be trained alone")
+            there = "no separate layers" if layers is None else f"{len(layers)} layers"
+            raise UsageError(f"the model has {there}; the last {train_layers} cannot be trained")
         for parameter in encoder.model.parameters():
             parameter.requires_grad_(False)
-        for layer in layers[-train_layers:]:
-            for parameter in layer.parameters():
-                parameter.requires_grad_(True)
+        for parameter in layers[-train_layers:].parameters():
+            parameter.requires_grad_(True)
         self._halves = _halves(encoder, layers, len(layers) - train_layers)
-        self._framed = sum(len(part) for part in encoder.frame)
-        self._at: dict[bytes, int] = {}
-        self._starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
-        self._states = torch.zeros((0, encoder.width), dtype=torch.float16)
+        self._special = sum(len(part) for part in encoder.frame)
+        self._outputs: dict[bytes, Tensor] = {}
 
-    def keep(
+    def fill(
         self,
         texts: Callable[[], Iterable[NDArray[np.int32]]],
         progress: Callable[[int], object] | None = None,
     ) -> bool:
-        """Compute and keep the states of all the texts that ``texts`` iterates over, which is called twice;
-        False where they do not fit, or on a GPU.
+        """Compute and keep the outputs of texts; False if they do not fit into memory, or on a GPU.
 
-        Always in the same order and batches, so that a training that goes on finds the same numbers.
+        A GPU computes them faster than it reads them. The order and the batches are always the same, so that
+        a training that resumes gets the same numbers.
         """
         if self._halves is None or self.encoder.device.type == "cuda" or not self._fits(texts()):
             return False
         different = {text.tobytes(): text for text in texts()}
         keys = sorted(different, key=lambda key: (-len(key), key))
-        lengths = np.array([len(different[key]) + self._framed for key in keys], dtype=np.int64)
-        self._starts = np.concatenate(([0], np.cumsum(lengths)))
-        self._states = torch.zeros((int(lengths.sum()), self.encoder.width), dtype=torch.float16)
-        at = 0
-        while at < len(keys):
-            some = keys[at : at + max(1, TOKENS // int(lengths[at]))]
+        start = 0
+        while start < len(keys):
+            longest = len(different[keys[start]]) + self._special
+            some = keys[start : start + max(1, TOKENS // longest)]
             states, mask = self._lower([different[key] for key in some])
-            begin, end = self._starts[at], self._starts[at + len(some)]
-            self._states[begin:end] = states[mask.bool()].to("cpu", torch.float16)
-            at += len(some)
+            for key, state, count in zip(some, states.half(), mask.sum(dim=1).tolist()):
+                self._outputs[key] = state[:count].clone()
+            start += len(some)
             if progress is not None:
                 progress(len(some))
-        self._at = {key: place for place, key in enumerate(keys)}
         return True
 
-    def take(self, other: LowerLayers) -> None:
-        """Take over what another one has kept, of an encoder whose lower layers are the same."""
-        self._at, self._starts, self._states = other._at, other._starts, other._states
+    def share(self, other: FrozenLayerCache) -> None:
+        """Use the outputs of another encoder with the same lower layers."""
+        self._outputs = other._outputs
 
     def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
-        room, of_token = MEMORY * _free(), 2 * self.encoder.width
+        room, per_token = MEMORY * _free(), 2 * self.encoder.width
         for text in texts:
-            room -= of_token * (len(text) + self._framed)
+            room -= per_token * (len(text) + self._special)
             if room < 0:
                 return False
         return True
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """(n, E) vectors of length 1, as ``TextEncoder.encode`` gives them."""
-        if not self._at:
+        """Return (n, E) vectors of length 1, as ``TextEncoder.encode`` does."""
+        if not self._outputs:
             return self.encoder.encode(sequences)
         self.encoder.model.eval()
         parts = []
         with torch.inference_mode():
             for begin in range(0, len(sequences), BATCH):
-                texts = [np.array(one, dtype=np.int32) for one in sequences[begin : begin + BATCH]]
-                found = self.vectors(texts)
-                assert found is not None
-                parts.append(nn.functional.normalize(found, dim=1).float().cpu().numpy())
+                vectors = self.vectors([np.array(one, np.int32) for one in sequences[begin : begin + BATCH]])
+                assert vectors is not None
+                parts.append(nn.functional.normalize(vectors, dim=1).float().cpu().numpy())
         return np.concatenate(parts)
 
     def vectors(self, texts: list[NDArray[np.int32]]) -> Tensor | None:
-        """(n, E) vectors of texts, with gradient in the upper layers; None where the model is not cut."""
+        """Return (n, E) vectors with gradient in the upper layers; None if the model is not cut."""
         if self._halves is None:
             return None
-        keys = [text.tobytes() for text in texts]
-        fresh = [i for i, key in enumerate(keys) if key not in self._at]
-        longest, device = max(len(text) for text in texts) + self._framed, self.encoder.device
-        states = torch.zeros((len(texts), longest, self.encoder.width), device=device)
-        mask = torch.zeros((len(texts), longest), dtype=torch.long, device=device)
-        if fresh:
-            found, there = self._lower([texts[i] for i in fresh])
-            states[fresh, : found.shape[1]] = found.float()
-            mask[fresh, : there.shape[1]] = there
-        for i, key in enumerate(keys):
-            if key in self._at:
-                place = self._at[key]
-                kept = self._states[self._starts[place] : self._starts[place + 1]]
-                states[i, : len(kept)] = kept
-                mask[i, : len(kept)] = 1
+        outputs = [self._outputs.get(text.tobytes()) for text in texts]
+        missing = [i for i, output in enumerate(outputs) if output is None]
+        if missing:
+            states, mask = self._lower([texts[i] for i in missing])
+            for i, state, count in zip(missing, states, mask.sum(dim=1).tolist()):
+                outputs[i] = state[:count]
+        rows = [output.float() for output in outputs if output is not None]
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=padded.device)
+        mask = (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
         upper = self._halves[1]
         upper.train(self.encoder.model.training)
-        with precision(self.encoder.device, self.asked):
-            out = upper(inputs_embeds=states, attention_mask=mask).last_hidden_state
+        with precision(self.encoder.device, self.autocast):
+            out = upper(inputs_embeds=padded, attention_mask=mask).last_hidden_state
             return self.encoder.pooled(out, mask)
 
     def _lower(self, texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
+        """(n, T, E) outputs of the lower half, and (n, T) mask."""
         assert self._halves is not None
         lower = self._halves[0].eval()
-        with torch.no_grad(), precision(self.encoder.device, self.asked):
+        with torch.no_grad(), precision(self.encoder.device, self.autocast):
             ids, mask = self.encoder.batch(texts)
             states: Tensor = lower(input_ids=ids, attention_mask=mask).last_hidden_state
         return states, mask
 
 
-class _Given(nn.Module):
-    """Stands for the embeddings: hands on what the lower half made."""
+class _Identity(nn.Module):
+    """Replaces the embeddings of the upper half: its input is the output of the lower half."""
 
     def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Tensor:
         return inputs_embeds
 
 
 def _layers(model: Any) -> nn.ModuleList | None:
-    """The list of the model's layers: as many modules of one class as its configuration says."""
+    """The list of as many modules as the configuration of the model has layers."""
     count = model.config.num_hidden_layers
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return next((one for one in lists if len(one) == count), None)
 
 
 def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any, Any] | None:
-    """The model up to layer ``cut`` and from there on, sharing its weights; None where that fails."""
+    """The model before and after layer ``cut``, with shared weights; None if it cannot be cut."""
     model = encoder.model
     if not cut or getattr(getattr(model, "encoder", None), "layer", None) is not layers:
         return None
     lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
-    upper.embeddings = _Given()
+    upper.embeddings = _Identity()
     before, after = encoder.frame
     ids = torch.tensor([[*before, *range(5, 12), *after]], device=encoder.device)
     mask = torch.ones_like(ids)
@@ -168,16 +158,15 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
             whole = model(input_ids=ids, attention_mask=mask).last_hidden_state
             middle = lower(input_ids=ids, attention_mask=mask).last_hidden_state
             again = upper(inputs_embeds=middle, attention_mask=mask).last_hidden_state
-    except Exception:  # whatever a model of another make says to this
+    except Exception:  # models differ in the arguments that they accept
         return None
-    return (lower, upper) if torch.allclose(whole, again, atol=CLOSE, rtol=0) else None
+    return (lower, upper) if torch.allclose(whole, again, atol=TOLERANCE, rtol=0) else None
 
 
 def _with_layers(model: Any, layers: Any) -> Any:
     """A shallow copy of the model with some of its layers."""
     outer, inner = _shallow(model), _shallow(model.encoder)
-    inner.layer = layers
-    outer.encoder = inner
+    inner.layer, outer.encoder = layers, inner
     return outer
 
 
@@ -188,7 +177,7 @@ def _shallow(module: Any) -> Any:
 
 
 def _free() -> int:
-    """Bytes of memory that are free."""
+    """Bytes of free memory."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

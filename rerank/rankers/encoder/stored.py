@@ -1,4 +1,4 @@
-"""An encoder as a ranker keeps it: loaded when a text comes, by NumPy for one text where that can be."""
+"""The encoder of a stored ranker: NumPy encodes one text if it can, torch encodes many."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class StoredEncoder:
-    """Turns texts into (E,) vectors of length 1; a text without any tokens has zeros.
+    """Turns texts into (E,) vectors of length 1; a text without tokens has zeros.
 
-    width: E. folder: the model, in Hugging Face's layout; None: it is loaded and not saved.
+    width: E. folder: the model in Hugging Face's layout; None: it is in memory only.
     """
 
     width: int
@@ -38,45 +38,44 @@ class StoredEncoder:
 
     @classmethod
     def of(cls, encoder: TextEncoder) -> StoredEncoder:
-        """Wrap one that is loaded."""
+        """Wrap an encoder in memory."""
         return cls(encoder.width, encoder.pooling, encoder.longest, _encoder=encoder)
 
     @property
     def encoder(self) -> TextEncoder:
-        """The transformer in torch, imported here: for many texts, and for models that are no BERT."""
+        """The encoder in torch, loaded on first use."""
         if self._encoder is None:
             assert self.folder is not None
             self._encoder = TextEncoder.load(str(self.folder), pooling=self.pooling, longest=self.longest)
         return self._encoder
 
-    def one(self, text: str) -> NDArray[np.float32]:
-        """(E,) of a text's first tokens, by NumPy where the model is a stored BERT, else by torch."""
+    def encode_text(self, text: str) -> NDArray[np.float32]:
+        """Return the (E,) vector of the first tokens, by NumPy if the model is a stored BERT."""
         if self._bert is None and self.folder is not None and readable(self.folder):
             self._bert = Bert.load(self.folder, self.pooling, self.longest)
         if self._bert is not None:
             return self._bert.encode(text)
-        found: NDArray[np.float32] = self.many([text])[0]
-        return found
+        vector: NDArray[np.float32] = self.encode_texts([text])[0]
+        return vector
 
-    def many(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(n, E) of the first tokens of texts, by torch."""
-        found = np.zeros((len(texts), self.width), dtype=np.float32)
+    def encode_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (n, E) vectors of the first tokens, by torch."""
+        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         if any(texts):
             encoder = self.encoder
             tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
-            filled = [row for row, one in enumerate(tokens) if one]
-            if filled:
-                found[filled] = encoder.encode([tokens[row] for row in filled])
-        return found
+            if rows := [row for row, one in enumerate(tokens) if one]:
+                vectors[rows] = encoder.encode([tokens[row] for row in rows])
+        return vectors
 
 
 @dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
-    """What rankers by a transformer have in common: its vectors of length 1, and how it is kept.
+    """A ranker with a transformer, whose vectors have length 1.
 
     width:   E, numbers in a vector. longest: tokens of a text that are read, special ones included.
-    trained: how it was fitted, for people to read.
-    folder:  what it was loaded from; the encoder is loaded from there when it is first used.
+    trained: settings and history of the training.
+    folder:  the stored ranker; its encoder is loaded on first use.
     """
 
     name: str
@@ -90,21 +89,18 @@ class EncoderRanker(Ranker):
 
     @property
     def stored(self) -> StoredEncoder:
-        """The encoder, loaded when it is first used."""
+        """The encoder."""
         if self._stored is None:
             assert self.folder is not None
             self._stored = StoredEncoder(self.width, self.pooling, self.longest, self.folder / "model")
         return self._stored
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """(E,) of length 1, of the query's first tokens; zeros for a query without any.
-
-        By NumPy where the model is a stored BERT, else by torch.
-        """
-        return self.stored.one(query.text)
+        """Return the (E,) vector of the first tokens of a query; zeros without tokens."""
+        return self.stored.encode_text(query.text)
 
     def check(self, features: NDArray[Any], numbers: int) -> None:
-        """Raise WorkspaceError for features of another width than so many numbers."""
+        """Raise WorkspaceError for features of another width."""
         if features.shape[1:] != (numbers,):
             raise WorkspaceError(
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not {numbers};"
@@ -112,11 +108,11 @@ class EncoderRanker(Ranker):
             )
 
     def own_record(self) -> dict[str, Any]:
-        """What ``ranker.json`` holds beyond what all of them keep."""
+        """Return the fields of a subclass, for ``ranker.json``."""
         return {}
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` (readable) and ``model/`` in Hugging Face's layout."""
+        """Write ``ranker.json`` and ``model/`` in Hugging Face's layout."""
         folder.mkdir(parents=True, exist_ok=True)
         self.stored.encoder.save(folder / "model")
         record = {
@@ -134,7 +130,7 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read ``ranker.json``; the model is loaded when a text has to be encoded."""
+        """Read ``ranker.json``. Raises WorkspaceError if it or the model cannot be read."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
             del record["family"], record["variant"]
@@ -146,5 +142,5 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Fields from a record, which may be changed, and from files beside it."""
+        """Return the arguments of the class from the record and the files of a folder."""
         return record

@@ -1,13 +1,15 @@
-"""Training of a transformer as a text encoder: what the tasks of ``dense`` and ``concept`` share."""
+"""Training of a transformer as a text encoder: the shared part of ``dense`` and ``concept``."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -15,35 +17,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rerank.config import values_of
+from rerank.errors import TrainingError
 from rerank.progress import Progress
+from rerank.rankers.base import Ranker
 from rerank.rankers.encoder.batching import Batch, BatchEncoder, Encode, Loss
 from rerank.rankers.encoder.config import EncoderConfig
-from rerank.rankers.encoder.frozen_layers import LowerLayers
+from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Checkpoint
+from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
+WARMUP = 0.1
+"""Share of the steps in which the learning rate rises."""
 CLIP = 1.0
 """Largest norm of a gradient."""
+NO_MEMORY = (
+    *("out of memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED"),
+    "could not create a primitive",
+)
+"""Parts of messages of torch about a lack of memory: CUDA, CPU, C++, cuBLAS and cuDNN, oneDNN."""
 
 
-class Batches(Protocol):
-    """Draws the batches of an epoch; the same for the same number, whatever was drawn before."""
+class Sampler(Protocol):
+    """Draws the batches of an epoch; an epoch always has the same batches."""
 
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Return the number of batches of an epoch."""
 
-    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """Draw the batches of an epoch, from batch ``first`` on."""
+    def epoch(self, number: int, first: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch, starting with batch ``first``."""
 
 
 class Evaluator(Protocol):
     """Measures an encoder during a training."""
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Name -> value; the first one decides, and higher is better."""
+        """Return measures by name; the first one decides, and higher is better."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,7 @@ class TrainedEncoder(TrainingRun):
 
 
 class EncoderTask(Task):
-    """Trains one encoder, and the parameters of its loss.
+    """Trains an encoder, and the parameters of its loss.
 
     evaluator: None: nothing is measured, and the last step is kept.
     """
@@ -64,7 +76,7 @@ class EncoderTask(Task):
         self,
         encoder: TextEncoder,
         config: EncoderConfig,
-        sampler: Batches,
+        sampler: Sampler,
         evaluator: Evaluator | None,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
@@ -79,28 +91,28 @@ class EncoderTask(Task):
         if torch.cuda.is_available():
             encoder.model.to("cuda")
         layers = config.learning_layers(encoder.model.config.num_hidden_layers)
-        self.lower = LowerLayers(encoder, layers, config.precision) if layers else None
-        self.encoding = BatchEncoder(encoder, self.lower, config.precision)
+        self.frozen = FrozenLayerCache(encoder, layers, config.precision) if layers else None
+        self.encoding = BatchEncoder(encoder, self.frozen, config.precision)
         self.objective = self.make_loss().to(encoder.device)
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
 
     def make_loss(self) -> Loss:
-        """Make the loss."""
+        """Return the loss."""
         raise NotImplementedError
 
     def identity(self) -> Iterable[bytes]:
-        """Everything that the training depends on besides settings and model: a checkpoint belongs to it."""
+        """Yield the data that the training depends on: a checkpoint of other data is refused."""
         raise NotImplementedError
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Tokens that represent a document in an evaluation."""
+        """Return the tokens that represent a document in an evaluation."""
         raise NotImplementedError
 
-    def pieces(self) -> Iterable[NDArray[np.int32]]:
-        """Tokens of all texts that are encoded more than once."""
+    def passages(self) -> Iterable[NDArray[np.int32]]:
+        """Yield the tokens of all texts that are encoded more than once."""
         raise NotImplementedError
 
-    def look(self) -> None:
+    def report_data(self) -> None:
         """Report the data and the untrained encoder before the first evaluation."""
         raise NotImplementedError
 
@@ -111,43 +123,41 @@ class EncoderTask(Task):
             digest.update(part)
         return digest.hexdigest()
 
-    @property
-    def options(self) -> TrainerOptions:
-        """Options of the loop, from the settings."""
+    def trainer(self) -> Trainer:
+        """Return the trainer of this task."""
         config, each = self.config, self.steps_per_epoch
-        return TrainerOptions(
+        options = TrainerOptions(
             steps=config.steps or config.epochs * each,
             every=config.every or max(LEAST_STEPS, each // PARTS),
             patience=config.patience,
-            warmup=config.warmup,
+            warmup=WARMUP,
             clip=CLIP,
             average=config.average,
-            threads=config.threads,
             seed=config.seed,
         )
-
-    def trainer(self) -> Trainer:
-        """Return the trainer of this task."""
-        return Trainer(self, self.options, self.checkpoint, self.progress)
+        return Trainer(self, options, self.checkpoint, self.progress)
 
     def fit(self) -> TrainedEncoder:
-        """Train. The untrained encoder is one of the choices."""
-        run = self.trainer().fit()
+        """Train, and return the best encoder, which may be the untrained one.
+
+        Raises TrainingError if a batch does not fit into memory, and if the training fails.
+        """
+        with _memory_errors(self.config.batch):
+            run = self.trainer().fit()
         self.encoder.model.to("cpu").eval()
         rate = self.sequences / run.wall if run.wall else 0.0
         return TrainedEncoder(**vars(run), encoder=self.encoder, rate=rate)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Adam; parameters of the loss have a rate of their own."""
+        """Return Adam; the parameters of the loss have a learning rate of their own."""
         rate = self.config.rate
-        own = [one for one in self.objective.parameters() if one.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": self.encoder.learning()}]
-        if own:
-            groups.append({"params": own, "lr": rate * self.objective.faster})
+        groups: list[dict[str, Any]] = [{"params": self.encoder.trainable()}]
+        if own := [one for one in self.objective.parameters() if one.requires_grad]:
+            groups.append({"params": own, "lr": rate * self.objective.rate_factor})
         return [torch.optim.Adam(groups, lr=rate, eps=1e-8)]
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Draw the batches of an epoch."""
+        """Yield the batches of an epoch."""
         return self.sampler.epoch(epoch, skip)
 
     def backward(self, batch: Batch) -> float:
@@ -157,7 +167,7 @@ class EncoderTask(Task):
         self.sequences += len(texts)
 
         def loss(encoded: Tensor) -> Tensor:
-            vectors = batch.placed(encoded, reads)
+            vectors = batch.with_vectors(encoded, reads)
             self.count(vectors)
             value: Tensor = self.objective(vectors)
             return value
@@ -165,37 +175,35 @@ class EncoderTask(Task):
         return self.encoding.backward(texts, loss, self.config.accumulate)
 
     def count(self, vectors: Any) -> None:
-        """Count the anchors of a batch, and those that had something to learn from."""
+        """Add to the counts of the training."""
         with torch.no_grad():
-            found = self.objective.count(vectors)
-        for name, value in {"anchors": len(vectors.anchor), **found}.items():
+            counted = self.objective.count(vectors)
+        for name, value in {"anchors": len(vectors.anchor), **counted}.items():
             self.counts[name] = self.counts.get(name, 0) + value
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(n, E) vectors of length 1 of documents, without dropout."""
+        """Return (n, E) vectors of length 1 of documents, without dropout."""
         texts = [self.text(document).tolist() for document in documents.tolist()]
-        return (self.encoder if self.lower is None else self.lower).encode(texts)
+        return (self.frozen or self.encoder).encode(texts)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the evaluator's measures."""
+        """Return the measures of the evaluator."""
         return self.evaluator.measure(self.vectors) if self.evaluator else {}
 
     def on_start(self, resumed: bool) -> None:
-        """Compute the layers that do not learn, and look at the untrained encoder."""
-        if self.lower is not None:
-            self.keep_lower(self.lower)
+        """Compute the layers that do not learn; report the data."""
+        if self.frozen is not None:
+            self.fill_cache(self.frozen)
         if not resumed:
-            self.look()
+            self.report_data()
 
-    def keep_lower(self, lower: LowerLayers) -> None:
-        """Compute the outputs of the layers that do not learn, and keep them in memory."""
-        self.progress.start("lower layers", len({piece.tobytes() for piece in self.pieces()}), "text")
-        try:
-            kept = lower.keep(self.pieces, self.progress.advance)
-        finally:
-            self.progress.finish()
-        if not kept and self.encoder.device.type == "cpu":
-            self.progress.say("too little memory for the outputs of the lower layers: computed at every step")
+    def fill_cache(self, frozen: FrozenLayerCache) -> None:
+        """Compute the outputs of the layers that do not learn."""
+        total = len({passage.tobytes() for passage in self.passages()})
+        with self.progress.step("frozen layers", total, "text") as advance:
+            filled = frozen.fill(self.passages, advance)
+        if not filled and self.encoder.device.type == "cpu":
+            self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
     def on_epoch_start(self, epoch: int) -> None:
         """Call the loss."""
@@ -206,5 +214,71 @@ class EncoderTask(Task):
         self.objective.on_step_end(step)
 
     def mixes(self, name: str) -> bool:
-        """The encoder was trained before; the loss was not."""
+        """Return whether a weight has a pretrained value: the weights of the encoder, not of the loss."""
         return name.startswith("encoder.")
+
+
+AnyTask = TypeVar("AnyTask", bound=EncoderTask)
+
+
+@dataclass(frozen=True)
+class FittedTask(Generic[AnyTask]):
+    """A task after its training. record: settings and history of the training, for ``ranker.json``."""
+
+    task: AnyTask
+    run: TrainedEncoder
+    record: dict[str, Any]
+
+    @classmethod
+    def of(cls, job: TrainingJob, name: str, make: Callable[[Path], AnyTask]) -> FittedTask[AnyTask]:
+        """Train, and resume from a checkpoint in the folder that ``make`` gets, unless the job restarts."""
+        folder = job.folder / name
+        if job.restart:
+            shutil.rmtree(folder, ignore_errors=True)
+        task = make(folder)
+        task.encoder.precision = task.config.precision
+        run = task.fit()
+        task.encoder.precision = "auto"
+        history = [one.row() for one in run.history]
+        record = {
+            "settings": values_of(task.config),
+            "history": history,
+            "best": run.best,
+            "share": run.share,
+        }
+        return cls(task, run, record)
+
+    def result(
+        self, ranker: Ranker, pairs: str, remarks: Sequence[str], details: Mapping[str, Any]
+    ) -> TrainingResult:
+        """Return the result of the training. pairs: the pairs that it is measured by."""
+        run, checkpoint = self.run, self.task.checkpoint
+        return TrainingResult(
+            ranker,
+            run.best,
+            run.steps,
+            run.kept.value,
+            run.history[0].value,
+            run.interrupted,
+            f"{next(iter(run.kept.measures), 'nothing')} of {pairs}",
+            "untrained",
+            "step",
+            remarks,
+            {**details, "history": self.record["history"], "share": run.share, "rate": run.rate},
+            [(one.step, one.loss, one.value) for one in run.history if one.share == 1],
+            checkpoint.discard if checkpoint and not run.interrupted else dict,
+        )
+
+
+@contextmanager
+def _memory_errors(batch: int) -> Iterator[None]:
+    """Raise TrainingError for a lack of memory; other errors are not changed."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(part in str(error) for part in NO_MEMORY):
+            raise
+        raise TrainingError(
+            f"a batch of {batch} does not fit into memory; lower --batch or --passage-tokens, or raise"
+            " --accumulate"
+        ) from error

