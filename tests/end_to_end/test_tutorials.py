@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -32,8 +33,17 @@ def steps(page: str) -> Iterator[tuple[str, str]]:
     for block in re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S):
         for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
             lines = part.splitlines(keepends=True)
-            count = 1 + next(i for i, line in enumerate(lines) if not line.endswith("\\\n"))
+            count = next(n for n in range(1, len(lines) + 1) if complete("".join(lines[:n])))
             yield "".join(lines[:count]), "".join(lines[count:])
+
+
+def complete(command: str) -> bool:
+    """Return whether a command needs no further line."""
+    try:
+        shlex.split(command)
+    except ValueError:  # an open quotation
+        return False
+    return not command.endswith("\\\n")
 
 
 class Shell:
@@ -59,7 +69,7 @@ class Shell:
         assert self.process.stdout
         for shown, real in self.replaced.items():
             command = command.replace(shown, real)
-        self.process.stdin.write(f"{command}\necho; echo '{END}' $?\n")
+        self.process.stdin.write(f"{command}\ncode=$?; echo; echo '{END}' $code\n")
         self.process.stdin.flush()
         output = ""
         for line in self.process.stdout:
