@@ -40,7 +40,7 @@ from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, LabeledPair
-from rerank.search.pairs import relate
+from rerank.search.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal
 
 PARTS = ("train", "dev", "test")
@@ -95,7 +95,7 @@ def tfidf(data: Data) -> dict[str, np.ndarray]:
         engine = LocalEngine.create(Path(folder) / "engine", "en")
         engine.write(data.documents.values())
         return {
-            part: relate(engine, LexicalSignal("tfidf"), [pair[:2] for pair in data.pairs[part]])
+            part: score_pairs(engine, LexicalSignal("tfidf"), [pair[:2] for pair in data.pairs[part]])
             for part in PARTS[1:]
         }
 

@@ -14,7 +14,7 @@ from .options import declare, option
 
 if TYPE_CHECKING:
     from rerank.records import Query
-    from rerank.search.pipeline import Answer, Pipeline
+    from rerank.search.pipeline import Pipeline, SearchResult
     from rerank.search.scorer import Scorer
     from rerank.stack.stack import Stack
     from rerank.workspace import Workspace
@@ -110,7 +110,7 @@ def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **c
 
 
 def _remarks(
-    workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: Answer, versions: dict[str, str]
+    workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: SearchResult, versions: dict[str, str]
 ) -> Iterator[str]:
     from rerank.stack.parse import retriever_depths
 
@@ -158,7 +158,7 @@ def check_params(params: dict[str, Any], stack: Stack) -> None:
 
 
 def show(
-    answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool, *, filtered: bool = False
+    answer: SearchResult, stack: Stack, hits: list[dict[str, Any]], explain: bool, *, filtered: bool = False
 ) -> None:
     """Print documents as a table."""
     if not hits:
@@ -178,7 +178,7 @@ def show(
             _show_signals(hit, stack, several=len(answer.found) > 1)
 
 
-def _show_stack(answer: Answer, stack: Stack) -> None:
+def _show_stack(answer: SearchResult, stack: Stack) -> None:
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
     combiner = answer.stack.combiner

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rerank.notebook import NotebookProgress
     from rerank.rankers.base import Ranker
     from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
-    from rerank.search.pipeline import Answer, Pipeline
+    from rerank.search.pipeline import Pipeline, SearchResult
     from rerank.stack.ranking import Hit, Ranking
     from rerank.stack.stack import Stack
     from rerank.workflows.attach import attach
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 _HOMES = {
-    "Answer": "rerank.search.pipeline",
+    "SearchResult": "rerank.search.pipeline",
     "Candidates": "rerank.records",
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
@@ -89,7 +89,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "Answer",
     "Candidates",
     "Document",
     "Engine",
@@ -105,6 +104,7 @@ __all__ = [
     "Ranking",
     "RerankError",
     "SearchRequest",
+    "SearchResult",
     "Stack",
     "Workspace",
     "attach",

@@ -37,7 +37,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, trainable
 from rerank.rankers.store import RankerStore
 from rerank.records import Query, SearchTemplate
-from rerank.search.pipeline import Found, Pipeline
+from rerank.search.pipeline import Pipeline, ResultPage
 from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, called, tuned_versions
@@ -498,7 +498,7 @@ class Workspace:
         stack: str | Stack | None = None,
         filter: str | Sequence[str] = (),
         infer_categories: bool = True,
-    ) -> Found:
+    ) -> ResultPage:
         """Rank documents for a query and return the first k with titles and texts. Default: the active stack.
 
         filter: conditions that every document must meet, for example ``year>=2020`` or ``tags=a``.
@@ -529,7 +529,7 @@ class Workspace:
         answer = pipeline.answer(query, found, filters=filters_of(filter))
         hits = pipeline.hits(answer, k)
         texts = self.engine.get([hit["id"] for hit in hits])
-        return Found(answer, [{**hit, "text": d.text if d else ""} for hit, d in zip(hits, texts)])
+        return ResultPage(answer, [{**hit, "text": d.text if d else ""} for hit, d in zip(hits, texts)])
 
     def __repr__(self) -> str:
         return f"Workspace({str(self.folder)!r})"

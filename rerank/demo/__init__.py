@@ -19,7 +19,7 @@ from rerank.records import Query
 from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
-from rerank.search.pipeline import Answer
+from rerank.search.pipeline import SearchResult
 from rerank.stack.stack import Stack
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import IngestReport, ingest
@@ -51,7 +51,7 @@ class Demo(Report):
     tuned: TuneReport
     evaluated: EvaluationReport
     with_headings: EvaluationReport
-    examples: list[tuple[Query, Answer, Stack, list[dict[str, Any]]]]
+    examples: list[tuple[Query, SearchResult, Stack, list[dict[str, Any]]]]
 
     @property
     def better(self) -> bool:

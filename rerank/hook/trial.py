@@ -22,7 +22,7 @@ from rerank.hook.plugin import EXT, PluginHook
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.results import Report
 from rerank.search.pipeline import template_of
-from rerank.search.scorer import Given
+from rerank.search.scorer import ScoringInput
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause
 from rerank.stack.stack import Stack
@@ -223,7 +223,7 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
         scores[signal] = np.array([hit.get("matched_queries", {}).get(name, 0.0) for hit in hits])
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
-    scored = scorer.score(Query("query", text), Given(_ids({"hits": {"hits": hits}}), scores))
+    scored = scorer.score(Query("query", text), ScoringInput(_ids({"hits": {"hits": hits}}), scores))
     return stack.for_case(scored.case).rank(scored.ids, scored.raw)
 
 

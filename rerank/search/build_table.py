@@ -20,7 +20,7 @@ from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
+from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import is_of_now, learned
 
@@ -210,7 +210,7 @@ class _Rows:
                 for name, share in _recall(candidates, relevant, request.first_stage).items():
                     self.recall.setdefault(name, []).append(share)
             voters = self._voters(query)
-            given = Given.found(candidates, request.first_stage)
+            given = ScoringInput.found(candidates, request.first_stage)
             if request.every_case and len(candidates):
                 given = scorer.fetched(query.lexical, given)
             scored = scorer.score(query, given, voters=voters)
@@ -235,7 +235,7 @@ class _Rows:
             return None
         return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))
 
-    def _note(self, scored: Scored) -> None:
+    def _note(self, scored: ScoringResult) -> None:
         report = self._report
         if not len(scored.ids):
             report.silent.append(scored.query.id)
@@ -258,7 +258,7 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     return {name: count / len(relevant) for name, count in found.items()}
 
 
-def _case(scored: Scored, scorer: Scorer) -> str:
+def _case(scored: ScoringResult, scorer: Scorer) -> str:
     """The case of a query; one without candidates is of the case that it would be with some."""
     expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
     return expected if scored.case == "none" else scored.case

@@ -14,7 +14,7 @@ from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.search.scorer import Given, Scorer
+from rerank.search.scorer import Scorer, ScoringInput
 from rerank.stack.signals import RankerSignal, Signal
 
 _BLOCK = 1000  # documents that an engine is asked for at once
@@ -33,7 +33,7 @@ class Relates(Protocol):
         """(n, width) and (n, width) features -> (n,)."""
 
 
-def relate(
+def score_pairs(
     engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
 ) -> NDArray[np.float64]:
     """(n,) scores of n pairs of documents by a signal; which of a pair comes first says nothing.
@@ -47,7 +47,7 @@ def relate(
     >>> engine = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en").engine
     >>> texts = {"a": "red fox", "b": "red fox", "c": "elm"}
     >>> _ = engine.write(Document(name, text=text) for name, text in texts.items())
-    >>> relate(engine, LexicalSignal("tfidf"), [("a", "b"), ("c", "a")]).round(6).tolist()
+    >>> score_pairs(engine, LexicalSignal("tfidf"), [("a", "b"), ("c", "a")]).round(6).tolist()
     [1.0, 0.0]
     """
     progress = progress or Progress()
@@ -74,12 +74,12 @@ def relate(
     scores = np.zeros(len(pairs))
     for name, of in progress.over(partners.items(), f"relate by {signal.name}", len(partners), "doc"):
         others = sorted({other for _, other in of})
-        given = Given(others, {})
+        given = ScoringInput(others, {})
         if features is not None:
             rows = np.array([place[other] for other in others], np.int64)
             there = {signal.name: np.zeros(len(others), np.bool_)}
             nothing = {scorer.first_stage: np.zeros(len(others))}
-            given = Given(others, nothing, {signal.name: features[rows]}, there)
+            given = ScoringInput(others, nothing, {signal.name: features[rows]}, there)
         document = documents[name]
         query = Query(document.id, document.content, document.categories, document.lang)
         at = dict(zip(others, scorer.score(query, given).raw[:, 0].tolist()))

@@ -20,8 +20,8 @@ from rerank.formats.templates import check_brought
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
-from rerank.search.scorer import Given, Scorer, Stages
-from rerank.search.vector_cache import QueryVectors
+from rerank.search.scorer import Scorer, ScoringInput, StageTimer
+from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve
@@ -32,7 +32,7 @@ STAGES = ("engine", "transfer", "encode", "score")
 
 
 @dataclass(frozen=True, repr=False)
-class Answer:
+class SearchResult:
     """A ranking and how it came about.
 
     query:      with the categories that were used, given or inferred.
@@ -68,7 +68,7 @@ class Answer:
     unknown_categories: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Answer({self.query.text!r}, {self.stack}, {self.ranking!r})"
+        return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""
@@ -88,13 +88,13 @@ class Answer:
 
 
 @dataclass
-class Found(Report):
+class ResultPage(Report):
     """An answer's first hits, with titles and texts; shows itself as a table.
 
     hits: as in JSON, and the ``text`` of each document.
     """
 
-    answer: Answer
+    answer: SearchResult
     hits: list[dict[str, Any]]
 
     def __len__(self) -> int:
@@ -164,7 +164,7 @@ class Pipeline:
     engine: Engine
     rankers: Mapping[str, Ranker]
     infer_categories: bool = True
-    vectors: QueryVectors | None = field(default=None, repr=False)
+    vectors: VectorCache | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
@@ -196,15 +196,15 @@ class Pipeline:
         stack: Stack,
         *,
         filters: Sequence[Filter] = (),
-        stages: Stages | None = None,
-    ) -> Answer:
+        stages: StageTimer | None = None,
+    ) -> SearchResult:
         """Retrieve, score and order the candidates of one query; a text is a query without categories.
 
         filters: what every candidate must fulfil.
         stages: called before each stage; it can raise to stop the work.
         """
         query = Query("", query) if isinstance(query, str) else query
-        scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
+        scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or StageTimer()
         query, unknown_categories = scorer.with_known_categories(query)
         with stages.stage("encode"):
             retrieve = self.retrievers(query, stack.retrieve)
@@ -226,7 +226,7 @@ class Pipeline:
             stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
             stages.seconds["engine"] = candidates.took
         scored = scorer.score(
-            query, Given.found(candidates, stack.first_stage, vectors=vectors), stages=stages
+            query, ScoringInput.found(candidates, stack.first_stage, vectors=vectors), stages=stages
         )
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
@@ -234,7 +234,7 @@ class Pipeline:
             ranking = stack.rank(candidates.ids, scored.raw, found)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
-        return Answer(
+        return SearchResult(
             query=scored.query,
             stack=stack,
             ranking=ranking,
@@ -259,7 +259,7 @@ class Pipeline:
             check_clauses(self.engine.check_template(search, query), absent)
         return candidates
 
-    def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
+    def hits(self, answer: SearchResult, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
         """Return an answer's first hits, with the titles of their documents, in JSON's values."""
         top = answer.ranking.top(count)
         documents = self.engine.get([hit.id for hit in top])

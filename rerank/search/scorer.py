@@ -1,6 +1,6 @@
 """The one place where candidates are scored: the library, the commands and every endpoint of the service.
 
-Known scores and features come with the candidates (:class:`Given`); the scorer asks the engine for the
+Known scores and features come with the candidates (:class:`ScoringInput`); the scorer asks the engine for the
 others. A deleted or unknown document counts as an empty one: it is scored by the features of a document
 without text.
 """
@@ -24,7 +24,7 @@ from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
 from rerank.search.fields import check_fields
-from rerank.search.vector_cache import QueryVectors
+from rerank.search.vector_cache import VectorCache
 from rerank.stack.signals import (
     SEARCH,
     FieldSignal,
@@ -41,7 +41,7 @@ INFERENCE_DEPTH = 10
 """Number of first candidates whose categories vote for the categories of a query without any."""
 
 
-class Stages:
+class StageTimer:
     """Times the stages of scoring; called before each one.
 
     A caller's own class may end the work there by raising. ``seconds``: stage -> time taken.
@@ -79,7 +79,7 @@ class _Stage:
 
 
 @dataclass(frozen=True)
-class Given:
+class ScoringInput:
     """n documents to score, in any order, with their known scores and features.
 
     ids:        n ids, each once.
@@ -104,7 +104,7 @@ class Given:
     @classmethod
     def unseen(
         cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
-    ) -> Given:
+    ) -> ScoringInput:
         """Documents that are in no engine: the features of all rankers are computed."""
         by_id = {document.id: document for document in documents}
         nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
@@ -112,7 +112,7 @@ class Given:
         return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
 
     @classmethod
-    def found(cls, found: Candidates, first_stage: str, **options: Any) -> Given:
+    def found(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
         """Candidates of a search, with their scores by ``first_stage`` and their features."""
         scores = {first_stage: found.scores, **found.signals}
         if first_stage == SEARCH:  # hits of a search that is not the engine's own: it knows them by their ids
@@ -121,7 +121,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoringResult:
     """Candidates with the scores of S signals, and how these came about.
 
     ids:        n ids, in the order they were given.
@@ -165,7 +165,7 @@ class Scorer:
     signals: tuple[Signal, ...]
     first_stage: str
     infer: bool = True
-    vectors: QueryVectors | None = None
+    vectors: VectorCache | None = None
 
     @cached_property
     def infers(self) -> bool:
@@ -213,18 +213,23 @@ class Scorer:
         return set()
 
     def score(
-        self, query: Query, given: Given, *, voters: Candidates | None = None, stages: Stages | None = None
-    ) -> Scored:
+        self,
+        query: Query,
+        given: ScoringInput,
+        *,
+        voters: Candidates | None = None,
+        stages: StageTimer | None = None,
+    ) -> ScoringResult:
         """Score documents by each signal.
 
         voters: candidates whose categories vote for missing categories of the query; None: the given ones.
         stages: called before each stage; it can raise to stop the work.
         """
-        stages = stages or Stages()
+        stages = stages or StageTimer()
         query, unknown_categories = self.with_known_categories(query)
         if not len(given.ids):
             empty = np.zeros((0, len(self.signals)))
-            return Scored(given.ids, empty, query, unknown_categories=unknown_categories)
+            return ScoringResult(given.ids, empty, query, unknown_categories=unknown_categories)
         before = dict(stages.seconds)
         with stages.stage("engine"):
             known = self.fetched(query.lexical, given, stages)
@@ -259,7 +264,7 @@ class Scorer:
             with stages.stage("score"):
                 raw[:, column] = ranker.score(vector, features)
         fetched = {name: len(given.ids) for name in self.features if name not in given.features}
-        return Scored(
+        return ScoringResult(
             given.ids,
             raw,
             used,
@@ -271,7 +276,7 @@ class Scorer:
             seconds={name: spent - before.get(name, 0.0) for name, spent in stages.seconds.items()},
         )
 
-    def fetched(self, text: str, given: Given, stages: Stages | None = None) -> Given:
+    def fetched(self, text: str, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
         """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
         given = self._with_fields(given, stages)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
@@ -281,7 +286,7 @@ class Scorer:
         versions = {name: v for name, v in self.features.items() if name not in given.features}
         if not lacking and not versions:
             return given
-        (stages or Stages()).leaves()
+        (stages or StageTimer()).leaves()
         found, by, n = given.candidates, self.first_stage, len(given.ids)
         if found is not None and not versions:
             rows = np.arange(n)
@@ -307,12 +312,12 @@ class Scorer:
             missing={**given.missing, **{name: spread(found.missing[name], True) for name in versions}},
         )
 
-    def _with_fields(self, given: Given, stages: Stages | None) -> Given:
+    def _with_fields(self, given: ScoringInput, stages: StageTimer | None) -> ScoringInput:
         """Read the numbers of the documents' fields that signals are."""
         lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
         if not lacking:
             return given
-        (stages or Stages()).leaves()
+        (stages or StageTimer()).leaves()
         fields = list(dict.fromkeys(signal.field for signal in lacking))
         numbers = dict(zip(fields, self.engine.field_values(given.ids, fields)))
         new = [signal for signal in lacking if signal.name not in self._checked]
@@ -321,7 +326,7 @@ class Scorer:
         found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
         return replace(given, scores={**given.scores, **found})
 
-    def _documents(self, given: Given, stages: Stages) -> dict[int, Document | None]:
+    def _documents(self, given: ScoringInput, stages: StageTimer) -> dict[int, Document | None]:
         """Look up the documents without features of a ranker: position -> document."""
         lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
         if not lacking:
@@ -330,7 +335,7 @@ class Scorer:
         where = np.flatnonzero(np.logical_or.reduce(lacking)).tolist()
         return dict(zip(where, (given.documents or self.engine.get)([given.ids[i] for i in where])))
 
-    def _voted(self, given: Given, voters: Candidates | None, stages: Stages) -> tuple[str, ...]:
+    def _voted(self, given: ScoringInput, voters: Candidates | None, stages: StageTimer) -> tuple[str, ...]:
         def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:
             if all(id in given.categories for id in ids):
                 return [given.categories[id] for id in ids]
@@ -343,7 +348,7 @@ class Scorer:
         return vote(given.ids, given.scores[self.first_stage], categories)
 
 
-def _given(name: str, given: Given) -> Array:
+def _given(name: str, given: ScoringInput) -> Array:
     """Scores that came with the candidates. Raises UsageError if their search was not made."""
     if name not in given.scores and name != SEARCH and SEARCH in given.scores:
         return np.zeros(len(given.ids))  # no hit matches the clause

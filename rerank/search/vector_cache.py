@@ -16,12 +16,12 @@ _LONGEST = 500  # characters of a query that is kept
 Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
 
-class QueryVectors:
+class VectorCache:
     """Keeps the ``most`` query vectors that were used last, of all rankers. Threads may share it.
 
     >>> from types import SimpleNamespace
     >>> ranker = SimpleNamespace(name="text", version="v1", uses_text=True, uses_categories=False)
-    >>> kept = QueryVectors(most=1)
+    >>> kept = VectorCache(most=1)
     >>> kept.keep(ranker, Query("q", "wolf"), np.ones(1, np.float32))
     >>> kept.find(ranker, Query("another", "wolf")), kept.find(ranker, Query("q", "fox"))
     (array([1.], dtype=float32), None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
-from rerank.search.scorer import Given, Scored, Stages
+from rerank.search.scorer import ScoringInput, ScoringResult, StageTimer
 from rerank.service.request_scores import LexicalScorer
 from rerank.service.schemas import IdsBody, RerankBody, SearchBody, TextDocument
 from rerank.service.snapshot import Snapshot
@@ -47,7 +47,7 @@ class EventLoopError(Exception):
 
 
 @dataclass
-class RequestContext(Stages):
+class RequestContext(StageTimer):
     """The limits of one request, and notes for the log.
 
     deadline:      on the clock of ``time.monotonic``; so is ``begun``.
@@ -139,7 +139,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
             terms = snapshot.analyze(query.lexical)
             names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
             scores = {name: lexical_scorer.score(name, terms) for name in names}
-        scored = scorer.score(query, Given.unseen(documents, scores, scorer.features), stages=context)
+        scored = scorer.score(query, ScoringInput.unseen(documents, scores, scorer.features), stages=context)
         stack = stack.for_case(scored.case)
         ranking = rank(stack, scored, context)
         values = stack.combiner.relevance(ranking.scores).tolist()
@@ -196,7 +196,7 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
     if not ids:
         return {"model": str(stack), "results": []}
     scorer, engine = snapshot.scorer(stack), snapshot.pipeline.engine
-    given = scorer.fetched(query.lexical, Given(ids, {}, documents=engine.get), context)
+    given = scorer.fetched(query.lexical, ScoringInput(ids, {}, documents=engine.get), context)
     scorable, given = encodable(replace(given, candidates=None), context)
     scored = scorer.score(query, given, stages=context)
     context.missing = dict.fromkeys(scorer.features, len(ids))
@@ -209,8 +209,11 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
 
 
 def encodable(
-    given: Given, context: RequestContext, timeout: float | None = None, ours: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.bool_], Given]:
+    given: ScoringInput,
+    context: RequestContext,
+    timeout: float | None = None,
+    ours: NDArray[np.bool_] | None = None,
+) -> tuple[NDArray[np.bool_], ScoringInput]:
     """Which of n documents can be scored, (n,) bool, and these documents.
 
     Documents without features are encoded, as many as there is time for; others cannot be scored.
@@ -236,7 +239,7 @@ def encodable(
     return scorable, given if scorable.all() else _subset(given, np.flatnonzero(scorable))
 
 
-def _subset(given: Given, places: NDArray[np.intp]) -> Given:
+def _subset(given: ScoringInput, places: NDArray[np.intp]) -> ScoringInput:
     def cut(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {name: values[places] for name, values in columns.items()}
 
@@ -265,7 +268,7 @@ def kept_places(
     return merged, values
 
 
-def rank(stack: Stack, scored: Scored, context: RequestContext) -> Ranking:
+def rank(stack: Stack, scored: ScoringResult, context: RequestContext) -> Ranking:
     """Put scored candidates in the order of a stack."""
     with context.stage("score"):
         return stack.for_case(scored.case).rank(scored.ids, scored.raw)

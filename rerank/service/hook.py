@@ -21,7 +21,7 @@ from rerank.engines.opensearch.features import Column
 from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
-from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
+from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.service.endpoints import ENCODED, RequestContext, encodable, kept_places, make_query, rank
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
@@ -120,7 +120,7 @@ def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArr
     return scores
 
 
-def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Given:
+def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> ScoringInput:
     """Step 2: the hits with their features: from the call, from files, or from the engine."""
     call, hits, scorer, ids = search.call, search.hits, search.scorer, search.call.ids
     with context.stage("decode"):
@@ -146,12 +146,14 @@ def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Giv
         return hits.documents([position[id] for id in wanted])
 
     scores = {search.stack.first_stage: call.numbers.scores, **search.clauses}
-    given = Given(ids, scores, features, missing, categories, read)
+    given = ScoringInput(ids, scores, features, missing, categories, read)
     with context.stage("engine"):
         return replace(scorer.fetched(search.query.lexical, given, context), candidates=None)
 
 
-def _score(search: _Search, given: Given, context: RequestContext) -> tuple[NDArray[np.bool_], Scored]:
+def _score(
+    search: _Search, given: ScoringInput, context: RequestContext
+) -> tuple[NDArray[np.bool_], ScoringResult]:
     """Steps 3 and 4: encode documents in the time that is left, then score. Raises PassedError."""
     ours = search.hits.ours
     scorable, given = encodable(given, context, search.call.body.timeout, ours)
@@ -168,7 +170,7 @@ def _score(search: _Search, given: Given, context: RequestContext) -> tuple[NDAr
 
 
 def _answer(
-    search: _Search, scorable: NDArray[np.bool_], scored: Scored, context: RequestContext
+    search: _Search, scorable: NDArray[np.bool_], scored: ScoringResult, context: RequestContext
 ) -> dict[str, Any] | bytes:
     """Step 5: the answer. Raises UsageError if the explanation is too long."""
     call, ranking = search.call, rank(search.stack, scored, context)

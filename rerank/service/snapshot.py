@@ -18,7 +18,7 @@ from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import Scorer
-from rerank.search.vector_cache import QueryVectors
+from rerank.search.vector_cache import VectorCache
 from rerank.service.settings import Settings
 from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import parse_stack
@@ -116,7 +116,7 @@ class Snapshot:
         empty = [Document("")]
         snapshot = cls(
             workspace=workspace,
-            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories, QueryVectors()),
+            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories, VectorCache()),
             tuned=tuned,
             default=default,
             versions=versions,

@@ -26,7 +26,7 @@ from rerank.evaluation.significance import holm
 from rerank.progress import Progress
 from rerank.records import LabeledPair
 from rerank.results import Report
-from rerank.search.pairs import Relates, relate
+from rerank.search.pairs import Relates, score_pairs
 from rerank.stack.signals import learned, resolve
 from rerank.text import plural
 from rerank.workspace import Workspace
@@ -334,7 +334,7 @@ def _scores(
 ) -> Array:
     rankers = {one: workspace.ranker(one) for one in learned([name])}
     (signal,) = resolve([name], rankers)
-    return relate(workspace.engine, signal, pairs, progress)
+    return score_pairs(workspace.engine, signal, pairs, progress)
 
 
 def _calibration(

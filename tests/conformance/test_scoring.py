@@ -12,7 +12,7 @@ from rerank.engines.base import Encoder, Engine, SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import Given, Scored
+from rerank.search.scorer import ScoringInput, ScoringResult
 from tests.conformance.test_engines import ENGINES, kinds
 
 IDS = ["a", "b", "c", "d", "e"]
@@ -50,25 +50,25 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-def by_id(scored: Scored) -> dict[str, list[float]]:
+def by_id(scored: ScoringResult) -> dict[str, list[float]]:
     return dict(zip(scored.ids, scored.raw.tolist()))
 
 
-def searched(engine: Engine) -> Given:
+def searched(engine: Engine) -> ScoringInput:
     features = {"words": "v1"}
-    return Given.found(
+    return ScoringInput.found(
         engine.find(SearchRequest("tree", first_stage="tfidf", depth=10, features=features)), "tfidf"
     )
 
 
-def by_ids(engine: Engine) -> Given:
-    return Given(IDS, {})
+def by_ids(engine: Engine) -> ScoringInput:
+    return ScoringInput(IDS, {})
 
 
 @pytest.mark.parametrize("gone", [IDS, IDS[1:], IDS[:1], IDS[1:3], []], ids=len)
 @pytest.mark.parametrize("given", [searched, by_ids])
 def test_a_document_deleted_before_it_is_looked_up_counts_as_empty(
-    engine: Engine, given: Callable[[Engine], Given], gone: list[str]
+    engine: Engine, given: Callable[[Engine], ScoringInput], gone: list[str]
 ) -> None:
     """No feature is stored, so every candidate is looked up; one, several, or none survives."""
     scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")

@@ -22,7 +22,7 @@ import pytest
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.search.scorer import Given
+from rerank.search.scorer import ScoringInput
 from rerank.workspace import Workspace
 from tests.node import Node
 from tests.service import serving
@@ -132,7 +132,7 @@ def test_features_and_scores_are_those_of_the_embedded_engine(cluster, embedded,
             )
             assert not found.missing["dense"].any()
             scorer = pipeline.scorer(["tfidf", "dense"], "tfidf")
-            raw = scorer.score(query, Given.found(found, "tfidf")).raw
+            raw = scorer.score(query, ScoringInput.found(found, "tfidf")).raw
             order = np.argsort(np.array(found.ids))
             chosen[place], scores[place] = found.features["dense"][order], raw[order, 1]
         np.testing.assert_array_equal(chosen[there], chosen[here])

@@ -16,7 +16,7 @@ import pytest
 from rerank.engines.base import FIRST_STAGES, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
-from rerank.search.scorer import Given
+from rerank.search.scorer import ScoringInput
 from rerank.workspace import Workspace
 
 STACK = "bm25,text,meta"
@@ -75,7 +75,7 @@ def test_same_candidates_same_scores(cluster, trained, small):
             )
             assert not any(missing.any() for missing in chosen.missing.values())
             scorer = pipeline.scorer(["bm25", "text", "meta"], "bm25")
-            raw = scorer.score(query, Given.found(chosen, "bm25")).raw
+            raw = scorer.score(query, ScoringInput.found(chosen, "bm25")).raw
             order = np.argsort(np.array(chosen.ids))
             scores[workspace.folder] = raw[order]
         local, distant = scores.values()

@@ -178,7 +178,7 @@ def opened(module):
 
 def test_the_public_names():
     assert rerank.__all__ == [
-        "Answer",
+        "SearchResult",
         "Candidates",
         "Document",
         "Engine",

@@ -26,7 +26,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, LabeledPair, Query
-from rerank.search.pairs import relate
+from rerank.search.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal, RankerSignal
 from rerank.workflows.pairs import evaluate_pairs, predict_pairs
 
@@ -171,7 +171,7 @@ def test_related_by_the_mean_of_both_orders(folder):
     ranker, engine = workspace.ranker("lsi"), workspace.engine
     by_id = {one["_id"]: Document(one["_id"], one["title"], one["text"]) for one in documents()}
     for signal in (RankerSignal(ranker), LexicalSignal("bm25")):
-        found = relate(engine, signal, [("red0", "blue1"), ("blue1", "red0"), ("red2", "red2")])
+        found = score_pairs(engine, signal, [("red0", "blue1"), ("blue1", "red0"), ("red2", "red2")])
         assert found[0] == found[1]
         for (a, b), score in zip([("red0", "blue1"), ("red2", "red2")], found[[0, 2]].tolist()):
             both = []
@@ -191,12 +191,12 @@ def test_stored_features_are_those_that_are_computed(folder):
     workspace = Workspace.open(folder / "ws")
     signal = RankerSignal(workspace.ranker("lsi"))
     pairs = [pair[:2] for pair in TEST]
-    computed = relate(workspace.engine, signal, pairs)
+    computed = score_pairs(workspace.engine, signal, pairs)
     encoder = (signal.name, signal.ranker.version, signal.ranker.encode_documents)
     from rerank.engines.base import Encoder
 
     workspace.engine.write_features([Encoder(*encoder)])
-    assert relate(workspace.engine, signal, pairs).tolist() == computed.tolist()
+    assert score_pairs(workspace.engine, signal, pairs).tolist() == computed.tolist()
 
 
 def test_evaluate(folder):

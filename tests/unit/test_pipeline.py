@@ -19,7 +19,7 @@ from rerank.records import Document, Qrels, Query
 from rerank.search.build_table import TableRequest, score_table, top
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import INFERENCE_DEPTH
-from rerank.search.vector_cache import QueryVectors
+from rerank.search.vector_cache import VectorCache
 from rerank.stack.stack import Stack
 
 
@@ -405,7 +405,7 @@ def test_what_was_left_out_is_said_from_the_cache_too(engine, tmp_path):
 def test_a_query_that_comes_again_is_not_encoded_again(engine):
     """By whoever keeps vectors, as the service does: of the same version, words and categories alone."""
     ranker, newer = Counting(), Counting(version="v2")
-    pipeline = Pipeline(engine, {"count": ranker}, False, QueryVectors(most=2))
+    pipeline = Pipeline(engine, {"count": ranker}, False, VectorCache(most=2))
 
     def encoded(query, pipeline=pipeline):
         before = len(ranker.queries) + len(newer.queries)
