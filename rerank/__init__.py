@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 _HOMES = {
-    "SearchResult": "rerank.search.pipeline",
     "Candidates": "rerank.records",
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
@@ -61,6 +60,7 @@ _HOMES = {
     "Ranking": "rerank.stack.ranking",
     "RerankError": "rerank.errors",
     "SearchRequest": "rerank.engines.base",
+    "SearchResult": "rerank.search.pipeline",
     "Stack": "rerank.stack.stack",
     "Workspace": "rerank.workspace",
     "attach": "rerank.workflows.attach",

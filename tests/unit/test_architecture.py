@@ -178,7 +178,6 @@ def opened(module):
 
 def test_the_public_names():
     assert rerank.__all__ == [
-        "SearchResult",
         "Candidates",
         "Document",
         "Engine",
@@ -194,6 +193,7 @@ def test_the_public_names():
         "Ranking",
         "RerankError",
         "SearchRequest",
+        "SearchResult",
         "Stack",
         "Workspace",
         "attach",
