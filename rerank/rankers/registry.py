@@ -87,7 +87,7 @@ BUILT_IN = (
         f"{_HERE}.cnn.ranker:CnnRanker",
         ("judgments",),
         f"{_HERE}.cnn.config:CnnConfig",
-        f"{_HERE}.cnn.fit:trainer",
+        f"{_HERE}.cnn.fit:CnnTrainer",
         resumes=True,
     ),
     Family(

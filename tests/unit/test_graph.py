@@ -18,8 +18,7 @@ from rerank.categories import (
     path_edges,
 )
 from rerank.progress import Progress
-from rerank.rankers.cnn.embeddings import Embedding, deepwalk, whitened, word2vec
-from rerank.rankers.cnn.walks import random_walks
+from rerank.rankers.cnn.embeddings import Embedding, deepwalk, random_walks, whitened, word2vec
 
 names = st.sampled_from(["a", "b", "c", "d", "a.b", "a.b.c", "x::y", "x", "E. coli"])
 category_sets = st.lists(st.lists(names, max_size=5).map(tuple), max_size=6)
@@ -218,15 +217,15 @@ SENTENCES = [["red", "apple", "pie"], ["red", "apple"], ["green", "pear", "pie"]
 
 
 def test_words():
-    found = word2vec([*SENTENCES, ["once"]], size=6, seed=1, epochs=2)
+    found = word2vec(lambda: [*SENTENCES, ["once"]], 16, size=6, seed=1, epochs=2)
     assert set(found.names) == {"red", "apple", "pie", "green", "pear", "rare"}
     assert dict(zip(found.names, found.counts.tolist()))["pie"] == 6
     assert found.vectors.shape == (7, 6)
     assert not found.vectors[0].any()
     assert np.linalg.norm(found.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
-    again = word2vec([*SENTENCES, ["once"]], size=6, seed=1, epochs=2)
+    again = word2vec(lambda: [*SENTENCES, ["once"]], 16, size=6, seed=1, epochs=2)
     assert again.vectors.tobytes() == found.vectors.tobytes()
-    other = word2vec([*SENTENCES, ["once"]], size=6, seed=2, epochs=2)
+    other = word2vec(lambda: [*SENTENCES, ["once"]], 16, size=6, seed=2, epochs=2)
     assert other.vectors.tobytes() != found.vectors.tobytes()
 
 
@@ -242,7 +241,7 @@ def test_what_gensim_learns_is_counted():
             self.steps[-1][-1] += count
 
     steps = Steps()
-    word2vec(SENTENCES, size=6, seed=1, epochs=4, progress=steps)
+    word2vec(lambda: SENTENCES, 15, size=6, seed=1, epochs=4, progress=steps)
     embed([("a", "b"), ("b", "c")], progress=steps)
     assert steps.steps == [
         ["count words", "text", 15, 15],
@@ -252,10 +251,10 @@ def test_what_gensim_learns_is_counted():
 
 
 def test_where_no_word_comes_twice_all_are_kept():
-    assert set(word2vec([["once", "upon"], ["a", "time"]], size=4, seed=1).names) == {
+    assert set(word2vec(lambda: [["once", "upon"], ["a", "time"]], 2, size=4, seed=1).names) == {
         "once", "upon", "a", "time",
     }  # fmt: skip
-    nothing = word2vec([[], []], size=4, seed=1)
+    nothing = word2vec(lambda: [[], []], 2, size=4, seed=1)
     assert (nothing.names, nothing.vectors.tolist()) == ([], [[0] * 4])
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.categories import CategoryGraph
 from rerank.progress import Progress
-from rerank.rankers.cnn.walks import random_walks
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
-class Texts(Protocol):
-    """Lists of words, as often as they are asked for."""
-
-    def __iter__(self) -> Iterator[Sequence[str]]: ...
-
-    def __len__(self) -> int: ...
+WORDS_READ = 10_000_000
+"""Words that word2vec reads in total, in up to 30 epochs of a small corpus: half a minute."""
+WALK_LENGTH, WALK_EPOCHS = 40, 5
+_SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
+"""One thread: with more, gensim's results depend on their timing."""
 
 
 @dataclass(frozen=True)
@@ -36,36 +36,34 @@ class Embedding:
         return np.concatenate(([0.0], 1e-3 / (1e-3 + share))).astype(np.float32)
 
 
-WORDS_SEEN = 10_000_000
-"""Words that word2vec reads in total, by up to 30 passes over a small corpus: half a minute."""
-WALK_LENGTH = 40
-WALK_EPOCHS = 5
-"""Passes of DeepWalk over its walks."""
-_SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
-"""One thread: gensim's results depend on the order in which threads happen to run."""
-
-
 def word2vec(
-    sentences: Texts, *, size: int, seed: int, epochs: int | None = None, progress: Progress | None = None
+    texts: Callable[[], Iterable[Sequence[str]]],
+    total: int,
+    *,
+    size: int,
+    seed: int,
+    epochs: int | None = None,
+    progress: Progress | None = None,
 ) -> Embedding:
     """Train word2vec (skip-gram, negative sampling) on lists of words; vectors have mean length 1.
 
-    epochs: by default as many as read about WORDS_SEEN words, 3 to 30.
-    Words that occur only once get no vector; a text so small that nothing is left keeps all.
+    texts: returns the lists again for each epoch. total: their number.
+    epochs: default: as many as read WORDS_READ words, 3 to 30.
+    Words that occur only once get no vector, unless all words do.
     """
     from gensim.models import Word2Vec
 
-    shown = progress or Progress()
+    progress = progress or Progress()
     for least in (2, 1):
         model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=least, seed=seed)
-        with shown.step("count words", len(sentences), "text") as advance:
-            model.build_vocab(_Counted(sentences, advance))
+        with progress.step("count words", total, "text") as advance:
+            model.build_vocab(_Counted(texts, advance))
         if len(model.wv):
             break
     if len(model.wv):
-        epochs = epochs or min(30, max(3, round(WORDS_SEEN / model.corpus_total_words)))
-        with shown.step("word2vec", epochs * len(sentences), "text") as advance:
-            model.train(_Counted(sentences, advance), total_examples=model.corpus_count, epochs=epochs)
+        epochs = epochs or min(30, max(3, round(WORDS_READ / model.corpus_total_words)))
+        with progress.step("word2vec", epochs * total, "text") as advance:
+            model.train(_Counted(texts, advance), total_examples=model.corpus_count, epochs=epochs)
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
     return Embedding(names, _unit_mean(model.wv.vectors if names else np.zeros((0, size))), counts)
@@ -87,17 +85,42 @@ def deepwalk(
     model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=1, seed=seed)
     model.build_vocab(sentences)
     with (progress or Progress()).step("DeepWalk", WALK_EPOCHS * len(sentences), "walk") as advance:
-        model.train(_Counted(sentences, advance), total_examples=len(sentences), epochs=WALK_EPOCHS)
+        model.train(_Counted(lambda: sentences, advance), total_examples=len(sentences), epochs=WALK_EPOCHS)
     vectors = np.stack([model.wv[str(i)] for i in range(len(graph.names))]).astype(np.float64)
     counts = np.ones(len(graph.names), dtype=np.int64)
     return Embedding(list(graph.names), _unit_mean(whitened(vectors)), counts)
 
 
+def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:
+    """Walk ``per_node`` times from every node: (nodes * per_node, length) node numbers.
+
+    Each step goes to a random neighbor. A walk from a node without neighbors repeats the node.
+
+    >>> from scipy.sparse import csr_matrix
+    >>> random_walks(csr_matrix([[0, 1], [1, 0]]), length=4, per_node=1, seed=0).tolist()
+    [[0, 1, 0, 1], [1, 0, 1, 0]]
+    """
+    rng = np.random.default_rng(seed)
+    start = adjacency.indptr[:-1].astype(np.int64)
+    degree = np.diff(adjacency.indptr).astype(np.int64)
+    at = np.tile(np.arange(adjacency.shape[0]), per_node)
+    walks = np.empty((len(at), length), dtype=np.int64)
+    walks[:, 0] = at
+    for step in range(1, length):
+        here = degree[at]
+        draw = np.floor(rng.random(len(at)) * here).astype(np.int64)
+        moves = here > 0
+        at = at.copy()
+        at[moves] = adjacency.indices[start[at[moves]] + draw[moves]]
+        walks[:, step] = at
+    return walks
+
+
 def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotate (n, k) vectors to their principal axes and scale each axis to variance 1.
 
-    Categories under one parent are otherwise almost parallel (cosine 0.95 in a star-shaped graph), and later
-    layers cannot distinguish them. Axes without variance, if n < k, stay 0.
+    Categories with the same parent are otherwise almost parallel (cosine 0.95 in a star-shaped graph), and
+    later layers cannot distinguish them. Axes without variance, if n < k, stay 0.
     """
     if len(vectors) < 2:
         return vectors
@@ -107,20 +130,21 @@ def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return scaled
 
 
+@dataclass
 class _Counted:
-    """Texts that are counted as gensim takes them, a few thousand words before it has learned them."""
+    """Texts that are counted when gensim reads them."""
 
-    def __init__(self, texts: Texts, advance: Callable[[int], object]) -> None:
-        self.texts, self.advance = texts, advance
+    texts: Callable[[], Iterable[Sequence[str]]]
+    advance: Callable[[int], object]
 
     def __iter__(self) -> Iterator[Sequence[str]]:
-        for text in self.texts:
+        for text in self.texts():
             yield text
             self.advance(1)
 
 
 def _unit_mean(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    """Scale all vectors so that their mean length is 1, and put the zero padding in front."""
+    """Scale all vectors to a mean length of 1, and prepend the zero padding."""
     lengths = np.linalg.norm(vectors, axis=1)
     mean = float(lengths.mean()) if len(lengths) else 1.0
     padding = np.zeros((1, vectors.shape[1]))

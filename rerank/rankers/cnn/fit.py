@@ -1,11 +1,10 @@
-"""Fits the CNN rankers: a task for the common training loop, and the ranker of the best epoch."""
+"""Fits the CNN rankers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
-from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.inputs import LONGEST, Inputs
 from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
@@ -34,7 +32,7 @@ EMBEDDING_RATE = 1e-2
 TEMPERATURE = 0.05
 """Of the in-batch softmax of the cosine head."""
 LEAST_STEPS = 100
-"""Batches after which a loss that has not moved means that nothing is learned."""
+"""Steps after which an unchanged loss means that nothing is learned."""
 SIDES = ("query", "document")
 MEASURES = {
     "weighted": "dev NDCG",
@@ -45,7 +43,7 @@ MEASURES = {
 
 
 class CnnTask(Task):
-    """One of ``text``, ``meta`` and ``joint`` for the common training loop."""
+    """Trains one of ``text``, ``meta`` and ``joint``."""
 
     def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
         self.name, self.data, self.config = name, inputs.data, inputs.config
@@ -105,7 +103,7 @@ class CnnTask(Task):
         return pairwise_hinge(better[owner], worse)
 
     def evaluate(self) -> dict[str, float]:
-        """Rank the dev queries' documents: nDCG weighted with the first stage, and of the ranker alone."""
+        """Measure nDCG of the dev queries, with and without the first stage."""
         self.model.eval()
         with torch.no_grad():
             document = self._encode("document", self.dev.documents)
@@ -134,11 +132,11 @@ class CnnTask(Task):
             seed, head = "--seed", "--head"
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
-                f" differ by {self.spread:.1g}; try another {seed}, another {head}, or look at the judgments"
+                f" differ by {self.spread:.1g}; try another {seed}, another {head}, or check the judgments"
             )
 
     def _encode(self, side: str, rows: NDArray[np.int64]) -> Tensor:
-        """Encode many documents or queries without holding all their windows at once."""
+        """Encode documents or queries in chunks, to save memory."""
         tokens = self.tokens[side]
         lengths = sum(part.lengths[rows] for part in tokens) + 1
         cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // 100_000)) + 1
@@ -146,45 +144,25 @@ class CnnTask(Task):
         return torch.cat([self.model.encode(side, [part.take(one) for part in tokens]) for one in chunks])
 
 
-def trainer(job: TrainingJob, config: CnnConfig) -> CnnTrainer:
-    """Make the trainer of a job."""
-    assert job.data is not None
-    return CnnTrainer(job.data, config, job.progress, job.folder, restart=job.restart)
-
-
 class CnnTrainer:
-    """Fits ``text``, ``meta`` and ``joint`` on the same data; embeddings are trained once for all.
+    """Fits ``text``, ``meta`` and ``joint`` on the same data; embeddings are trained once for all."""
 
-    folder: checkpoints of interrupted trainings, a folder for each ranker; None: none are written.
-    restart: discard them.
-    """
-
-    def __init__(
-        self,
-        data: TrainingData,
-        config: CnnConfig,
-        progress: Progress | None = None,
-        folder: Path | None = None,
-        *,
-        restart: bool = False,
-    ) -> None:
-        self.data, self.config, self.progress = data, config, progress or Progress()
-        self.folder, self.restart = folder, restart
-        self.inputs = Inputs(data, config, self.progress)
+    def __init__(self, job: TrainingJob, config: CnnConfig) -> None:
+        assert job.data is not None
+        self.job, self.data, self.config, self.progress = job, job.data, config, job.progress
+        self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker; raises TrainingError if the data cannot teach it anything."""
+        """Fit one ranker. Raises TrainingError if nothing can be learned from the data."""
         config, name = self.config, name or variant
         for part in PARTS[variant]:
             self.inputs.prepare(part)
         torch.manual_seed(config.seed)
         task = CnnTask(variant, name, self.inputs)
-        checkpoint = None
-        if self.folder is not None:
-            key = identity(self.data, config, variant)
-            checkpoint = Checkpoint(self.folder / name, key, variant, values_of(config))
-            if self.restart:
-                checkpoint.discard()
+        key = identity(self.data, config, variant)
+        checkpoint = Checkpoint(self.job.folder / name, key, variant, values_of(config))
+        if self.job.restart:
+            checkpoint.discard()
         each = task.steps_per_epoch
         options = TrainerOptions(
             steps=config.epochs * each,
@@ -208,7 +186,7 @@ class CnnTrainer:
             measure={**MEASURES, "weighted": TrainingResult.measure}[config.epoch_by],
             without="of the first stage" if config.epoch_by == "alone" else TrainingResult.without,
             curve=[(one.step // each, one.loss, one.value) for one in run.history],
-            cleanup=checkpoint.discard if checkpoint and not run.interrupted else dict,
+            cleanup=dict if run.interrupted else checkpoint.discard,
         )
 
     def _ranker(self, variant: str, name: str, model: TorchRanker, trained: dict[str, Any]) -> CnnRanker:

@@ -16,12 +16,10 @@ Float32 = NDArray[np.float32]
 
 @dataclass
 class CosineHead:
-    """Each side projected to one normalized vector; the score is their product, in [-1, 1].
+    """Cosine of the projected sides: z_q = P_q c_q + a_q, z_d = P_d c_d + a_d, S = cos(z_q, z_d).
 
-    z_q = P_q c_q + a_q, z_d = P_d c_d + a_d, S = z_q . z_d / (|z_q| |z_d|). The offsets make a side
-    without tokens (c = 0) a learned "absent" vector.
-
-    query, document: (width of the side's pooled vector, z); query_bias, document_bias: (z,).
+    query, document: (width of the side's pooled vector, z); query_bias, document_bias: (z,), the vectors of
+    sides without tokens.
     """
 
     name: ClassVar[str] = "cosine"
@@ -44,12 +42,12 @@ class CosineHead:
         return cosines.astype(np.float64)
 
     def arrays(self) -> dict[str, Float32]:
-        """Return all parameters by name."""
+        """Name -> parameters."""
         return dict(vars(self))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> CosineHead:
-        """Undo :meth:`arrays`."""
+        """Make a head from :meth:`arrays`."""
         return cls(**arrays)
 
 
@@ -57,8 +55,7 @@ class CosineHead:
 class MlpHead:
     """The paper's head: S = tanh(O relu(... relu(U [c_q; c_d]))) (Kuwa et al. 2020, section 3.1).
 
-    The first layer is split, U [c_q; c_d] = U_q c_q + U_d c_d, so that both halves are computed once
-    per query and once per document; U_d c_d is what is stored.
+    The first layer is split, U [c_q; c_d] = U_q c_q + U_d c_d; U_d c_d is stored.
 
     query, document: (width of the side's pooled vector, s); bias: (s,).
     hidden: further layers, each (weight (s, s), bias (s,)). output: (s,), output_bias: (1,).
@@ -95,7 +92,7 @@ class MlpHead:
         return np.tanh(linear)
 
     def arrays(self) -> dict[str, Float32]:
-        """Return all parameters by name."""
+        """Name -> parameters."""
         arrays = {name: value for name, value in vars(self).items() if name != "hidden"}
         for i, (weight, bias) in enumerate(self.hidden):
             arrays |= {f"hidden.{i}": weight, f"hidden_bias.{i}": bias}
@@ -103,7 +100,7 @@ class MlpHead:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> MlpHead:
-        """Undo :meth:`arrays`."""
+        """Make a head from :meth:`arrays`."""
         layers = sum(name.startswith("hidden.") for name in arrays)
         hidden = [(arrays[f"hidden.{i}"], arrays[f"hidden_bias.{i}"]) for i in range(layers)]
         others = {name: value for name, value in arrays.items() if not name.startswith("hidden")}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from rerank.records import Query
 
 LONGEST_CATEGORIES = 64
 LONGEST: dict[Part, int] = {"text": LONGEST_TEXT, "meta": LONGEST_CATEGORIES}
-Sides = dict[str, Embedding]
 
 
 class Inputs:
@@ -35,35 +34,45 @@ class Inputs:
         self.tokens: dict[tuple[str, Part], Ragged] = {}
 
     def prepare(self, part: Part) -> None:
-        """Make embeddings and tokens of a part; TrainingError if the data have no words or categories."""
+        """Make embeddings and tokens of a part. Raises TrainingError if there are no words or categories."""
         if ("document", part) in self.embeddings:
             return
-        sides = self._words() if part == "text" else self._categories()
-        for side, corpus in (("query", self.data.queries), ("document", self.data.documents)):
-            self.embeddings[side, part] = sides[side]
-            tokens = _word_tokens if part == "text" else _category_tokens
-            self.tokens[side, part] = tokens(sides[side].names, corpus)
+        document, query = self._words() if part == "text" else self._categories()
+        tokens = _word_tokens if part == "text" else _category_tokens
+        for side, embedding, corpus in (
+            ("query", query, self.data.queries),
+            ("document", document, self.data.documents),
+        ):
+            self.embeddings[side, part] = embedding
+            self.tokens[side, part] = tokens(embedding.names, corpus)
 
-    def _words(self) -> Sides:
+    def _words(self) -> tuple[Embedding, Embedding]:
+        """Word vectors of documents and queries."""
         data, config = self.data, self.config
-        of_queries = data.query_text or data.queries
-        options: dict[str, Any] = {"size": config.word_size, "epochs": config.word_epochs}
-        options |= {"seed": config.seed + 1, "progress": self.progress}
-        if data.same_language:
-            shared = word2vec(_Chain([data.documents, of_queries]), **options)
-            sides = {"query": shared, "document": shared}
-        else:
-            corpora = {"document": data.documents, "query": of_queries}
-            sides = {side: word2vec(corpus.sentences(), **options) for side, corpus in corpora.items()}
-        if not sides["document"].names:
-            raise TrainingError(
-                "the documents have no words; `text` and `joint` need a title or a text in them"
-            )
-        if not sides["query"].names:
-            raise TrainingError("the queries have no words; `text` and `joint` need query texts")
-        return sides
 
-    def _categories(self) -> Sides:
+        def embedded(*corpora: Corpus) -> Embedding:
+            return word2vec(
+                lambda: chain.from_iterable(corpus.sentences() for corpus in corpora),
+                sum(len(corpus.tokens) for corpus in corpora),
+                size=config.word_size,
+                epochs=config.word_epochs,
+                seed=config.seed + 1,
+                progress=self.progress,
+            )
+
+        of_queries = data.query_text or data.queries
+        if data.same_language:
+            document = query = embedded(data.documents, of_queries)
+        else:
+            document, query = embedded(data.documents), embedded(of_queries)
+        if not document.names:
+            raise TrainingError("the documents have no words; `text` and `joint` need titles or texts")
+        if not query.names:
+            raise TrainingError("the queries have no words; `text` and `joint` need query texts")
+        return document, query
+
+    def _categories(self) -> tuple[Embedding, Embedding]:
+        """Category vectors of documents and queries."""
         data, config = self.data, self.config
         if not any(data.documents.categories):
             raise TrainingError(
@@ -75,18 +84,14 @@ class Inputs:
             options: dict[str, Any] = {"size": config.category_size, "per_node": config.walks}
             return deepwalk(graph, seed=config.seed + 2, progress=self.progress, **options)
 
+        of_documents, of_queries = data.documents.categories, data.queries.categories
         if data.query_category_edges is None:
-            both = [*data.documents.categories, *data.queries.categories]
-            shared = embedded(both, data.category_edges)
-            return {"query": shared, "document": shared}
-        return {
-            "document": embedded(data.documents.categories, data.category_edges),
-            "query": embedded(data.queries.categories, data.query_category_edges),
-        }
+            shared = embedded([*of_documents, *of_queries], data.category_edges)
+            return shared, shared
+        return embedded(of_documents, data.category_edges), embedded(of_queries, data.query_category_edges)
 
 
 def _word_tokens(names: Sequence[str], corpus: Corpus) -> Ragged:
-    """Row numbers of the known words of each text."""
     row = {name: i for i, name in enumerate(names, 1)}
     rows = np.array([row.get(word, 0) for word in corpus.words] or [0], dtype=np.int32)
     flat = rows[corpus.tokens.flat]
@@ -96,21 +101,6 @@ def _word_tokens(names: Sequence[str], corpus: Corpus) -> Ragged:
 
 
 def _category_tokens(names: list[str], corpus: Corpus) -> Ragged:
-    """Row numbers of the categories of each document or query, by the vocabulary's rule for unknown ones."""
     vocabulary = Vocabulary("meta", names, LONGEST_CATEGORIES)
     known = {one: vocabulary.tokens(Query("", "", one)) for one in set(corpus.categories)}
     return Ragged.of([known[one] for one in corpus.categories])
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """The texts of several corpora, one after the other."""
-
-    corpora: Sequence[Corpus]
-
-    def __iter__(self) -> Iterator[list[str]]:
-        for corpus in self.corpora:
-            yield from corpus.sentences()
-
-    def __len__(self) -> int:
-        return sum(len(corpus.tokens) for corpus in self.corpora)

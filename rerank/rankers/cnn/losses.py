@@ -7,18 +7,15 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def pairwise_hinge(better: Tensor, worse: Tensor, weight: Tensor | None = None) -> Tensor:
+def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
     """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) over pairs (Kuwa et al. 2020, section 3.1).
 
-    better, worse: (P,) scores of the two documents of each pair; weight: (P,) or None.
-    The scores are the head's linear outputs, before tanh: with tanh inside, the loss saturates at
-    1 with every score at +-1 and never leaves it. The order of documents is the same.
+    better, worse: (P,) scores before tanh: with tanh, the loss saturates at 1 with every score at +-1.
 
     >>> float(pairwise_hinge(torch.tensor([2.0, 0.5]), torch.tensor([0.0, 0.5])))
     0.5
     """
-    loss = functional.relu(1.0 - (better - worse))
-    return loss.mean() if weight is None else (loss * weight).sum() / weight.sum()
+    return functional.relu(1.0 - (better - worse)).mean()
 
 
 def in_batch_softmax(
@@ -26,8 +23,7 @@ def in_batch_softmax(
 ) -> Tensor:
     """Cross-entropy of each query's relevant document against all other documents of the batch.
 
-    -log(exp(s_+ / t) / sum_d exp(s_d / t)), d over the batch's documents; other documents relevant to
-    the query are left out of the sum.
+    -log(exp(s_+ / t) / sum_d exp(s_d / t)) without other relevant documents in the sum.
 
     cosines: (B, U); positive: (B,) column of the relevant document; relevant: (B, U) bool;
     weight: (B,) of the examples; temperature: t.

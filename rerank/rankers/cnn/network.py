@@ -1,4 +1,4 @@
-"""The torch twin of the CNN rankers, which is trained and then converted to NumPy."""
+"""Torch models of the CNN rankers; after training they are converted to NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
 
 
 class TorchTower(nn.Module):
-    """The torch twin of :class:`rerank.rankers.cnn.towers.Tower`."""
+    """Torch version of :class:`rerank.rankers.cnn.towers.Tower`."""
 
     def __init__(self, embedding: Embedding, config: CnnConfig, part: Part) -> None:
         super().__init__()
@@ -75,8 +75,7 @@ class TorchTower(nn.Module):
     ) -> Tensor:
         """Mean over the windows of each of n sequences: (n, m)."""
         h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
-        # Each distinct word is multiplied once for each place in a window; to look the products up and add
-        # them takes a fraction of what multiplying every occurrence does.
+        # Each distinct word is multiplied once per place in a window, not once per occurrence.
         words, place = np.unique(flat, return_inverse=True)
         by_place = self.filters.weight.view(m, h, size).permute(2, 1, 0).reshape(size, h * m)
         bias = nn.functional.pad(self.filters.bias, (0, (h - 1) * m))  # of the first word, once a window
@@ -88,7 +87,7 @@ class TorchTower(nn.Module):
         return pooled
 
     def numpy(self, vocabulary: Vocabulary) -> Tower:
-        """Return the NumPy twin; embeddings are rounded to fp16 as they are stored."""
+        """Convert to NumPy; embeddings are rounded to fp16, as they are stored."""
         size = self.vectors.embedding_dim
         filters = self.filters.weight.detach().numpy().T.reshape(self.width, size, -1)
         return Tower(
@@ -102,9 +101,9 @@ class TorchTower(nn.Module):
 
 
 class _Pooled(torch.autograd.Function):
-    """Sums of products, their tanh, and its weighted mean, a few thousand windows at a time.
+    """Weighted mean of the tanh of sums of products, a few thousand windows at a time.
 
-    What torch would keep and make on the way are several arrays of (windows, m), hundreds of megabytes.
+    Plain torch code would need several arrays of (windows, m), hundreds of megabytes.
     """
 
     CHUNK = 4096
@@ -134,7 +133,7 @@ class _Pooled(torch.autograd.Function):
 
 
 def _weighted_mean(rows: Tensor, weights: Tensor | None, owner: Tensor, n: int) -> Tensor:
-    """Mean of each owner's rows, equally where there are no weights: (n, width)."""
+    """Weighted mean of each owner's rows: (n, width)."""
     total = torch.zeros(n).index_add_(0, owner, torch.ones(len(owner)) if weights is None else weights)
     rows = rows if weights is None else rows * weights[:, None]
     summed = torch.zeros(n, rows.shape[1]).index_add_(0, owner, rows)
@@ -142,7 +141,7 @@ def _weighted_mean(rows: Tensor, weights: Tensor | None, owner: Tensor, n: int) 
 
 
 class TorchRanker(nn.Module):
-    """The torch twin of :class:`rerank.rankers.cnn.ranker.CnnRanker`: towers of both sides and a head."""
+    """Torch version of :class:`rerank.rankers.cnn.ranker.CnnRanker`."""
 
     def __init__(
         self, query: Sequence[TorchTower], document: Sequence[TorchTower], config: CnnConfig
@@ -170,7 +169,7 @@ class TorchRanker(nn.Module):
         return nn.functional.normalize(encoded, dim=1) if self.output is None else encoded
 
     def score(self, query: Tensor, document: Tensor) -> Tensor:
-        """Score n pairs of encoded sides: (n,), the MLP's before its tanh."""
+        """Score n encoded pairs: (n,), with the MLP before tanh."""
         if self.output is None:
             return (query * document).sum(dim=1)
         layer = self.drop(torch.relu(query + document))
@@ -180,7 +179,7 @@ class TorchRanker(nn.Module):
         return scores
 
     def head(self) -> Head:
-        """Return the NumPy twin of the head."""
+        """Convert the head to NumPy."""
 
         def array(tensor: Any) -> NDArray[np.float32]:
             copied: NDArray[np.float32] = tensor.detach().numpy().copy()

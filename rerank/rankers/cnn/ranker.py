@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,15 +21,14 @@ from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
 from rerank.records import Document, Query
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
-"""Role -> what a ranker's towers read: words, categories, or both (concatenated before the head)."""
+"""Variant -> inputs of its towers."""
 
 
 @dataclass(repr=False)
 class CnnRanker(Ranker):
-    """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head over them.
+    """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head.
 
-    query, document: one tower for each part of the ranker, in the order of ``PARTS[variant]``.
-    variant: which of the three it is; its name unless told otherwise.
+    query, document: one tower for each part of ``PARTS[variant]``.
 
     The stored features are fp16: the projected vector of the cosine head, or U_d c_d of the MLP head.
     """
@@ -69,24 +69,21 @@ class CnnRanker(Ranker):
         from safetensors.numpy import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        towers = {f"query.{t.vocabulary.part}": t for t in self.query}
-        towers |= {f"document.{t.vocabulary.part}": t for t in self.document}
+        sides = {"document": self.document, "query": self.query}
+        towers = {f"{side}.{one.vocabulary.part}": one for side, own in sides.items() for one in own}
         arrays: dict[str, NDArray[Any]] = {f"head.{k}": v for k, v in self.head.arrays().items()}
         vocabularies: dict[str, list[str] | str] = {}
-        described = {}
+        first: dict[int, str] = {}
         for name, tower in towers.items():
-            # One language on both sides shares one vocabulary (and one matrix when it is not tuned).
-            twin = next((n for n, t in towers.items() if n < name and t.vocabulary is tower.vocabulary), None)
-            vocabularies[name] = twin or tower.vocabulary.names
+            same = first.setdefault(id(tower.vocabulary), name)  # both sides can share a vocabulary
+            vocabularies[name] = tower.vocabulary.names if same == name else same
             arrays[f"{name}.vectors"] = tower.vectors.astype(np.float16)
             arrays[f"{name}.filters"] = tower.filters
             arrays[f"{name}.bias"] = tower.bias
             if tower.importance is not None:
                 arrays[f"{name}.importance"] = tower.importance
-            described[name] = {"longest": tower.vocabulary.longest, "mean": tower.mean}
-        write_bytes(
-            folder / "model.safetensors", save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
-        )
+        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        write_bytes(folder / "model.safetensors", data)
         write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
         record = {
             "family": self.family,
@@ -94,29 +91,29 @@ class CnnRanker(Ranker):
             "name": self.name,
             "version": self.version,
             "head": self.head.name,
-            "towers": described,
+            "towers": {n: {"longest": t.vocabulary.longest, "mean": t.mean} for n, t in towers.items()},
             "trained": dict(self.trained),
         }
         write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> CnnRanker:
-        """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is missing or damaged."""
+        """Read the files of :meth:`save`, memory-mapped. Raises WorkspaceError if one is damaged."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
-            vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
+            names = parse_json((folder / "vocabularies.json").read_text("utf-8"))
             arrays = map_arrays(folder / "model.safetensors")
-            shared: dict[str, Vocabulary] = {}
-            sides: dict[str, list[Tower]] = {"query": [], "document": []}
-            for name, described in sorted(record["towers"].items()):
-                side, part = name.split(".")
-                twin = vocabularies[name]
-                if isinstance(twin, str):
-                    vocabulary = shared[twin]
+            vocabularies: dict[str, Vocabulary] = {}
+            sides: dict[str, list[Tower]] = {"document": [], "query": []}
+            for side, part in product(sides, PARTS[record["variant"]]):
+                name = f"{side}.{part}"
+                described = record["towers"][name]
+                if isinstance(names[name], str):
+                    vocabularies[name] = vocabularies[names[name]]
                 else:
-                    vocabulary = shared[name] = Vocabulary(part, twin, described["longest"])
+                    vocabularies[name] = Vocabulary(part, names[name], described["longest"])
                 tower = Tower(
-                    vocabulary,
+                    vocabularies[name],
                     arrays[f"{name}.vectors"],
                     arrays.get(f"{name}.importance"),
                     arrays[f"{name}.filters"],
@@ -124,22 +121,10 @@ class CnnRanker(Ranker):
                     described["mean"],
                 )
                 sides[side].append(tower)
-            parts = PARTS[record["variant"]]
-            for towers in sides.values():
-                towers.sort(key=lambda tower: parts.index(tower.vocabulary.part))
-                if [tower.vocabulary.part for tower in towers] != list(parts):
-                    raise ValueError("a tower is missing")
-            head_arrays = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
-            head = HEADS[record["head"]].from_arrays(head_arrays)
-            return cls(
-                record["name"],
-                record["version"],
-                sides["query"],
-                sides["document"],
-                head,
-                record["trained"],
-                record["variant"],
-            )
+            of_head = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
+            head = HEADS[record["head"]].from_arrays(of_head)
+            about = record["name"], record["version"], sides["query"], sides["document"], head
+            return cls(*about, record["trained"], record["variant"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise unreadable(folder, error) from error
 

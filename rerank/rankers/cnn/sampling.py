@@ -1,4 +1,4 @@
-"""Batches of judged queries: which documents are compared with which."""
+"""Batches of judged queries with relevant and irrelevant documents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Negatives = Literal["random", "first-stage", "mixed"]
 NEGATIVES: tuple[str, ...] = get_args(Negatives)
 
 LOWER_GRADES = 0.5
-"""Weight of an example whose document has not the query's highest grade, and how often one is drawn."""
+"""Weight and frequency of examples below the highest grade of the query."""
 LEAST_EXAMPLES = 2000
-"""Examples an epoch has at least, as far as there are relevant ones: few queries come up more than once."""
+"""Minimum number of examples of an epoch: few queries are repeated, with other relevant documents."""
 
 
 def batch_size(judged: Sequence[Judged]) -> int:
@@ -29,15 +29,15 @@ def batch_size(judged: Sequence[Judged]) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """B queries (one may occur twice, with another relevant document) and the U documents they meet.
+    """B queries and the U documents that they are compared with.
 
-    queries:   (B,) positions of the queries.
+    queries:   (B,) positions of the queries; one can occur twice, with another relevant document.
     documents: (U,) distinct positions of the documents.
     positive:  (B,) column in ``documents`` of each query's relevant document.
     weight:    (B,) weight of the example: 1 for the query's highest grade, less for lower ones.
-    relevant:  (B, U) bool, True where the document is relevant to the query (whatever its grade).
-    worse, owner: (P,) pairs: for the query at ``owner``, its relevant document is to be above that of column
-        ``worse``.
+    relevant:  (B, U) bool: the document is relevant to the query, with any grade.
+    worse, owner: (P,) pairs: the relevant document of the query at ``owner`` is to score higher than the
+        document in column ``worse``.
     """
 
     queries: NDArray[np.int64]
@@ -51,20 +51,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws batches, the same ones for the same seed.
+    """Draws batches. They depend only on the random generator.
 
-    An epoch uses each query once, or several times where there are few queries, each time with another
-    relevant document: one of its highest grade, or one time in three one of a lower grade. ``negatives``
-    irrelevant documents go with each:
+    An epoch uses each query once, or several times if there are few queries, each time with another relevant
+    document. ``negatives`` irrelevant documents are added to each:
 
-    - ``random``: drawn from the whole collection,
-    - ``first-stage``: drawn from the query's candidates, which is what a reranker meets,
-    - ``mixed``: half from the candidates, half from the relevant documents of the batch's other queries,
-      which cost nothing more to encode.
+    - ``random``: from the whole collection,
+    - ``first-stage``: from the query's candidates,
+    - ``mixed``: half from the candidates, half from the relevant documents of the batch's other queries.
 
-    graded: where a query has relevant documents of lower grade, one of them is set below the drawn one
-    (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1), subsampled to one pair an example. Off for in-batch losses:
-    there those documents, which are relevant to many queries, would be everybody's negatives.
+    graded: also pair the relevant document with one of a lower grade, if the query has one (3 > 2 > 1; Kuwa
+        et al. 2020, section 4.1.1). Not for in-batch losses, in which it would be a negative of all queries.
     """
 
     judged: Sequence[Judged]

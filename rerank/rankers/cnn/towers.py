@@ -1,7 +1,6 @@
-"""A tower: words or categories -> fixed vectors -> convolution -> pooling, with NumPy alone.
+"""NumPy towers of the CNN rankers: words or categories -> vectors -> convolution -> pooling.
 
-This is the whole inference code of the CNN rankers (Kuwa et al. 2020, section 3); torch is used only to
-train the numbers in it, and a test holds the two together.
+Kuwa et al. 2020, section 3. Tests compare them with the torch towers, which are used only for training.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rerank.text import words
 
 Part = Literal["text", "meta"]
 CHUNK = 16_384
-"""Windows convolved at once: keeps the working set of a batch near the caches (about 10 MB)."""
+"""Windows that are convolved at once; they fit into the caches (about 10 MB)."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,7 @@ class Vocabulary:
     def tokens(self, record: Document | Query) -> list[int]:
         """Row numbers of the known words among the first ``longest``, or of ``longest`` known categories.
 
-        Unknown words are skipped; an unknown category counts as the nearest prefix of its path that is
-        known. Categories are a set: their order does not matter, and each counts once, under however many
-        unknown names it is there.
+        An unknown category counts as the nearest known prefix of its path. Categories are a set.
         """
         index = self.index
         if self.part == "text":
@@ -102,11 +99,9 @@ class Tower:
     """One side of one part, fitted: token numbers -> pooled vectors.
 
     vectors:    (V + 1, k) embeddings, row 0 zero.
-    importance: (V + 1,) weight of each token in the pooling, or None: every window weighs the same.
+    importance: (V + 1,) weight of each token in the pooling; None: all windows have the same weight.
     filters:    (h, k, m), bias: (m,): the convolution of width h with m filters.
-    mean:       also append the (importance-weighted) mean of the token vectors themselves.
-
-    The paper's tower is ``importance=None, mean=False``.
+    mean:       also append the weighted mean of the token vectors. The paper does not.
     """
 
     vocabulary: Vocabulary

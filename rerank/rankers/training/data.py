@@ -1,9 +1,10 @@
-"""What the rankers are trained on: tokens of documents and queries, judgments, candidates."""
+"""Training data: tokens of documents and queries, judgments, candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,12 @@ from rerank.records import Document, Query
 from rerank.text import words
 
 LONGEST_TEXT = 400
-"""Words of a document that are read; on the test collections the rest changed nothing but the time."""
+"""Maximum number of words of a document. On the test collections more words gained nothing."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenized sequence of texts with their categories.
+    """Tokenized texts with their categories.
 
     words:      every distinct word, in order of first appearance; tokens are positions in it.
     tokens:     the first LONGEST_TEXT words of each text.
@@ -33,7 +34,7 @@ class Corpus:
     def read(
         cls, records: Iterable[Document | Query], progress: Callable[[int], object] | None = None
     ) -> Corpus:
-        """Tokenize documents or queries as they stream by; about 4 bytes a word are kept."""
+        """Tokenize a stream of documents or queries; it needs about 4 bytes per word."""
         index: dict[str, int] = {}
         flat: list[NDArray[np.int32]] = []
         lengths = [0]
@@ -51,35 +52,21 @@ class Corpus:
         joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
         return cls(list(index), Ragged(joined, offsets), categories)
 
-    def sentences(self) -> Sentences:
-        """The texts as lists of words, as often as they are asked for."""
-        return Sentences(self)
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """A re-iterable view of a corpus as lists of words."""
-
-    corpus: Corpus
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        names = np.array(self.corpus.words, dtype=object)
-        tokens = self.corpus.tokens
-        for begin, end in zip(tokens.offsets[:-1].tolist(), tokens.offsets[1:].tolist()):
-            yield names[tokens.flat[begin:end]].tolist()
-
-    def __len__(self) -> int:
-        return len(self.corpus.tokens)
+    def sentences(self) -> Iterator[list[str]]:
+        """Yield the texts as lists of words."""
+        names = np.array(self.words, dtype=object)
+        for begin, end in pairwise(self.tokens.offsets.tolist()):
+            yield names[self.tokens.flat[begin:end]].tolist()
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One query with its judgments and candidates, all as positions in the corpora.
+    """A judged query with its candidates, all as positions in the corpora.
 
     query:      position among the queries.
-    documents, grades: the relevant documents (grade > 0) and their grades.
-    candidates, scores: what the first stage returned, best first.
-    unwanted: documents that were judged 0 or less.
+    documents, grades: the relevant documents (grade > 0).
+    candidates, scores: from the first stage, best first.
+    unwanted:   documents that were judged 0 or less.
     """
 
     query: int
@@ -92,10 +79,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Everything a fit reads; ``train`` and ``dev`` are judged ``queries``.
+    """Data of CNN and projection rankers; ``train`` and ``dev`` are judged ``queries``.
 
-    pairs: texts that belong together, from a file and not judged: two corpora, text i of one with text i of
-        the other. dev_pairs: how many of them, the last ones, are kept for dev.
+    pairs: texts that belong together: two corpora of the same length. dev_pairs: number of them, at the end,
+        that are held out for dev.
     """
 
     document_ids: Sequence[str]
