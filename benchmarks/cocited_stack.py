@@ -38,7 +38,7 @@ from rerank.formats.jats import read_jats
 from rerank.formats.lines import read_lines
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
-from rerank.workflows.experiment import Experiment
+from rerank.workflows.experiment import Experiment, JudgedQueries
 
 DEPTH = 1000
 COCITED = {
@@ -86,9 +86,10 @@ def cross_validated(
 ) -> None:
     """Print what each stack reaches out of fold, the mean of all deals, and how far above the first it is."""
     values = {}
+    judged = JudgedQueries(queries=queries, qrels=qrels)
     for stack in stacks:
         names = stack.split(",")
-        experiment = Experiment.prepare(workspace, names, queries, qrels, (), False, True, 0, None)
+        experiment = Experiment.prepare(workspace, names, judged)
         reads = any(one.uses_categories for one in experiment.pipeline.scorer(names, names[0]).signals)
         protocol = Protocol("retrieved", DEPTH)
         table, _ = experiment.table(protocol, names, names[0], every_case=reads, cached=True)

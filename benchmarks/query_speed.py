@@ -32,7 +32,8 @@ from rerank.rankers.cnn.towers import Vocabulary
 from rerank.records import Qrels, Query
 from rerank.search.pipeline import Pipeline
 from rerank.stack.stack import Stack
-from rerank.workflows.ingest import encode, ingest
+from rerank.workflows.encode import encode
+from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
 
 STACK = "tfidf*0.35 + text*0.40 + meta*0.25"

@@ -16,7 +16,7 @@ from .options import declare, option
 from .output import located
 
 if TYPE_CHECKING:
-    from rerank.workflows.ingest import EncodeReport
+    from rerank.workflows.encode import EncodeReport
     from rerank.workspace import Workspace
 
 
@@ -56,7 +56,7 @@ def command(
 
     The command continues an interrupted encoding. It also encodes changed documents of an attached index.
     """
-    from rerank.workflows.ingest import encode
+    from rerank.workflows.encode import encode
     from rerank.workspace import Workspace
 
     if every is not None and as_json:
@@ -110,7 +110,7 @@ def compact(folder: str, as_json: bool) -> None:
 
     `rerank ingest` does this when more than half of the stored data is unused.
     """
-    from rerank.workflows.compact import compact
+    from rerank.workflows.encode import compact
     from rerank.workspace import Workspace
 
     done = compact(Workspace.open(folder))

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from rerank.workflows.attach import attach
     from rerank.workflows.auto import auto
     from rerank.workflows.cocitation import mine_cocitation
-    from rerank.workflows.compact import compact
     from rerank.workflows.compare import compare
+    from rerank.workflows.encode import compact, encode
     from rerank.workflows.evaluate import evaluate
-    from rerank.workflows.ingest import encode, ingest
+    from rerank.workflows.ingest import ingest
     from rerank.workflows.mine import mine
     from rerank.workflows.mine_pairs import mine_pairs
     from rerank.workflows.pairs import evaluate_pairs, predict_pairs
@@ -65,9 +65,9 @@ _HOMES = {
     "Workspace": "rerank.workspace",
     "attach": "rerank.workflows.attach",
     "auto": "rerank.workflows.auto",
-    "compact": "rerank.workflows.compact",
+    "compact": "rerank.workflows.encode",
     "compare": "rerank.workflows.compare",
-    "encode": "rerank.workflows.ingest",
+    "encode": "rerank.workflows.encode",
     "evaluate": "rerank.workflows.evaluate",
     "evaluate_pairs": "rerank.workflows.pairs",
     "ingest": "rerank.workflows.ingest",

@@ -42,8 +42,8 @@ _MARK = "demo"
 class Demo(Report):
     """The reports of the demo's steps.
 
-    evaluated: queries as people type them. with_headings: the same queries with the subject headings of the
-    relevant article. examples: test queries without headings, their answers and their first hits.
+    evaluated: the queries without subject headings. with_headings: the same queries with the headings of the
+    relevant article. examples: test queries without headings, their answers and first hits.
     """
 
     ingested: IngestReport
@@ -89,9 +89,9 @@ def fresh_folder(folder: str | Path) -> Path:
 def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
     """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
 
-    Queries are the first two sentences of lay summaries. Grade 2 is the article of the summary; grade 1 is an
-    article that it cites, that cites it, or that is named as related. The headings of a query are those of
-    the article of its summary, so results with headings are an upper bound.
+    Queries are the first two sentences of lay summaries. Grade 2 is the article of the summary, grade 1 a
+    related article or one connected by a citation. Headings of queries are taken from the relevant article,
+    so results with headings are an upper bound.
     """
     path = fresh_folder(folder)
     progress = progress or Progress()

@@ -1,1 +1,1 @@
-"""What was measured, as a page: tables, gains and losses query by query, and why."""
+"""The evaluation page: verdict, intervals, queries, weights and training."""

@@ -33,7 +33,7 @@ from rerank.text import plural
 from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
-"""Queries on the page: those with the largest losses and gains."""
+"""Largest number of queries on the page; losses and gains of the same number."""
 RESAMPLES = 2000
 
 

@@ -108,7 +108,7 @@ class EvaluationReport(Report):
 
     compared: measures that the stacks are compared by. scoring: protocol -> counts of the scoring.
     new_documents: the same tables without relevant documents of training queries; None if there are none.
-    pairs, seen_pairs: number of relevant documents, and of those that training queries share.
+    pairs: number of relevant documents. seen_pairs: relevant documents of training queries among them.
     cases: means by the source of the query's categories, if a stack has weights for each source.
     by_depth: the last stack with fewer candidates, if hits are kept. runs: the written run files.
     per_query: protocol -> the values of each query. kept: protocol -> stack -> query -> its first hits, then

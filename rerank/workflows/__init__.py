@@ -1,1 +1,1 @@
-"""What the commands of these names do: library calls that take a workspace and give a report."""
+"""The commands as library functions: each takes a workspace and returns a report."""

@@ -1,4 +1,4 @@
-"""Attach: a workspace for an OpenSearch index that others write."""
+"""Attach: a workspace for an existing OpenSearch index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rerank.workspace import Workspace
 
 @dataclass
 class AttachReport(Report):
-    """What was attached: index names, name -> fields of the index, how many documents.
+    """The attached index. indices: names. fields: name -> fields of the index. documents: their number.
 
-    workspace: None after a dry run. changed: the workspace existed, and its connection was changed.
+    workspace: None after a dry run. changed: the connection of an existing workspace was changed.
     """
 
     workspace: Workspace | None
@@ -42,17 +42,14 @@ def attach(
     categories: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> AttachReport:
-    """Make a workspace, in a folder, for an existing index; or change the nodes of an existing workspace.
+    """Create a workspace for an existing index, or change the nodes of an existing workspace.
 
-    fields: title, text, categories, links, lang -> fields of the index; empty for an index that rerank
-        has made, and for an existing workspace. The index stays as it is.
-    opensearch: where the index is. In an existing workspace of the same index, these settings replace those
-        of ``rerank.toml``; settings at their default stay as they are there.
-    categories: a file with the category graph of the documents' categories.
-    dry_run: make nothing, and return what would be attached.
+    fields: title, text, categories, links, lang -> fields of the index. Empty for an index that rerank made.
+    opensearch: the connection. In an existing workspace of the index, it replaces ``rerank.toml``, except for
+        settings at their default.
+    categories: a file with the category graph. dry_run: change nothing.
 
-    Raises WorkspaceError if the folder holds a workspace of another index, UsageError for a field that is
-    not there.
+    Raises WorkspaceError for a workspace of another index, UsageError for a field that does not exist.
 
     >>> import tempfile
     >>> from rerank import RerankError
@@ -61,8 +58,8 @@ def attach(
     >>> try:
     ...     attach(tempfile.mkdtemp() + "/ws", {"title": ["title"], "text": ["body"]}, opensearch=library)
     ... except RerankError:
-    ...     print("nobody is there")
-    nobody is there
+    ...     print("no connection")
+    no connection
     """
     lang = language(lang)
     edges = read_categories(categories) if categories is not None else None
@@ -85,13 +82,13 @@ def _change_nodes(
     edges: list[tuple[str, str]] | None,
     dry_run: bool,
 ) -> AttachReport:
-    """Connect an existing workspace to other nodes, if they have its index with its fields."""
+    """Connect a workspace to other nodes that have its index and fields."""
     table = workspace.config.get("opensearch", {})
     same = workspace.config.get("engine") == "opensearch" and table.get("index") == opensearch.index
     known = fields_of(table.get("fields", {}), "rerank.toml") if same else {}
     if not same or (fields and fields_of(fields, "the command") != known):
         raise WorkspaceError(
-            f"{workspace.folder}: a workspace already, of another index or with other fields; choose another"
+            f"{workspace.folder}: a workspace of another index or with other fields; choose another"
             f" folder with -w"
         )
     values = opensearch.table()

@@ -1,9 +1,9 @@
-"""From a folder of files to a tuned, measured stack: each step of it, and what is said of them.
+"""Auto: from a folder of files to a tuned and measured stack.
 
-folder.py    which file is what
-splits.py    which queries are learned from, tuned on and measured on
-choice.py    which rankers are trained, and why
-record.py    what was done already, so that an interrupted run goes on
+collection_folder.py  which file is what
+splits.py             train, dev and test queries
+ranker_choice.py      which rankers are trained, and why
+auto_record.py        completed work, so that an interrupted run continues
 """
 
 from __future__ import annotations
@@ -43,26 +43,24 @@ if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
 
 MINUTES = 10.0
-"""How long all may take, unless told."""
+"""Default time limit in minutes."""
 TRAINING = 0.7
-"""Share of that time after which no training goes on."""
+"""Share of the time limit after which trainings stop."""
 KEPT = 10
-"""Hits of each ranking on the page."""
+"""Hits per ranking on the page."""
 PAGE = "report.html"
 MODEL, READS = "minilm", "en"
-"""The encoder of ``dense`` where none is named, and what it reads."""
+"""Default encoder of ``dense``, and its language."""
 MOST_QUERIES = 500
-"""Queries that first stages are compared on."""
+"""Largest number of queries to compare first stages."""
 
 
 @dataclass
 class AutoReport(Report):
-    """What was done, chosen and measured.
+    """Choices and measurements.
 
-    choices: which rankers were trained, and why. stack: the tuned one, which is in use now.
-    better: whether it is above its first stage by nDCG on the test queries, at p < 0.05.
-    page: the report, query by query. splits: ``train``, ``dev`` and ``test`` -> the judgments as used.
-    queries: the file of the queries. said: what was said of each step.
+    choices: trained and skipped rankers with reasons. stack: the tuned stack, which is active. page: the
+    report. splits: ``train``, ``dev`` and ``test`` -> judgment files. queries: their file. said: messages.
     """
 
     workspace: Workspace
@@ -78,14 +76,14 @@ class AutoReport(Report):
 
     @property
     def better(self) -> bool:
-        """Whether the stack is above its first stage, by the first measure."""
+        """Whether the stack is better than its first stage by the first measure, p < 0.05."""
         return any(
             found.stack == self.evaluated.results[-1].stack and found.delta > 0 and found.p_holm < 0.05
             for found in self.evaluated.comparisons[: len(self.evaluated.results)]
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report in JSON's values, and ``better``."""
+        """Return the report as JSON values, with ``better``."""
         return {**super().to_json(), "better": self.better}
 
     def rows(self) -> list[dict[str, object]]:
@@ -114,22 +112,21 @@ def auto(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AutoReport:
-    """Make a tuned and measured stack of a folder with documents, queries and judgments.
+    """Make a tuned and measured stack from a folder with documents, queries and judgments.
 
-    folder: ``corpus.jsonl`` (or articles in JATS), ``queries.jsonl``, and judgments: ``qrels/train.tsv``,
-        ``dev.tsv`` and ``test.tsv``, or some or one of them; also ``categories.tsv``.
-    workspace: where it goes. Interrupted, it goes on there when it is called again.
-    opensearch: where a new workspace keeps its documents, instead of in the folder.
-    model: the encoder of ``dense``: a folder, or a model on this machine. Without one it is MiniLM, where all
-        is in English; another one is taken to read the languages that there are.
-    minutes: about how long it may take; rankers that would take longer are left out, or end early.
-    conflicts: of documents that are judged twice, as :func:`rerank.read_qrels`.
+    folder: ``corpus.jsonl`` (or JATS articles), ``queries.jsonl``, one or more of ``qrels/train.tsv``,
+        ``dev.tsv`` and ``test.tsv``, and optionally ``categories.tsv``.
+    workspace: folder of the result. An interrupted run continues if called again.
+    opensearch: cluster of a new workspace. Default: documents are stored in the folder.
+    model: encoder of ``dense``, a folder or a model on this machine. Default: MiniLM, for English only.
+    minutes: time limit; rankers that take longer are skipped or stop early.
+    conflicts: for documents with two grades, see :func:`rerank.read_qrels`.
 
-    Test queries are measured on and never learned from or tuned on. What is missing is drawn from the other
-    judgments. Which rankers are trained: :mod:`rerank.workflows.ranker_choice`.
+    Missing splits are drawn from the other judgments. Test queries are only measured. For the choice of
+    rankers see :mod:`rerank.workflows.ranker_choice`.
 
-    Raises InputError for a folder that lacks something or too few judged queries, and WorkspaceError for a
-    workspace of other documents.
+    Raises InputError for missing files or too few judged queries, WorkspaceError for a workspace with other
+    documents.
 
     >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -138,17 +135,17 @@ def auto(
     ...     lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
     ...     _ = (folder / f"{name}.jsonl").write_text("\\n".join(lines))
     >>> _ = (folder / "qrels.tsv").write_text("".join(f"{i}\\t{i}\\t1\\n" for i in range(10)))
-    >>> found = auto(folder, folder / "workspace")
-    >>> print(found.choices[0])
-    text is left out: fewer than 50 queries are there to learn from
-    >>> found.evaluated.queries
+    >>> report = auto(folder, folder / "workspace")
+    >>> print(report.choices[0])
+    text is skipped: fewer than 50 train queries
+    >>> report.evaluated.queries
     5
     """
-    for package in ("ir_measures", "torch"):  # what is missing is told before the long work
+    for package in ("ir_measures", "torch"):  # a missing package raises before the long work
         if util.find_spec(package) is None:
             import_module(package)
     if not minutes > 0:
-        raise UsageError(f"--minutes {minutes:g} is no time; give some")
+        raise UsageError(f"--minutes {minutes:g} is not a time; give a positive number")
     if model is not None:
         from rerank.rankers.encoder.transformer import model_folder
 
@@ -173,17 +170,17 @@ class _Auto:
         self.said: list[str] = []
 
     def say(self, step: str, *lines: str) -> None:
-        """Say what a step did."""
+        """Report the result of a step."""
         for line in lines:
             self.said.append(f"{step}: {line}")
             self.progress.say(f"{step}: {line}")
 
     def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
-        """Take all steps, but for those that were taken already."""
+        """Run all steps that are not complete."""
         files = self.files
         judged = {name: read_qrels(path, conflicts=self.conflicts) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
-        self.say("files", self._told())
+        self.say("files", self._files_line())
         record = Record.of(folder, files, self.seed, self.conflicts, self.model or MODEL)
         self.workspace = workspace = self._ingest(folder, record, opensearch, lang)
         facts, ids = self._facts()
@@ -192,8 +189,7 @@ class _Auto:
         paths = self._keep(splits)
         self.say(
             "queries",
-            f"{len(splits.train):,} to learn from, {len(splits.dev):,} to tune on, {len(splits.test):,} to"
-            " measure on",
+            f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}",
             *splits.notes,
         )
         first, others = self._first_stage(splits)
@@ -226,8 +222,7 @@ class _Auto:
             self.said,
         )
 
-    def _told(self) -> str:
-        """What is in the folder."""
+    def _files_line(self) -> str:
         files = self.files
         corpus = ", ".join(one.name for one in files.corpus)
         graph = f", the category graph {files.categories.name}" if files.categories else ""
@@ -239,24 +234,24 @@ class _Auto:
     def _ingest(
         self, folder: Path, record: Record, opensearch: Settings | None, lang: str | None
     ) -> Workspace:
-        """Ingest the documents, into a new workspace or one that holds none but them."""
+        """Ingest into a new workspace, or one without other documents."""
         files = self.files
-        there = Workspace.open(folder) if Workspace.exists(folder) else None
-        if there is not None and not record.known and there.trained():
+        existing = Workspace.open(folder) if Workspace.exists(folder) else None
+        if existing is not None and not record.known and existing.trained():
             raise WorkspaceError(
-                f"{folder}: has rankers of another training ({', '.join(there.trained())}); choose another"
+                f"{folder}: has rankers of another training ({', '.join(existing.trained())}); choose another"
                 f" folder with -w"
             )
-        if there is not None and not record.rankers:
-            mine = {document.id for document in self._documents()}
-            others = sorted({*there.engine.ids()} - mine)
+        if existing is not None and not record.rankers:
+            ids = {document.id for document in self._documents()}
+            others = sorted({*existing.engine.ids()} - ids)
             if others:
                 raise WorkspaceError(
                     f"{folder}: has {plural(len(others), 'document[|s]')} not in {files.path} ({others[0]!r}"
                     f" first); choose another folder with -w"
                 )
         done = ingest(
-            there or folder,
+            existing or folder,
             [str(one) for one in files.corpus],
             format=files.format,
             categories=str(files.categories) if files.categories else None,
@@ -266,25 +261,24 @@ class _Auto:
             progress=self.progress,
         )
         workspace = done.workspace
-        if record.other:  # what an interrupted training has left is of other files
+        if record.other:  # interrupted trainings are of other files
             shutil.rmtree(workspace.folder / "training", ignore_errors=True)
         record.save()
         news = f"{done.added:,} added" + (f", {done.updated:,} updated" if done.updated else "")
-        same = f", {done.unchanged:,} as they were" if done.unchanged else ""
+        same = f", {done.unchanged:,} unchanged" if done.unchanged else ""
         self.say(
             "ingest",
-            f"{plural(done.documents, 'document[|s]')} ({done.lang or 'no one language'}): {news}{same}",
+            f"{plural(done.documents, 'document[|s]')} ({done.lang or 'mixed languages'}): {news}{same}",
         )
         if not workspace.lang and not {*done.languages} - {""}:
             self.say(
                 "ingest",
-                "no document says its language, so words are not stemmed; if it is English, a new workspace"
+                "no document has a language, so words are not stemmed; for English, use a new workspace"
                 " with --lang en finds more",
             )
         return workspace
 
     def _documents(self) -> Iterator[Document]:
-        """The documents of the folder."""
         if self.files.format == "jsonl":
             return chain.from_iterable(read_corpus(one) for one in self.files.corpus)
         from rerank.formats.jats import read_jats
@@ -293,7 +287,7 @@ class _Auto:
         return (article.document() for article in chain.from_iterable(read))
 
     def _facts(self) -> tuple[CollectionFacts, set[str]]:
-        """What the rules look at, but for the splits; and the documents' ids."""
+        """The facts for the choice of rankers, without the splits; and the documents' ids."""
         engine, langs, ids = self.workspace.engine, Counter[str](), set[str]()
         targets: Counter[str] = Counter()
         categories = 0
@@ -320,7 +314,7 @@ class _Auto:
         return facts, ids
 
     def _keep(self, splits: Splits) -> dict[str, Path]:
-        """Write the judgments as they are used."""
+        """Write the judgments of the splits."""
         folder = self.workspace.folder / "splits"
         folder.mkdir(exist_ok=True)
         paths = {}
@@ -333,7 +327,7 @@ class _Auto:
         return paths
 
     def _first_stage(self, splits: Splits) -> tuple[str, list[str]]:
-        """What retrieves: the better one on queries that nothing is measured on; and the others."""
+        """The first stage with the better nDCG on train and dev queries, and the other ones."""
         names = self.workspace.engine.first_stages
         if len(names) < 2:
             return names[0], []
@@ -357,18 +351,18 @@ class _Auto:
         return best, [name for name in names if name != best]
 
     def _train(self, choice: RankerChoice, first: str, splits: Splits, record: Record) -> RankerChoice:
-        """Train what was chosen, unless that is done or time is up; what came of it."""
+        """Train a chosen ranker unless that is done or time is up; return the outcome."""
         name = choice.ranker
         if not choice.trained:
-            self.say("rankers", choice.told)
+            self.say("rankers", str(choice))
             return choice
         if record.done(self.workspace, name, self.minutes):
-            self.say("rankers", f"{choice.told} (done before)")
+            self.say("rankers", f"{choice!s} (done before)")
             return choice
         clock = _Clock(self.progress, self.begun + TRAINING * 60 * self.minutes)
         if clock.late():
             return self._left_out(name, f"{TRAINING:.0%} of the time is up; raise --minutes")
-        self.say("rankers", choice.told)
+        self.say("rankers", str(choice))
         judged: dict[str, Any] = {"queries": self.queries, "qrels": splits.train, "dev_qrels": splits.dev}
         learned_from = {} if name == "dense" else {**judged, "first_stage": first}
         config = {"seed": self.seed} | ({"model": self.model or MODEL} if name == "dense" else {})
@@ -379,11 +373,11 @@ class _Auto:
         except KeyboardInterrupt:
             if not clock.ended:
                 raise
-            return self._left_out(name, "time was up before it had learned; raise --minutes")
+            return self._left_out(name, "time was up before its first step; raise --minutes")
         ((fitted),) = done.rankers
         if fitted.interrupted and not clock.ended:
             raise KeyboardInterrupt(
-                f"interrupted: {name} is kept as far as it was; the same call again trains it to the end"
+                f"interrupted: {name} is kept at its best step; call again to finish its training"
             )
         record.add(self.workspace, name, self.minutes if fitted.interrupted else None)
         how = f"; time was up after {fitted.unit} {fitted.epochs}" if fitted.interrupted else ""
@@ -396,11 +390,10 @@ class _Auto:
 
     def _left_out(self, name: str, reason: str) -> RankerChoice:
         choice = RankerChoice(name, False, reason)
-        self.say("rankers", choice.told)
+        self.say("rankers", str(choice))
         return choice
 
     def _tune(self, signals: Sequence[str], dev: Qrels) -> TuneReport:
-        """Tune a stack of the signals."""
         tuned = tune(
             self.workspace,
             ",".join(signals),
@@ -417,7 +410,7 @@ class _Auto:
             f" {plural(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
         )
         if tuned.dropped:
-            self.say("tune", f"{', '.join(tuned.dropped)} got no weight: left out")
+            self.say("tune", f"{', '.join(tuned.dropped)} got no weight and left the stack")
         return tuned
 
     def _write(self, page: Path, evaluated: EvaluationReport) -> None:
@@ -428,7 +421,7 @@ class _Auto:
 
 
 class _Clock(Progress):
-    """Passes progress on, and ends a training when time is up, as ctrl-C does: the best so far is kept."""
+    """Passes progress on. At the deadline it ends a training like Ctrl-C, which keeps the best epoch."""
 
     def __init__(self, progress: Progress, deadline: float) -> None:
         self.progress, self.deadline = progress, deadline

@@ -1,4 +1,4 @@
-"""What a run has done already, in a file of the workspace."""
+"""The completed work of an auto run, in a file of the workspace."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NAME = "auto.json"
 
 @dataclass
 class Record:
-    """Rankers that were trained on the very files, with their versions.
+    """Rankers that were trained on the same files, with their versions.
 
-    known: whether the workspace was made by such a run, of whatever files; other: whether of other files.
-    cut: rankers whose training ended early -> the minutes that all was to take.
+    known: the workspace is from an auto run. other: from other files. cut: ranker -> time limit that ended
+    its training early.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Record:
     def of(
         cls, workspace: Path, files: Folder, seed: int, conflicts: str = "refuse", model: str = ""
     ) -> Record:
-        """Read what is there; of other files, another seed or another encoder, nothing counts."""
+        """Read the record. Other files, another seed or encoder start a new one."""
         digest = hashlib.sha256(f"{seed} {conflicts} {model}".encode())
         for path in files.files():
             known = path.stat()
@@ -50,20 +50,20 @@ class Record:
         return record
 
     def save(self) -> None:
-        """Write it."""
+        """Write the record."""
         self.known = True
         values = {"key": self.key, "rankers": self.rankers, "cut": self.cut}
         write_text(self.path, json.dumps(values, indent=1) + "\n")
 
     def done(self, workspace: Workspace, name: str, minutes: float) -> bool:
-        """Whether a ranker was trained to its end, or as far as these minutes go, and is as it was."""
+        """Whether a ranker was trained completely or for these minutes, and has not changed."""
         with suppress(RerankError):
             if name in self.rankers and self.cut.get(name, minutes) >= minutes:
                 return workspace.ranker(name).version == self.rankers[name]
         return False
 
     def add(self, workspace: Workspace, name: str, cut: float | None = None) -> None:
-        """Remember a ranker that was trained. cut: the minutes that ended it early."""
+        """Record a trained ranker. cut: the time limit that ended its training."""
         self.rankers[name] = workspace.ranker(name).version
         self.cut.pop(name, None)
         if cut is not None:

@@ -1,4 +1,4 @@
-"""Mine co-citations: what is cited together with what, how near, and in which sentences."""
+"""Mine co-citations: references that are cited together, at which distance, in which sentences."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from rerank.results import Report
 from rerank.workspace import Workspace
 
 COUNTED = 100_000_000
-"""Pairs of references, each as often as it is cited together, up to which the distinct ones are counted."""
+"""Largest number of pairs of references whose distinct pairs are counted."""
 
 
 @dataclass(frozen=True)
 class LevelSize:
-    """What one level of a network holds.
+    """Size of one level of a network.
 
-    groups: sentences, paragraphs, sections or documents that cite two references or more. largest: references
-    of the largest. references: that are in any. pairs: distinct ones that share a group; None where there
-    are too many to count.
+    groups: sentences, paragraphs, sections or documents with two references or more. largest: references in
+    the largest group. references: in any group. pairs: distinct pairs; None if there are too many.
     """
 
     groups: int
@@ -37,7 +36,7 @@ class LevelSize:
 
 @dataclass(frozen=True)
 class Shared:
-    """One sentence of a document that cites two references; ``text`` is empty where it was not given."""
+    """A sentence that cites both references; ``text`` is empty if unknown."""
 
     document: str
     text: str
@@ -47,7 +46,7 @@ class Shared:
 class Neighbor:
     """A reference that is cited together with another one.
 
-    level: the finest that they share. documents: that cite both. sentences: those that cite both.
+    level: finest common level. documents, sentences: citing both.
     """
 
     key: str
@@ -59,10 +58,10 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """A reference and what it is cited together with.
+    """A reference and its neighbors.
 
-    cited_by: documents. sizes: level -> neighbors at that level or a finer one. neighbors: from the finest
-    level to the coarsest, those that most documents cite together with it first, then by key.
+    cited_by: documents. sizes: level -> neighbors at this or a finer level. neighbors: finest level first,
+    then by number of documents, then by key.
     """
 
     key: str
@@ -74,11 +73,10 @@ class Neighborhood:
 
 @dataclass
 class CoCited(Report):
-    """What the documents of a workspace cite together.
+    """Co-citations of a workspace.
 
-    citing: documents that cite something. references: that are cited; outside: of these, not in the
-    collection; titled: of these with a title. mentions: citations. levels: of the whole network; of none
-    where one reference was asked for.
+    citing: documents with citations. outside: references that are not documents. titled: references with a
+    title. mentions: citations. levels: of the network; empty for a single reference.
     """
 
     citing: int
@@ -98,13 +96,13 @@ def mine_cocitation(
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> CoCited:
-    """Tell what is cited together: sizes of the network's levels, or one reference and its neighbors.
+    """Return the sizes of the co-citation network, or one reference with its neighbors.
 
-    show: a reference, by its DOI, PMID, document id or title.
-    out: a file for all pairs: two keys, and how many sentences, paragraphs, sections and documents cite
-        both, between tabs.
+    show: a reference: DOI, PMID, document id or title.
+    out: file for all pairs: two keys, and the number of sentences, paragraphs, sections and documents that
+        cite both, as TSV.
 
-    Raises UsageError for a reference that nobody cites, with those of the nearest titles.
+    Raises UsageError for a reference that no document cites.
 
     >>> import tempfile
     >>> from rerank import Document
@@ -112,8 +110,8 @@ def mine_cocitation(
     >>> place = {"section": 0, "paragraph": 0, "sentence": 0, "text": "As A and B say."}
     >>> cited = {"citations": [{"ref": "a", **place}, {"ref": "b", **place}]}
     >>> _ = workspace.engine.write([Document("x", "X", extra=cited)])
-    >>> found = mine_cocitation(workspace, show="a")
-    >>> found.shown.neighbors[0].key, found.shown.neighbors[0].sentences[0].text
+    >>> report = mine_cocitation(workspace, show="a")
+    >>> report.shown.neighbors[0].key, report.shown.neighbors[0].sentences[0].text
     ('b', 'As A and B say.')
     """
     if out is not None:
@@ -121,7 +119,7 @@ def mine_cocitation(
     citations = workspace.citations(progress)
     if not citations.mentions:
         raise InputError(
-            f"{workspace.folder}: no document says what it cites; ingest articles"
+            f"{workspace.folder}: no document has citations; ingest articles"
             f" (`rerank ingest ARCHIVE --format jats`), or documents with links or citations"
         )
     refs = set(citations.references)
@@ -142,22 +140,22 @@ def mine_cocitation(
 
 
 def _sizes(network: CoCitations) -> dict[Level, LevelSize]:
-    found: dict[Level, LevelSize] = {}
+    levels: dict[Level, LevelSize] = {}
     for level in LEVELS:
         groups = network.levels[level]
         sizes = np.diff(groups.indptr)
         many = int((sizes * (sizes - 1) // 2).sum()) > COUNTED
-        found[level] = LevelSize(
+        levels[level] = LevelSize(
             groups=len(sizes),
             largest=int(sizes.max(initial=0)),
             references=int((np.diff(groups.ref_indptr) > 0).sum()),
             pairs=None if many else groups.pairs(),
         )
-    return found
+    return levels
 
 
 def _named(citations: Citations, name: str) -> str:
-    """The key of the reference that a user names."""
+    """Return the key of a reference that a user names."""
     key = citations.key(name)
     refs = set(citations.references)
     if key in refs:
@@ -166,32 +164,30 @@ def _named(citations: Citations, name: str) -> str:
     if titled:
         return titled[0]
     if key in citations.documents:
-        raise UsageError(f"no document cites {key!r}: nothing is cited together with it")
+        raise UsageError(f"no document cites {key!r}; choose a cited document")
     near = "; ".join(f"{one} ({citations.titles[one]})" for one in citations.nearest(name, 3))
-    raise UsageError(
-        f"no document cites anything that is called {name!r};"
-        f" {f'the nearest titles: {near}' if near else 'name a DOI, a PMID, a document or a title'}"
-    )
+    wanted = f"the nearest titles are {near}" if near else "give a DOI, a PMID, a document id or a title"
+    raise UsageError(f"no document cites {name!r}; {wanted}")
 
 
 def _around(citations: Citations, key: str) -> Neighborhood:
-    """Read again those documents that cite a reference, for their sentences."""
+    """Read the documents that cite a reference, and collect its neighbors."""
     level: dict[str, int] = {}
     documents: dict[str, list[str]] = {}
     sentences: dict[str, list[Shared]] = {}
     citing = citations.citing_of(key)
     for document in citations.read(citing):
-        found = [
+        cited = [
             mention._replace(reference=citations.key(mention.reference)) for mention in mentions(document)
         ]
         texts = {
             mention.sentence: str(row["text"])
-            for mention, row in zip(found, document.extra.get("citations") or ())
+            for mention, row in zip(cited, document.extra.get("citations") or ())
             if row.get("text")
         }
         near: dict[str, int] = {}
         both: dict[tuple[str, int], None] = {}
-        for other, place, sentence in _mates(found, key, document.id):
+        for other, place, sentence in _mates(cited, key, document.id):
             near[other] = min(near.get(other, place), place)
             if place == 0:
                 both[other, sentence] = None
@@ -205,7 +201,7 @@ def _around(citations: Citations, key: str) -> Neighborhood:
         key,
         citations.titles.get(key, ""),
         tuple(citing),
-        {name: sum(found <= place for found in level.values()) for place, name in enumerate(LEVELS)},
+        {name: sum(one <= place for one in level.values()) for place, name in enumerate(LEVELS)},
         [
             Neighbor(
                 one,
@@ -219,11 +215,11 @@ def _around(citations: Citations, key: str) -> Neighborhood:
     )
 
 
-def _mates(found: list[Mention], key: str, paper: str) -> Iterator[tuple[str, int, int]]:
-    """Reference, place of the finest level, and sentence, of each mention beside those of ``key``."""
-    own = [mention for mention in found if mention.reference == key]
+def _mates(cited: list[Mention], key: str, paper: str) -> Iterator[tuple[str, int, int]]:
+    """Yield reference, finest common level and sentence of the other citations of a document."""
+    own = [mention for mention in cited if mention.reference == key]
     parts = [{one.sentence for one in own}, {one.paragraph for one in own}, {one.section for one in own}]
-    for other in found:
+    for other in cited:
         if other.reference not in (key, paper):
             where = (other.sentence, other.paragraph, other.section)
             place = next((place for place, part in enumerate(parts) if where[place] in part), len(parts))
@@ -261,5 +257,5 @@ def _write(network: CoCitations, path: str | os.PathLike[str]) -> None:
 
 
 def natural(key: str) -> tuple[int, int, str]:
-    """Order keys that are numbers by their value, before all others."""
+    """Return a sort key: numbers by value, then texts."""
     return (0, int(key), key) if key.isascii() and key.isdigit() else (1, 0, key)

@@ -1,4 +1,4 @@
-"""A folder of a collection's files: which of them is what, by their names."""
+"""The files of a collection in a folder, by their names."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SPLITS = {
     "test": "test",
     "eval": "test",
 }
-"""How files of judgments are called -> what they are for."""
+"""Words in names of judgment files -> split."""
 WHOLE = "all"
-"""What judgments are for whose file does not say."""
+"""The split of a judgment file without such a word."""
 
 _CORPORA = ("corpus.jsonl", "documents.jsonl", "docs.jsonl")
 _QUERIES = ("queries.jsonl", "topics.jsonl")
@@ -32,15 +32,17 @@ _QRELS = (".tsv", ".txt", ".csv", ".qrels", ".qrel", "")
 _JUDGED = {"qrels", "qrel", "judgments"}
 _ARTICLES = (".xml", ".nxml")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-_WANTED = "name one with corpus.jsonl, queries.jsonl, and qrels/train.tsv, dev.tsv, test.tsv or some of them"
+_WANTED = (
+    "give a folder with corpus.jsonl, queries.jsonl, and one or more of qrels/train.tsv, dev.tsv, test.tsv"
+)
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where a collection's documents, queries and judgments are.
+    """Files of documents, queries and judgments.
 
-    corpus: one file of JSON lines; with the format ``jats`` archives and folders of articles.
-    qrels:  ``train``, ``dev``, ``test`` or ``all`` -> a file. aside: files of judgments that are not read.
+    corpus: one JSON lines file, or archives and folders of articles (``jats``). qrels: ``train``, ``dev``,
+    ``test`` or ``all`` -> file. aside: judgment files that are not read.
     """
 
     path: Path
@@ -52,16 +54,16 @@ class Folder:
     aside: tuple[Path, ...] = field(default=())
 
     def files(self) -> list[Path]:
-        """All files that are read, those of folders of articles included."""
+        """Return all files that are read, with the articles of folders."""
         found = [*self.corpus, self.queries, *self.qrels.values()]
         found += [self.categories] if self.categories else []
         return [one for path in found for one in (_articles(path) if path.is_dir() else [path])]
 
 
 def read_folder(path: Path) -> Folder:
-    """Tell the files of a folder. Any may be gzip'd, and judgments lie in ``qrels/`` or beside the others.
+    """Find the files of a folder, plain or gzip. Judgments are in ``qrels/`` or in the folder.
 
-    Raises InputError where something is missing, or two files could be meant.
+    Raises InputError for a missing or an ambiguous file.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -72,21 +74,17 @@ def read_folder(path: Path) -> Folder:
     ('corpus.jsonl.gz', {'dev': 'qrels.dev.tsv'})
     """
     if not path.is_dir():
-        what = "a file, and no folder" if path.exists() else "there is no such folder"
-        raise InputError(f"{path}: {what}; {_WANTED}")
+        problem = "not a folder" if path.exists() else "no such folder"
+        raise InputError(f"{path}: {problem}; {_WANTED}")
     files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
     corpus, format = _corpus(path, files)
     queries = _named(files, _QUERIES)
     qrels, aside = _judgments(path, files)
-    lacking = [
-        name
-        for name, there in (("no corpus.jsonl", corpus), ("no queries.jsonl", queries), ("no qrels", qrels))
-        if not there
-    ]
-    if lacking:
-        missing = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if len(lacking) > 1 else lacking)
-        there = f"; this one has {join_names([one.name for one in files])}" if files else ""
-        raise InputError(f"{path}: there is {missing}; {_WANTED}{there}")
+    parts = {"corpus.jsonl": corpus, "queries.jsonl": queries, "qrels": qrels}
+    missing = [name for name, part in parts.items() if not part]
+    if missing:
+        others = f"; it has {join_names([one.name for one in files])}" if files else ""
+        raise InputError(f"{path}: no {' and no '.join(missing)}; {_WANTED}{others}")
     assert queries is not None
     return Folder(path, corpus, format, queries, qrels, _named(files, _GRAPHS), aside)
 
@@ -96,10 +94,10 @@ def _plain(path: Path) -> str:
 
 
 def _named(files: Iterable[Path], names: tuple[str, ...]) -> Path | None:
-    """The one file of these names."""
+    """The file with one of these names."""
     found = [one for one in files if _plain(one) in names]
     if len(found) > 1:
-        raise InputError(f"{found[0]} and {found[1].name} are the same thing twice; leave one of them")
+        raise InputError(f"{found[0]} and {found[1].name} have the same content; remove one of them")
     return found[0] if found else None
 
 
@@ -115,12 +113,12 @@ def _corpus(path: Path, files: Iterable[Path]) -> tuple[tuple[Path, ...], Format
 
 
 def _articles(path: Path) -> list[Path]:
-    """The articles of a folder; its other files, a workspace's too, do not count."""
+    """The articles of a folder."""
     return sorted(one for one in path.rglob("*") if _plain(one).endswith(_ARTICLES))
 
 
 def _judgments(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tuple[Path, ...]]:
-    """Files of judgments by what they are for, and those that are not read."""
+    """Judgment files by split, and files that are not read."""
     within = path / "qrels"
     inside = sorted(one for one in within.iterdir() if one.is_file()) if within.is_dir() else []
     found: dict[str, Path] = {}
@@ -128,14 +126,12 @@ def _judgments(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tupl
         stem, ending = Path(_plain(one)).stem, Path(_plain(one)).suffix
         words = re.split(r"[._-]+", _plain(one).removesuffix(ending) if ending != ".qrels" else stem)
         named = [SPLITS[word] for word in words if word in SPLITS]
-        told = one.parent == within or ending in (".qrels", ".qrel") or not _JUDGED.isdisjoint(words)
-        if ending not in _QRELS or not (told or stem in SPLITS):
+        is_qrels = one.parent == within or ending in (".qrels", ".qrel") or not _JUDGED.isdisjoint(words)
+        if ending not in _QRELS or not (is_qrels or stem in SPLITS):
             continue
         split = named[0] if named else WHOLE
         if split in found:
-            raise InputError(
-                f"{found[split]} and {one.name} could both be the {split} judgments; leave one of them"
-            )
+            raise InputError(f"{found[split]} and {one.name} are both {split} judgments; remove one of them")
         found[split] = one
     whole = found.pop(WHOLE, None) if len(found) > 1 else None
     return found, (whole,) if whole else ()

@@ -1,4 +1,4 @@
-"""Compare: rankings of any systems over the same judgments -> a table with significance."""
+"""Compare: measure runs of any systems on the same judgments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOCOL = "runs"
 
 @dataclass
 class RunsReport(EvaluationReport):
-    """As that of an evaluation. empty: run -> judged queries that it has nothing for."""
+    """An evaluation of runs. empty: run -> number of judged queries without documents."""
 
     empty: dict[str, int] = field(default_factory=dict)
 
@@ -28,11 +28,10 @@ def compare(
     measures: Sequence[str] = (),
     seed: int = 0,
 ) -> RunsReport:
-    """Measure runs by their names and compare them with the first one.
+    """Measure runs and compare them with the first one.
 
-    A run has document ids, best first, or pairs of id and score, as :func:`rerank.read_run` returns them.
-
-    Compared is by nDCG, or by each of ``measures``. Raises UsageError for a single run.
+    runs: name -> query -> document ids, best first, or (id, score) pairs as from :func:`rerank.read_run`.
+    measures: Default: ``MEASURES``; the first is compared. Raises UsageError for a single run.
 
     >>> from rerank import Qrels
     >>> qrels = Qrels([("q1", "a", 1), ("q2", "b", 1)])
@@ -43,7 +42,7 @@ def compare(
     runs      new    1.0000  0.7500  0.5000
     """
     if not isinstance(runs, Mapping) or len(runs) < 2:
-        raise UsageError("runs: a comparison needs two or more runs; give a mapping of names to runs")
+        raise UsageError("runs: give a mapping of two or more names to runs")
     baseline, measures = next(iter(runs)), as_list(measures)
     rankings = {name: as_run(name, run) for name, run in runs.items()}
     evaluation = evaluate_runs(rankings, as_qrels(qrels), measures or MEASURES)
@@ -51,8 +50,8 @@ def compare(
     report = RunsReport(baseline=baseline, compared=by, empty=dict(evaluation.empty))
     report.queries, report.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
     report.per_query[PROTOCOL] = evaluation
-    found = significance.compare(evaluation, baseline, measures=by, seed=seed)
-    report.comparisons = [replace(one, protocol=PROTOCOL) for one in found]
+    comparisons = significance.compare(evaluation, baseline, measures=by, seed=seed)
+    report.comparisons = [replace(one, protocol=PROTOCOL) for one in comparisons]
     for name in runs:
         means = {measure: evaluation.mean(name, measure) for measure in evaluation.measures}
         report.results.append(

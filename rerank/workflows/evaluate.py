@@ -1,4 +1,4 @@
-"""Evaluate: stacks over judged queries of a workspace -> tables with significance."""
+"""Evaluate: rank judged queries by stacks, measure and compare."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rerank.evaluation.significance import compare
 from rerank.filters import filters_of
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.records import Qrels, Query, SearchTemplate
+from rerank.records import Qrels, Query
 from rerank.report_page.tables import GRADE_ONE, CaseRow, Entry, EvaluationReport, Row
 from rerank.search.pipeline import template_of
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
-from rerank.workflows.evaluated import remember
-from rerank.workflows.experiment import Experiment
+from rerank.workflows.evaluated import REMEMBERED, remember
+from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import Rankings, check_run_files, rank_all, save_runs
 from rerank.workspace import Workspace
 
@@ -64,21 +64,19 @@ def evaluate(
 ) -> EvaluationReport:
     """Rank the judged queries by each stack under each protocol, measure, and compare with the baseline.
 
-    The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
-    best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is), and
-    measures the first N documents of each ranking; pools
-    are drawn by the first stage alone, and ``judged`` is all that is judged. The baseline is the engine's own
-    first stage unless it is named. With a search of the user's own as ``first_stage`` (``template:FILE``,
-    ``stored:ID``, ``run:FILE``), every stack ranks what that search has found, and its scores stand for those
-    of the stack's first stage, as in the hook; its own order is the baseline then. ``filter``: what every
-    candidate must fulfil, as :meth:`Workspace.search`.
+    baseline: Default: the first stage of the workspace.
+    first_stage: finds the candidates of all stacks and replaces the score of their first stage, also your own
+        search (``template:FILE``, ``stored:ID``, ``run:FILE``). It is then the default baseline.
+    retrieve: retrievers of all stacks except the baseline. filter: as for :meth:`Workspace.search`.
+    protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``pool-random:N``,
+        ``pool-first:N`` or ``judged``.
+    measures: Default: ``MEASURES``; the first is compared. Given measures are all compared, with Holm's
+        correction over all comparisons of the call.
+    rerank_only: add each stack without its first stage's signal, with the weights tuned for that.
+    also_grade_one: add nDCG without documents of grade 2 and higher. category_overlap: add its table.
+    save_run: folder for the rankings as TREC runs. keep: number of hits to keep for the page.
 
-    ``rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
-    that ``tune`` has found for that, or its others unchanged; ``also_grade_one`` a measure without documents
-    of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
-    them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
-    and protocols of the call. The report keeps the first ``keep`` hits of each ranking.
-    The workspace remembers the last evaluation, for a page on it.
+    The workspace remembers the evaluation for :func:`rerank.report`.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -94,48 +92,29 @@ def evaluate(
     """
     stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
     queries, qrels, retrieve = as_queries(queries), as_qrels(qrels), as_list(retrieve)
-    settings = {
-        "stacks": stacks,
-        "baseline": baseline,
-        "first_stage": first_stage,
-        "retrieve": retrieve,
-        "filter": filter,
-        "protocols": protocols,
-        "measures": measures,
-        "rerank_only": rerank_only,
-        "also_grade_one": also_grade_one,
-        "category_overlap": category_overlap,
-        "ignore_categories": ignore_categories,
-        "infer": infer,
-        "seed": seed,
-    }
+    settings = {name: value for name, value in locals().items() if name in REMEMBERED}
+    judged = JudgedQueries(
+        queries=queries,
+        qrels=qrels,
+        filters=filters_of(filter),
+        ignore_categories=ignore_categories,
+        infer=infer,
+        seed=seed,
+        progress=progress,
+    )
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     entries = _entries(workspace, stacks, baseline, first_stage, retrieve, plain=rerank_only)
     if save_run is not None:  # before the long work
         check_run_files(Path(save_run), [entry.label for entry in entries], parsed, qrels)
-    signals, retrievers, searches = _needs(entries)
-    experiment = Experiment.prepare(
-        workspace,
-        signals,
-        queries,
-        qrels,
-        retrievers,
-        ignore_categories,
-        infer,
-        seed,
-        progress,
-        searches=searches,
-        filters=filters_of(filter),
-    )
+    experiment = _experiment(workspace, entries, judged)
     compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
-    report = EvaluationReport(baseline=entries[0].label, compared=compared)
-    report.top = keep
+    report = EvaluationReport(baseline=entries[0].label, compared=compared, top=keep)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
     report.stacks = {entry.label: entry.stack for entry in entries if not entry.rerank_only}
-    tables = _Tables(experiment, entries, measures or MEASURES, seed, report)
+    tables = _Tables(experiment, entries, measures or MEASURES, report)
     deepest = max((one.count for one in parsed if one.kind == "retrieved"), default=0)
     for protocol in parsed:
-        rankings = tables.add(protocol, deepest, keep)
+        rankings = tables.add(protocol, deepest)
         if save_run is not None:
             report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
     report.correct()
@@ -154,7 +133,7 @@ def _entries(
     *,
     plain: bool,
 ) -> list[Entry]:
-    """Return the stacks to measure, the baseline first. plain: also without their first stages' scores."""
+    """Return the stacks to measure, the baseline first. plain: add the rerank-only variants."""
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
 
     def find(text: str | Stack) -> Stack:
@@ -166,67 +145,68 @@ def _entries(
         return stack if first is None else replace(stack, first_stage=first, retrieve=())
 
     baseline = baseline or first or workspace.first_stage
-    found = {_label(baseline): Entry(_label(baseline), find(baseline))}
+    entries = {_label(baseline): Entry(_label(baseline), find(baseline))}
     for text in stacks:
         stack, label = find(text), _label(text)
         if retrieve:
             stack = replace(stack, retrieve=tuple(retrieve))
-        if label in found and found[label].stack != stack:
-            # Two files of one name in different folders, or the baseline with other retrievers.
+        if label in entries and entries[label].stack != stack:
+            # Files with the same name, or the baseline with other retrievers.
             label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
-        found[label] = Entry(label, stack)
+        entries[label] = Entry(label, stack)
         without = stack.without_first_stage() if plain else None
         if without is not None:
-            found[f"{label} (rerank only)"] = Entry(f"{label} (rerank only)", without, rerank_only=True)
-    return list(found.values())
+            entries[f"{label} (rerank only)"] = Entry(f"{label} (rerank only)", without, rerank_only=True)
+    return list(entries.values())
 
 
-def _needs(entries: Sequence[Entry]) -> tuple[list[str], list[str], list[SearchTemplate]]:
-    """Return the signals, retrievers and searches of all stacks."""
+def _experiment(workspace: Workspace, entries: Sequence[Entry], judged: JudgedQueries) -> Experiment:
+    """Prepare the signals, retrievers and searches of all stacks."""
     stacks = [entry.stack for entry in entries]
     signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
     retrievers = {name for stack in stacks for name in retriever_depths(stack.retrieve)}
     searches = dict.fromkeys(stack.search for stack in stacks if stack.search is not None)
-    return list(signals), sorted(retrievers - {SEARCH}), list(searches)
+    return Experiment.prepare(
+        workspace, list(signals), judged, retrieve=sorted(retrievers - {SEARCH}), searches=list(searches)
+    )
 
 
 def _label(stack: str | Stack) -> str:
-    """Return the name of a stack in tables: as the user wrote it; of a file, its name without the folder."""
+    """Return the name of a stack in tables: as typed, or the name of its file."""
     text = str(stack)
     return Path(text).stem if text.endswith(".json") else text
 
 
 class _Tables:
-    """Fills the report of an evaluation, one protocol after the other."""
+    """Fills the report, one protocol after the other."""
 
     def __init__(
         self,
         experiment: Experiment,
         entries: Sequence[Entry],
         measures: Sequence[str],
-        seed: int,
         report: EvaluationReport,
     ) -> None:
-        self.experiment, self.measures, self.seed, self.report = experiment, measures, seed, report
+        self.experiment, self.measures, self.report = experiment, measures, report
         workspace, qrels = experiment.workspace, experiment.qrels
         queries = [query.id for query in experiment.queries]
-        seen = {entry.label: workspace.training_records(entry.stack) for entry in entries}
+        records = {entry.label: workspace.training_records(entry.stack) for entry in entries}
         self.entries = [
-            replace(entry, leaks=leakage(seen[entry.label], entry.label, queries)) for entry in entries
+            replace(entry, leaks=leakage(records[entry.label], entry.label, queries)) for entry in entries
         ]
-        known = (one for of_stack in seen.values() for one in of_stack.values())
-        self.new_qrels, self.dropped = without_training_documents(known, qrels)
+        every = (record for of_stack in records.values() for record in of_stack.values())
+        self.new_qrels, self.dropped = without_training_documents(every, qrels)
         report.pairs = sum(len(qrels.relevant(query)) for query in queries)
         report.seen_pairs = len(self.dropped)
-        # A dropped document is judged 0: for AUC it would be a document that was judged irrelevant.
+        # Dropped documents have grade 0, which AUC would count as judged irrelevant.
         self.ranked = [name for name in measures if RankingAUC.parse(name) is None]
         if self.ranked and 0 < report.seen_pairs < report.pairs:
             compared = list(check_measures(self.ranked[:1]))
             report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared)
 
-    def add(self, protocol: Protocol, deepest: int, keep: int) -> Rankings:
-        """Rank by all stacks under a protocol and measure; see :func:`rank_all`."""
-        report = self.report
+    def add(self, protocol: Protocol, deepest: int) -> Rankings:
+        """Rank by all stacks under a protocol and measure."""
+        report, keep = self.report, self.report.top
         rankings = rank_all(
             self.experiment,
             {entry.label: entry.stack for entry in self.entries},
@@ -260,12 +240,12 @@ class _Tables:
         """Measure runs, compare them with the baseline, and add both to a report."""
         evaluation = evaluate_runs(runs, qrels, measures)
         by = [name for name in report.compared if name != GRADE_ONE]
-        comparisons = compare(evaluation, report.baseline, measures=by, seed=self.seed)
+        comparisons = compare(evaluation, report.baseline, measures=by, seed=self.experiment.seed)
         means = {run: {name: evaluation.mean(run, name) for name in evaluation.measures} for run in runs}
         if GRADE_ONE in report.compared:
             related = evaluate_runs(*grade_one_only(runs, qrels), ["nDCG"])
             report.grade_one_queries = len(related.query_ids)
-            others = compare(related, report.baseline, seed=self.seed)
+            others = compare(related, report.baseline, seed=self.experiment.seed)
             comparisons += [replace(one, measure=GRADE_ONE) for one in others]
             for run in runs:
                 means[run][GRADE_ONE] = related.mean(run, "nDCG")
@@ -278,20 +258,20 @@ class _Tables:
 
 
 def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
-    """Return means over the queries of each case; none if all queries are of one case."""
+    """Return means over the queries of each case, if there are two cases or more."""
     of = [cases.get(query, "") for query in evaluation.query_ids]
     rows = []
     for case in (case for case in CASES if case in of and len(set(of)) > 1):
         inside = np.array([one == case for one in of])
         for label, values in evaluation.values.items():
-            means = {name: mean_of(found[inside]) for name, found in values.items()}
+            means = {name: mean_of(of_all[inside]) for name, of_all in values.items()}
             means = {name: value for name, value in means.items() if not math.isnan(value)}
             rows.append(CaseRow(str(protocol), case, int(inside.sum()), label, means))
     return rows
 
 
 def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Overlap]:
-    """Of the queries as they came, also where their categories are ignored."""
+    """Return the overlap of the given categories, even if categories are ignored."""
     wanted = {d for query in queries for d in qrels.relevant(query.id)}
     categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
     return overlap.category_overlap(

@@ -1,4 +1,4 @@
-"""The last evaluation of a workspace, for a page on it: its settings, queries and judgments."""
+"""The settings, queries and judgments of the last evaluation of a workspace."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rerank.workspace import Workspace
 
 NAME = "evaluated.json"
 COPIES = "evaluated"
-"""A folder: queries and judgments that were not read from files."""
+"""Folder with copies of queries and judgments."""
 _FILES = ("queries", "qrels", "first_stage")
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """The settings that are read again. Only the user names files to write, so none of them is here."""
+    """Settings that are read again. None of them names a file to write."""
 
     queries: str | None = None
     qrels: str | None = None
@@ -44,27 +44,32 @@ class _Settings(msgspec.Struct, frozen=True):
     seed: int | None = None
 
 
+REMEMBERED = frozenset(_Settings.__struct_fields__)
+
+
 def remember(
     workspace: Workspace, settings: Mapping[str, Any], *, queries: Sequence[Query], qrels: Qrels
 ) -> None:
-    """Keep the settings, queries and judgments of an evaluation, if the folder is writable."""
+    """Store the settings, queries and judgments of an evaluation, if the folder is writable."""
     folder = workspace.folder / COPIES
     files = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels.tsv"}
-    asked = (_record(query) for query in queries if query.id in qrels)
+    asked = (_line(query) for query in queries if query.id in qrels)
     judged = (f"{q}\t{d}\t{grade}\n" for q in qrels for d, grade in qrels[q].items())
     with suppress(OSError, RerankError):
         folder.mkdir(exist_ok=True)
         write_text(files["queries"], "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in asked))
         write_text(files["qrels"], "query-id\tcorpus-id\tscore\n" + "".join(judged))
-        stacks = [_named(stack, folder / f"stack-{n}.json") for n, stack in enumerate(settings["stacks"], 1)]
-        baseline = _named(settings["baseline"], folder / "baseline.json")
+        stacks = [
+            _stack_name(stack, folder / f"stack-{n}.json") for n, stack in enumerate(settings["stacks"], 1)
+        ]
+        baseline = _stack_name(settings["baseline"], folder / "baseline.json")
         settings = {**settings, "stacks": stacks, "baseline": baseline}
         remember_files(workspace, settings, **{name: str(path) for name, path in files.items()})
 
 
 def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries: str, qrels: str) -> None:
-    """Keep the settings of an evaluation of files, if the folder is writable."""
-    kept = {name: _whole(value) for name, value in settings.items()}
+    """Store the settings and files of an evaluation, if the folder is writable."""
+    kept = {name: _absolute(value) for name, value in settings.items()}
     files = {"queries": str(Path(queries).absolute()), "qrels": str(Path(qrels).absolute())}
     with suppress(OSError, RerankError):
         write_text(workspace.folder / NAME, json.dumps({**kept, **files}, indent=2) + "\n")
@@ -73,7 +78,7 @@ def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries
 def remembered(workspace: Workspace) -> dict[str, Any]:
     """Return the settings of the last evaluation; empty without one.
 
-    Raises WorkspaceError for settings that are wrong: others may have written them.
+    Raises WorkspaceError for wrong settings.
     """
     path = workspace.folder / NAME
     try:
@@ -81,30 +86,32 @@ def remembered(workspace: Workspace) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     try:
-        found = msgspec.structs.asdict(msgspec.convert(data, _Settings))
+        settings = msgspec.structs.asdict(msgspec.convert(data, _Settings))
     except msgspec.ValidationError as error:
         raise WorkspaceError(f"{path}: {error}; evaluate again") from error
-    known = {name: value for name, value in found.items() if value is not None and value != []}
+    given = {name: value for name, value in settings.items() if value is not None and value != []}
     for name in _FILES:
-        file = known.get(name, "")
+        file = given.get(name, "")
         file = file.partition(":")[2] if name == "first_stage" else file
-        if "\0" in file or (os.path.exists(file) and not os.path.isfile(file)):  # a pipe may never end
+        if "\0" in file or (
+            os.path.exists(file) and not os.path.isfile(file)
+        ):  # reading a pipe may never end
             raise WorkspaceError(f"{path}: {name}: {file!r} is not a file; evaluate again")
-    return known
+    return given
 
 
-def _named(stack: Stack | str | None, file: Path) -> str | None:
-    """The name of a stack; a stack that is an object is kept in a file."""
+def _stack_name(stack: Stack | str | None, file: Path) -> str | None:
+    """The name of a stack; a Stack object is saved to ``file``."""
     if not isinstance(stack, Stack):
         return stack
     stack.save(file)
     return str(file)
 
 
-def _whole(value: Any) -> Any:
-    """Name a file so that it is found from anywhere."""
+def _absolute(value: Any) -> Any:
+    """The value with absolute paths."""
     if isinstance(value, (list, tuple)):
-        return [_whole(one) for one in value]
+        return [_absolute(one) for one in value]
     if not isinstance(value, str):
         return value
     kind, colon, file = value.partition(":")
@@ -113,7 +120,7 @@ def _whole(value: Any) -> Any:
     return str(Path(value).absolute()) if value.endswith(".json") else value
 
 
-def _record(query: Query) -> dict[str, Any]:
+def _line(query: Query) -> dict[str, Any]:
     """A query as :func:`rerank.read_queries` reads it."""
     known = {
         "_id": query.id,

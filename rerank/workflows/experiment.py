@@ -1,4 +1,4 @@
-"""What tuning and evaluation share: the judged queries, and what each signal gives their candidates."""
+"""The judged queries of tuning and evaluation, and the scores of their candidates."""
 
 from __future__ import annotations
 
@@ -16,15 +16,28 @@ from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
 from rerank.text import plural
-from rerank.workflows.ingest import encode
+from rerank.workflows.encode import encode
 from rerank.workspace import Workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedQueries:
+    """Queries with judgments, and how to score their candidates; see :func:`rerank.evaluate`."""
+
+    queries: Sequence[Query]
+    qrels: Qrels
+    filters: Sequence[Filter] = ()
+    ignore_categories: bool = False
+    infer: bool = True
+    seed: int = 0
+    progress: Progress | None = None
 
 
 @dataclass
 class Experiment:
-    """Queries that are judged and known, their judgments, and the pipeline that scores their candidates.
+    """Judged queries, and the pipeline that scores their candidates.
 
-    unknown_queries: how many judged queries there is no text of: they can be neither tuned nor measured on.
+    unknown_queries: number of judged queries without a text.
     """
 
     workspace: Workspace
@@ -42,42 +55,46 @@ class Experiment:
         cls,
         workspace: Workspace,
         signals: Sequence[str],
-        queries: Sequence[Query],
-        qrels: Qrels,
-        retrieve: Iterable[str],
-        ignore_categories: bool,
-        infer: bool,
-        seed: int,
-        progress: Progress | None,
+        judged: JudgedQueries,
+        *,
+        retrieve: Iterable[str] = (),
         searches: Sequence[SearchTemplate] = (),
         versions: Mapping[str, str] | None = None,
-        filters: Sequence[Filter] = (),
     ) -> Experiment:
-        """Compute the features that are missing and keep what is judged of the queries.
+        """Encode missing features and keep the judged queries with a text.
 
-        searches: the user's own that will find candidates; they are tried before anything is done.
-        versions: of the rankers; not named: the newest.
-        filters: what the candidates of all others must fulfil.
+        searches: the user's own first stages; each is tried. versions: ranker -> version; default: newest.
 
-        Raises InputError when no judged query is known, or a run is of other queries or documents.
+        Raises InputError if no judged query has a text, or a run has other queries or documents.
         """
-        pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer, versions=versions)
-        by_id = {query.id: query for query in queries}
-        known = [by_id[id] for id in sorted(qrels) if id in by_id]
-        if ignore_categories:
+        pipeline = workspace.pipeline(
+            signals, retrieve=retrieve, infer_categories=judged.infer, versions=versions
+        )
+        queries, qrels = {query.id: query for query in judged.queries}, judged.qrels
+        known = [queries[id] for id in sorted(qrels) if id in queries]
+        if judged.ignore_categories:
             known = [replace(query, categories=()) for query in known]
         kept = Qrels((q.id, d, grade) for q in known for d, grade in qrels[q.id].items())
         if not kept:
-            what = "no judged query is in the query file" if queries else "there are no queries"
-            raise InputError(f"{what}; check that --queries and --qrels belong together")
-        check_filters(searches, filters)
+            problem = "no judged query is in the query file" if queries else "no queries are given"
+            raise InputError(f"{problem}; check that --queries and --qrels belong together")
+        check_filters(searches, judged.filters)
         for search in searches:
-            tried = check_search(workspace, search, known)
+            checked = check_search(workspace, search, known)
             if len(searches) == 1 and search.kind != "run":
-                check_clauses(tried, signals)
-        with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
-            encode(workspace, pipeline.rankers.values(), progress=progress)  # once, not again for every query
-        return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress, filters)
+                check_clauses(checked, signals)
+        with suppress(WorkspaceError, EngineError):  # busy or read-only: features are computed per query
+            encode(workspace, pipeline.rankers.values(), progress=judged.progress)
+        return cls(
+            workspace,
+            pipeline,
+            known,
+            kept,
+            len(qrels) - len(known),
+            judged.seed,
+            judged.progress,
+            judged.filters,
+        )
 
     def table(
         self,
@@ -91,13 +108,13 @@ class Experiment:
         deepest: int = 0,
         cached: bool = False,
     ) -> tuple[ScoreTable, ScoringReport]:
-        """Score the candidates of every query, once for all that asks for the same.
+        """Score the candidates of every query; equal calls share one table.
 
-        search: the user's own, where ``first_stage`` is ``search``.
-        every_case: a row for each case that a query can be in (``rerank.combiners.base.CASES``).
-        deepest: the largest N of ``retrieved:N`` that will be asked for. cached: keep it in the workspace.
+        search: the user's own, if ``first_stage`` is ``search``. every_case: a row for each case of a query
+        (``rerank.combiners.base.CASES``). deepest: largest N of ``retrieved:N`` of all calls. cached: store
+        the table in the workspace.
         """
-        # What the first stage finds at a smaller depth is the top of what it finds at a larger one.
+        # The first stage at a smaller depth returns the top of its list at a larger depth.
         shared = protocol.kind == "retrieved" and not retrieve
         asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
         key = asked, tuple(signals), first_stage, tuple(retrieve), search, every_case
@@ -125,10 +142,9 @@ class Experiment:
 
 
 def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence[Query]) -> SearchTemplate:
-    """Return a search of the user's own as it is now, after trying it on the first of the queries.
+    """Try a search on the first query and return it in its current form.
 
-    Raises InputError for a run of other queries or documents, and for a template with a field that no query
-    has, and whatever :meth:`Engine.check_template` does.
+    Raises InputError for a run of other queries or documents, and for a template field without values.
     """
     if search.kind == "run":
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
@@ -143,6 +159,6 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
                 f"{search}: {len(unknown):,} of its {plural(len(hits), 'document[ is|s are]')} not in the"
                 f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
-    found = workspace.engine.check_template(search, queries[0])
-    check_brought(found, queries)
-    return found
+    checked = workspace.engine.check_template(search, queries[0])
+    check_brought(checked, queries)
+    return checked

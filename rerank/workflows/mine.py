@@ -1,10 +1,11 @@
-"""Mine: what a training on related documents would learn from."""
+"""Mine: examples of a training of `dense`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Example:
-    """One quintuplet, as titles: what is nearer to the anchor, what is farther, at which level.
+    """One quintuplet, as titles.
 
-    hardest: the nearest other anchor of the sample, its semantic negative. corrupted: the words of the
-    anchor's text with some replaced.
+    hardest: the nearest other anchor of the sample. corrupted: start of the corrupted anchor text.
     """
 
     anchor: str
@@ -37,11 +37,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Mined:
-    """A sample of what a training would learn from, and the counts behind it.
+    """Examples and counts of a training of ``dense``; for the counts see :mod:`rerank.rankers.dense.fit`.
 
-    For the counts see :mod:`rerank.rankers.dense.fit`. related: documents with any related ones. missing:
-    the package without which nothing can be encoded; plain words then stand for tokens, and no nearest other
-    text is found.
+    related: documents with related documents. missing: the package without which texts cannot be encoded;
+    words then replace tokens, and no ``hardest`` is found.
     """
 
     documents: int
@@ -67,10 +66,10 @@ def mine(
     sample: int = 20,
     progress: Progress | None = None,
 ) -> Mined:
-    """Draw quintuplets as the first epoch of a training of ``dense`` with the same settings does.
+    """Draw the examples of the first epoch of a training of ``dense``.
 
-    config: settings by name, as for ``train``. Needs neither torch nor the model: without them plain words
-    stand for tokens.
+    config: settings as for ``train``. sample: number of examples. Without torch and the encoder, words
+    replace tokens.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -79,8 +78,8 @@ def mine(
     >>> documents = [Document(id, id, text, links=("fox", "owl")) for id, text in texts.items()]
     >>> workspace.engine.write(documents).added
     4
-    >>> found = mine(workspace, {"batch": 2, "held_out": 0.0}, sample=1)
-    >>> found.links, found.self_links, len(found.examples)
+    >>> mined = mine(workspace, {"batch": 2, "held_out": 0.0}, sample=1)
+    >>> mined.links, mined.self_links, len(mined.examples)
     (6, 2, 1)
     """
     from rerank.rankers.dense.config import DenseConfig, dense_config
@@ -113,28 +112,6 @@ def mine(
         seed=config.seed,
     )
 
-    def examples() -> Iterator[Example]:
-        left = sample
-        for batch in sampler.epoch(0):
-            scores = np.full(batch.near.shape, -np.inf)
-            if encoder:
-                vectors = encoder.encode([text.tolist() for text in batch.anchor])
-                scores = np.where(batch.near, -np.inf, vectors @ vectors.T)
-            for i, pair in enumerate(batch.pairs):
-                if not left:
-                    return
-                left -= 1
-                hardest = int(scores[i].argmax())
-                corrupted = batch.corrupted[i][:24].tolist()
-                yield Example(
-                    texts.titles[pair.anchor],
-                    pair.level,
-                    texts.titles[pair.positive] if pair.level else "",
-                    texts.titles[pair.negative] if pair.level else "",
-                    texts.titles[batch.pairs[hardest].anchor] if np.isfinite(scores[i, hardest]) else "",
-                    encoder.tokenizer.decode(corrupted) if encoder else words.decode(corrupted),
-                )
-
     return Mined(
         documents=len(texts.titles),
         structure_from=config.structure_from,
@@ -144,11 +121,31 @@ def mine(
         held_out=len(structure.held_out),
         related=int(structure.neighbors.paired.sum()),
         missing=missing,
-        examples=list(examples()),
+        examples=list(islice(_examples(sampler, encoder, words, texts.titles), sample)),
     )
 
 
+def _examples(sampler: Any, encoder: Any, words: Any, titles: Sequence[str]) -> Iterator[Example]:
+    """Yield the examples of the first epoch."""
+    for batch in sampler.epoch(0):
+        scores = np.full(batch.near.shape, -np.inf)
+        if encoder:
+            vectors = encoder.encode([text.tolist() for text in batch.anchor])
+            scores = np.where(batch.near, -np.inf, vectors @ vectors.T)
+        for i, pair in enumerate(batch.pairs):
+            hardest = int(scores[i].argmax())
+            corrupted = batch.corrupted[i][:24].tolist()
+            yield Example(
+                titles[pair.anchor],
+                pair.level,
+                titles[pair.positive] if pair.level else "",
+                titles[pair.negative] if pair.level else "",
+                titles[batch.pairs[hardest].anchor] if np.isfinite(scores[i, hardest]) else "",
+                encoder.tokenizer.decode(corrupted) if encoder else words.decode(corrupted),
+            )
+
+
 def missing_package(model: str) -> str | None:
-    """Name a package that is not installed and without which ``model`` cannot be loaded."""
+    """Return the first package that ``model`` needs and that is not installed."""
     needed = ("torch", "transformers", *((PACKAGED[model],) if model in PACKAGED else ()))
     return next((name for name in needed if find_spec(name) is None), None)

@@ -1,4 +1,4 @@
-"""Mine pairs: labeled pairs of a collection that has no labels."""
+"""Mine pairs: related and unrelated documents of a collection without labels."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from rerank.workspace import Workspace
 SPLIT = (0.7, 0.15, 0.15)
 NAMES = ("train", "dev", "test")
 DEPTH = 100
-"""Candidates that a document's title finds; unrelated ones are taken from them."""
+"""Candidates per document; unrelated documents are taken from them."""
 _FIRST_WORDS = 20
-"""Of a document without a title, which stand for it."""
+"""Words that replace a missing title."""
 
 
 @dataclass(frozen=True)
 class MinedFile:
     """Pairs of one part of the split.
 
-    path: None where nothing was written. groups: of related documents; single documents where links relate
-    them. hard: unrelated pairs of one topic, or of the same words.
+    path: None if nothing was written. groups: of related documents; for links single documents. hard:
+    unrelated pairs of one topic or with common words.
     """
 
     name: str
@@ -47,10 +47,7 @@ class MinedFile:
 
 @dataclass
 class MinedPairs(Report):
-    """What was mined.
-
-    documents: of the collection; left_out: those that are related to nothing. pairs: part -> its pairs.
-    """
+    """Mined pairs. left_out: documents without related ones. pairs: part -> its pairs."""
 
     source: Source
     documents: int
@@ -59,7 +56,7 @@ class MinedPairs(Report):
     pairs: dict[str, list[LabeledPair]] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each file."""
+        """Return a row for each file."""
         return [vars(one) for one in self.files]
 
 
@@ -73,14 +70,13 @@ def mine_pairs(
     mining: PairMining | None = None,
     progress: Progress | None = None,
 ) -> MinedPairs:
-    """Draw related and unrelated pairs of documents from what a collection has.
+    """Draw related and unrelated pairs of documents from the structure of a collection.
 
-    source: see :class:`rerank.rankers.concept.mining.Related`. out: the folder for ``train.tsv``,
-    ``dev.tsv`` and ``test.tsv``; ``pairs.tsv`` without a split. split: shares of the documents; no group is
-    in two parts.
+    source: ``categories``, ``links``, ``titles`` or ``qrels``. split: shares of the documents; a group is
+    never in two parts. out: folder for ``train.tsv``, ``dev.tsv`` and ``test.tsv``, or ``pairs.tsv``.
 
-    Raises UsageError where judgments are missing, or are given and not read, and TrainingError where the
-    collection has nothing that relates documents, or too little for the split. Nothing is written then.
+    Raises UsageError for missing or unused judgments, TrainingError if the source relates no documents, or
+    too few for the split. Nothing is written then.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -89,41 +85,37 @@ def mine_pairs(
     >>> documents = [Document(id, id, text, links=("fox",)) for id, text in texts.items()]
     >>> workspace.engine.write(documents).added
     4
-    >>> found = mine_pairs(workspace, "links", split=None)
-    >>> [one.related for one in found.files]
+    >>> mined = mine_pairs(workspace, "links", split=None)
+    >>> [one.related for one in mined.files]
     [3]
     """
     mining, progress = mining or PairMining(), progress or Progress()
     if (source == "qrels") != (qrels is not None):
-        what = "needs" if qrels is None else "reads no"
-        raise UsageError(f"mining pairs from {source} {what} judgments, --qrels")
+        uses = "needs" if qrels is None else "does not use"
+        raise UsageError(f"mining pairs from {source} {uses} judgments (--qrels)")
     shares = (1.0,) if split is None else tuple(split)
     if len(shares) > len(NAMES):
-        raise UsageError(f"--split takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
+        raise UsageError(f"--split has {len(shares)} shares; give at most {len(NAMES)}: {', '.join(NAMES)}")
     names = ("pairs",) if split is None else NAMES[: len(shares)]
     if out is not None:
         _check_files(Path(out), names)
     documents = _short(workspace, progress)
     related = _related(source, documents, workspace, mining, qrels)
-    parts = progress.over(
-        list(zip(names, split_units(related, shares, mining.seed))), "draw pairs", len(names), "part"
-    )
+    units = split_units(related, shares, mining.seed)
     near = _nearest(workspace, documents, related)
-    drawn = {
-        name: draw_pairs(related, part, replace(mining, seed=mining.seed + number), near)
-        for number, (name, part) in enumerate(parts)
-    }
-    for name, one in drawn.items():
-        if not {True, False} <= {pair.related for pair in one.pairs}:
+    samples = {}
+    for number, name in enumerate(progress.over(names, "draw pairs", len(names), "part")):
+        sample = draw_pairs(related, units[number], replace(mining, seed=mining.seed + number), near)
+        if not {True, False} <= {pair.related for pair in sample.pairs}:
             raise TrainingError(
-                f"{workspace.folder}: {source} of {plural(len(related), 'document[ gives|s give]')}"
-                f" {plural(one.groups, 'group[|s]')} and {plural(len(one.pairs), 'pair[|s]')} for {name}:"
-                f" too few; take a larger share of"
-                f" --split, a smaller --smallest or another source"
+                f"{workspace.folder}: {source} of {plural(len(related), 'document[ gives|s give]')} only"
+                f" {plural(sample.groups, 'group[|s]')} and {plural(len(sample.pairs), 'pair[|s]')} for"
+                f" {name}; give a larger share of --split, a smaller --smallest or"
+                " another source"
             )
-    paths: dict[str, str] = {}
-    if out is not None:
-        paths = _write({name: one.pairs for name, one in drawn.items()}, Path(out))
+        samples[name] = sample
+    pairs = {name: sample.pairs for name, sample in samples.items()}
+    paths = {} if out is None else _write(pairs, Path(out))
     return MinedPairs(
         source=source,
         documents=len(related),
@@ -132,15 +124,15 @@ def mine_pairs(
             MinedFile(
                 name=name,
                 path=paths.get(name),
-                documents=one.documents,
-                groups=one.groups,
-                related=sum(pair.related for pair in one.pairs),
-                unrelated=sum(not pair.related for pair in one.pairs),
-                hard=one.hard,
+                documents=sample.documents,
+                groups=sample.groups,
+                related=sum(pair.related for pair in sample.pairs),
+                unrelated=sum(not pair.related for pair in sample.pairs),
+                hard=sample.hard,
             )
-            for name, one in drawn.items()
+            for name, sample in samples.items()
         ],
-        pairs={name: one.pairs for name, one in drawn.items()},
+        pairs=pairs,
     )
 
 
@@ -155,7 +147,7 @@ def _related(
     mining: PairMining,
     qrels: Qrels | None,
 ) -> Related:
-    """What is related; TrainingError where nothing is."""
+    """Return the related documents. Raises TrainingError without any."""
     if source == "categories":
         related = Related.by_categories(documents, workspace.category_edges(), mining)
     elif source == "links":
@@ -166,32 +158,32 @@ def _related(
         assert qrels is not None
         related = Related.by_qrels((one.id for one in documents), qrels)
     if not any(len(mates) for mates in related.mates):
-        lacking = {
-            "categories": f"no category is on {mining.smallest} documents and on at most"
+        reasons = {
+            "categories": f"no category has {mining.smallest} documents and at most"
             f" {mining.largest * 100:g}% of them",
-            "links": "no document is linked with another",
-            "titles": "no two titles are alike",
+            "links": "no document links to another",
+            "titles": "no two titles are similar",
             "qrels": "no query has two relevant documents",
         }
         raise TrainingError(
-            f"{workspace.folder}: {source} relate no documents: {lacking[source]}; mine pairs from another"
+            f"{workspace.folder}: {source} relate no documents: {reasons[source]}; mine pairs from another"
             " source"
         )
     return related
 
 
 def _check_files(folder: Path, names: Iterable[str]) -> None:
-    """Raise UsageError if a file of another kind is in the place of one that will be written."""
+    """Raise UsageError if one of the files exists with other content."""
     for name in names:
         check_output(folder / f"{name}.tsv", "a\tb\trelated")
         check_output(folder / f"{name}.jsonl", '{"a": ')
 
 
 def _short(workspace: Workspace, progress: Progress) -> list[Document]:
-    """Read the documents with short texts, by their ids. Raises TrainingError if there are none."""
+    """Read the documents with short texts, sorted by id. Raises TrainingError without any."""
     engine = workspace.engine
     if not len(engine):
-        raise TrainingError(f"{workspace.folder}: there are no documents; run `rerank ingest` first")
+        raise TrainingError(f"{workspace.folder}: the workspace is empty; run `rerank ingest` first")
     short = [
         Document(one.id, one.title, _first(one), one.categories, one.links)
         for one in progress.over(engine.documents(), "read documents", len(engine), "doc")
@@ -202,20 +194,20 @@ def _short(workspace: Workspace, progress: Progress) -> list[Document]:
 def _nearest(
     workspace: Workspace, documents: Sequence[Document], related: Related
 ) -> Callable[[int], list[int]]:
-    """Return a function from a document to those that its title finds, by their places."""
+    """Return a function from a document's position to the positions that its title finds."""
     engine, first = workspace.engine, workspace.first_stage
     place = {one: i for i, one in enumerate(related.ids)}
     texts = {one.id: one.title or one.text for one in documents}
 
     def near(i: int) -> list[int]:
-        found = engine.find(SearchRequest(texts[related.ids[i]], first_stage=first, depth=DEPTH))
-        return [place[one] for one in found.ids if one in place]
+        hits = engine.find(SearchRequest(texts[related.ids[i]], first_stage=first, depth=DEPTH))
+        return [place[one] for one in hits.ids if one in place]
 
     return near
 
 
 def _write(parts: dict[str, list[LabeledPair]], folder: Path) -> dict[str, str]:
-    """Write a file for each part; JSON lines where TSV cannot hold an id."""
+    """Write a file per part: TSV, or JSON lines for ids that TSV cannot hold."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

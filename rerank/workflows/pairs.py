@@ -1,4 +1,4 @@
-"""Pairs: how related documents are by rankers, and how well that agrees with labels."""
+"""Pairs: relatedness of documents by rankers, and its agreement with labels."""
 
 from __future__ import annotations
 
@@ -35,12 +35,8 @@ Array = NDArray[np.float64]
 
 
 @dataclass
-class Predicted(Report):
-    """Scores of pairs, in their order.
-
-    pairs: two ids and the label that came with them, None where none did. threshold: from which on a pair is
-    predicted to be related; None: nothing was said of it.
-    """
+class PairScores(Report):
+    """Scores of pairs. pairs: two ids and a label or None. threshold: smallest score of a related pair."""
 
     ranker: str
     threshold: float | None
@@ -48,7 +44,7 @@ class Predicted(Report):
     scores: Array
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each pair: ``a``, ``b``, ``related`` (1, 0 or None), ``score``, ``predicted``."""
+        """Return a row per pair: ``a``, ``b``, ``related`` (1, 0 or None), ``score``, ``predicted``."""
         return [
             {
                 "a": a,
@@ -61,16 +57,16 @@ class Predicted(Report):
         ]
 
     def to_json(self) -> dict[str, object]:
-        """The ranker, the threshold and the rows."""
+        """Return the ranker, the threshold and the rows."""
         return {"ranker": self.ranker, "threshold": self.threshold, "pairs": self.rows()}
 
 
 @dataclass(frozen=True)
 class PairComparison:
-    """A ranker, or several seeds of one, against the baseline on one measure.
+    """A ranker against the baseline on one measure.
 
-    p: of the randomization test over pairs; p_holm: corrected for all comparisons that were made with it.
-    p_seeds: of the paired t-test over seeds; None if no test is possible, as for a single seed.
+    p: randomization test over pairs; p_holm: corrected for all comparisons. p_seeds: paired t-test over
+    seeds; None if no test is possible.
     """
 
     measure: str
@@ -82,11 +78,10 @@ class PairComparison:
 
 @dataclass(frozen=True)
 class PairRow:
-    """What one ranker, or several seeds of one, achieves.
+    """Results of a ranker, or of several seeds of one.
 
-    thresholds: of each seed. measures, deviations: mean and standard deviation over the seeds.
-    calibration_error, bins: of the first seed's probabilities; calibrated: whether these are its scores, or
-    were made of them on the dev pairs. None where they cannot be made.
+    thresholds: one per seed. measures, deviations: mean and standard deviation over the seeds. calibrated:
+    source of the probabilities. calibration_error, bins: of the first seed; None without probabilities.
     """
 
     ranker: str
@@ -101,10 +96,7 @@ class PairRow:
 
 @dataclass
 class PairsReport(Report):
-    """How well rankers tell related pairs from unrelated ones.
-
-    pairs, related: of those that were measured; dev_pairs: of those that the thresholds are from.
-    """
+    """Agreement of rankers with labels. pairs, related: test pairs. dev_pairs: pairs that set thresholds."""
 
     pairs: int
     related: int
@@ -114,7 +106,7 @@ class PairsReport(Report):
     scores: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each ranker: measures, calibration, and what it gains on the baseline, with p."""
+        """Return a row per ranker: measures, calibration error, differences to the baseline, p-values."""
         return [
             {
                 "ranker": one.ranker,
@@ -135,13 +127,11 @@ def predict_pairs(
     dev_pairs: Sequence[LabeledPair] = (),
     threshold: float | None = None,
     progress: Progress | None = None,
-) -> Predicted:
-    """Say how related pairs of documents are by a ranker, or by ``tfidf`` or ``bm25``.
+) -> PairScores:
+    """Score how related pairs of documents are by a ranker, ``tfidf`` or ``bm25``.
 
-    Its score with one document as the query, and with the other, is averaged. Labels are passed on.
-
-    dev_pairs: the threshold is the one with the best accuracy on them; threshold: or this one. Without both
-    it is the ranker's own; of one that has none nothing is predicted.
+    The score is the mean of both directions. Pairs with a score of ``threshold`` or more are predicted to be
+    related. Default: the threshold with the best accuracy on ``dev_pairs``, or the ranker's own, or none.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -150,21 +140,20 @@ def predict_pairs(
     >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> pairs = [("wolf", "fox", None), ("wolf", "elk", None)]
-    >>> found = predict_pairs(workspace, "tfidf", pairs, threshold=0.1)
-    >>> [row["predicted"] for row in found.rows()]
+    >>> [row["predicted"] for row in predict_pairs(workspace, "tfidf", pairs, threshold=0.1).rows()]
     [1, 0]
     """
     if dev_pairs and threshold is not None:
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
-        raise UsageError(f"--threshold takes a number, not {threshold}")
+        raise UsageError(f"--threshold must be a number, not {threshold}")
     scores = _scores(workspace, ranker, [(a, b) for a, b, _ in pairs], progress)
     if dev_pairs:
-        on_dev = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
-        threshold = best_threshold(on_dev, [pair.related for pair in dev_pairs])
+        dev_scores = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
+        threshold = best_threshold(dev_scores, [pair.related for pair in dev_pairs])
     elif threshold is None:
-        threshold = own_threshold(workspace, ranker)
-    return Predicted(ranker, threshold, list(pairs), scores)
+        threshold = _own_threshold(workspace, ranker)
+    return PairScores(ranker, threshold, list(pairs), scores)
 
 
 def evaluate_pairs(
@@ -178,16 +167,15 @@ def evaluate_pairs(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairsReport:
-    """Measure how well rankers tell related pairs from unrelated ones, against a baseline.
+    """Measure how well rankers separate related from unrelated pairs, and compare them with a baseline.
 
-    baseline: None: ``tfidf``, or ``bm25`` where the engine has no other.
-    rankers: names of rankers, ``tfidf`` or ``bm25``; several with commas between are one ranker trained with
-    several seeds. permutations: of the randomization test. dev_pairs: thresholds are those of the best
-    accuracy on them, and scores that are no probabilities are made into such by a sigmoid that is fitted to
-    them.
+    rankers: names of rankers, ``tfidf`` or ``bm25``. Names joined by commas are seeds of one ranker.
+    baseline: Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
+    dev_pairs: pairs that set the thresholds (best accuracy) and turn scores into probabilities (sigmoid).
+    permutations: number of permutations of the randomization test.
 
-    Raises UsageError where there are no dev pairs for a ranker without a threshold of its own, or a pair is
-    both among them and among those that are measured.
+    Raises UsageError for a ranker without a threshold and dev pairs, and for a pair that is in
+    both ``pairs`` and ``dev_pairs``.
 
     >>> import tempfile
     >>> from rerank import Document, LabeledPair, Workspace
@@ -205,78 +193,90 @@ def evaluate_pairs(
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
-    names = list(dict.fromkeys([baseline, *rankers]))
-    groups = {name: _seeds(name) for name in names}
+    groups = {name: _seeds(name) for name in dict.fromkeys([baseline, *rankers])}
     scored = {
         name: _score(workspace, name, pairs, dev_pairs, progress)
         for name in dict.fromkeys(one for seeds in groups.values() for one in seeds)
     }
     by_group = {name: [scored[one] for one in seeds] for name, seeds in groups.items()}
-    measured = {name: _measures(of, labels) for name, of in by_group.items()}
-    tests = {
-        name: paired_test(
-            [(one.scores, one.threshold) for one in by_group[name]],
-            [(one.scores, one.threshold) for one in by_group[baseline]],
-            labels,
-            permutations=permutations,
-            seed=seed,
-        )
-        for name in names
-        if name != baseline
-    }
-    corrected = iter(holm([test[measure] for test in tests.values() for measure in MEASURES]))
-    results = []
-    for name in names:
-        comparisons = [
-            PairComparison(
-                measure=measure,
-                delta=float(np.mean(measured[name][measure]) - np.mean(measured[baseline][measure])),
-                p=tests[name][measure],
-                p_holm=next(corrected),
-                p_seeds=seeds_test(measured[name][measure], measured[baseline][measure]),
-            )
-            for measure in (MEASURES if name in tests else ())
-        ]
-        calibrated, error, bins = _calibration(workspace, by_group[name][0], labels)
-        results.append(
-            PairRow(
-                ranker=name,
-                thresholds=[one.threshold for one in by_group[name]],
-                measures={measure: float(np.mean(of)) for measure, of in measured[name].items()},
-                deviations={
-                    measure: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0
-                    for measure, of in measured[name].items()
-                },
-                calibrated=calibrated,
-                calibration_error=error,
-                bins=bins,
-                comparisons=comparisons,
-            )
-        )
+    results = _results(by_group, baseline, labels, permutations, seed)
     scores = {name: one.scores for name, one in scored.items()}
     return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of one ranker: of n pairs, and of m dev pairs if there are any."""
+
+    scores: Array
+    threshold: float
+    probabilities: bool
+    dev_scores: Array | None
+    dev_labels: NDArray[np.bool_]
+
+    def calibration(self, labels: NDArray[np.bool_]) -> tuple[str | None, float | None, list[Bin]]:
+        """Return the source of the probabilities, their calibration error and its bins."""
+        if self.probabilities:
+            return "its own", *calibration(self.scores, labels)
+        if self.dev_scores is None:
+            return None, None, []
+        sigmoid = Sigmoid.fit(self.dev_scores, self.dev_labels)
+        return "fitted on dev", *calibration(sigmoid(self.scores), labels)
+
+
+def _results(
+    groups: dict[str, list[_Scored]],
+    baseline: str,
+    labels: NDArray[np.bool_],
+    permutations: int,
+    seed: int,
+) -> list[PairRow]:
+    """Measure each group, and compare it with the baseline."""
+    measured = {name: _measures(seeds, labels) for name, seeds in groups.items()}
+    pairs = {name: [(one.scores, one.threshold) for one in seeds] for name, seeds in groups.items()}
+    tests = {
+        name: paired_test(pairs[name], pairs[baseline], labels, permutations=permutations, seed=seed)
+        for name in groups
+        if name != baseline
+    }
+    corrected = iter(holm([test[measure] for test in tests.values() for measure in MEASURES]))
+    rows = []
+    for name, seeds in groups.items():
+        values, base = measured[name], measured[baseline]
+        comparisons = [
+            PairComparison(
+                measure=measure,
+                delta=float(np.mean(values[measure]) - np.mean(base[measure])),
+                p=tests[name][measure],
+                p_holm=next(corrected),
+                p_seeds=seeds_test(values[measure], base[measure]),
+            )
+            for measure in (MEASURES if name in tests else ())
+        ]
+        deviations = {m: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for m, of in values.items()}
+        means = {measure: float(np.mean(of)) for measure, of in values.items()}
+        thresholds = [one.threshold for one in seeds]
+        rows.append(PairRow(name, thresholds, means, deviations, *seeds[0].calibration(labels), comparisons))
+    return rows
+
+
+def _measures(seeds: Sequence[_Scored], labels: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """Measure -> its value for each seed."""
+    return {
+        "accuracy": [accuracy(one.scores, labels, one.threshold) for one in seeds],
+        "F1": [f1(one.scores, labels, one.threshold) for one in seeds],
+        "AUC": [auc(one.scores, labels) for one in seeds],
+    }
+
+
 def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPair]) -> None:
-    """Raise UsageError for a pair that is in both."""
     both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
     if both:
         a, b = min(both)
         raise UsageError(
-            f"{plural(len(both), 'pair[ is|s are]')} also in --dev-pairs ({a!r} and {b!r}"
-            f" first); take {'it' if len(both) == 1 else 'them'} out"
+            f"{plural(len(both), 'pair[ is|s are]')} also in --dev-pairs, for example {a!r}"
+            f" and {b!r}; remove {'it' if len(both) == 1 else 'them'} from one of the files"
         )
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """The scores of a ranker for n pairs, and for the m dev pairs; from its threshold, a pair is related."""
-
-    name: str
-    scores: Array
-    threshold: float
-    on_dev: Array | None
-    dev_labels: NDArray[np.bool_]
 
 
 def _score(
@@ -286,64 +286,38 @@ def _score(
     dev_pairs: Sequence[LabeledPair],
     progress: Progress | None,
 ) -> _Scored:
-    """Score the pairs by a ranker, with its own threshold or that of the best accuracy on the dev pairs."""
-    threshold = own_threshold(workspace, name)
+    """Score the pairs by one ranker. Dev pairs replace its own threshold."""
+    threshold = _own_threshold(workspace, name)
     if not dev_pairs and threshold is None:
-        raise UsageError(f"{name} has no threshold of its own: give --dev-pairs, on which it is chosen")
+        raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
+    ranker = workspace.ranker(name) if learned([name]) else None
+    probabilities = isinstance(ranker, Relates) and ranker.bounds == (0.0, 1.0)
     scores = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
     dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
-    if not dev_pairs:
-        return _Scored(name, scores, threshold or 0.0, None, dev_labels)
-    on_dev = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
-    return _Scored(name, scores, best_threshold(on_dev, dev_labels), on_dev, dev_labels)
+    dev_scores = None
+    if dev_pairs:
+        dev_scores = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
+        threshold = best_threshold(dev_scores, dev_labels)
+    return _Scored(scores, threshold or 0.0, probabilities, dev_scores, dev_labels)
 
 
-def _measures(seeds: Sequence[_Scored], labels: NDArray[np.bool_]) -> dict[str, list[float]]:
-    """Return measure -> its value for each seed."""
-    return {
-        "accuracy": [accuracy(one.scores, labels, one.threshold) for one in seeds],
-        "F1": [f1(one.scores, labels, one.threshold) for one in seeds],
-        "AUC": [auc(one.scores, labels) for one in seeds],
-    }
-
-
-def own_threshold(workspace: Workspace, ranker: str) -> float | None:
-    """From which score on two documents are related by a ranker that was fitted to say so."""
-    made = workspace.ranker(ranker) if learned([ranker]) else None
-    return made.threshold if isinstance(made, Relates) else None
-
-
-def gives_probabilities(workspace: Workspace, ranker: str) -> bool:
-    """Whether a ranker's scores are probabilities that two documents are related."""
-    made = workspace.ranker(ranker) if learned([ranker]) else None
-    return isinstance(made, Relates) and made.bounds == (0.0, 1.0)
+def _own_threshold(workspace: Workspace, name: str) -> float | None:
+    ranker = workspace.ranker(name) if learned([name]) else None
+    return ranker.threshold if isinstance(ranker, Relates) else None
 
 
 def _seeds(group: str) -> list[str]:
-    """Return the names in a group. Raises UsageError for one that is empty or occurs twice."""
+    """Return the names of a group. Raises UsageError for an empty or repeated name."""
     names = [one.strip() for one in group.split(",")]
-    again = [one for one, count in Counter(names).items() if count > 1 or not one]
-    if again:
-        what = f"names {again[0]!r} more than once" if again[0] else "has an empty name"
-        raise UsageError(f"--ranker {group!r} {what}; name the ranker of each seed once")
+    wrong = [one for one, count in Counter(names).items() if count > 1 or not one]
+    if wrong:
+        problem = f"names {wrong[0]!r} more than once" if wrong[0] else "has an empty name"
+        raise UsageError(f"--ranker {group!r} {problem}; name the ranker of each seed once")
     return names
 
 
 def _scores(
     workspace: Workspace, name: str, pairs: Sequence[tuple[str, str]], progress: Progress | None
 ) -> Array:
-    rankers = {one: workspace.ranker(one) for one in learned([name])}
-    (signal,) = resolve([name], rankers)
+    (signal,) = resolve([name], {one: workspace.ranker(one) for one in learned([name])})
     return score_pairs(workspace.engine, signal, pairs, progress)
-
-
-def _calibration(
-    workspace: Workspace, scored: _Scored, labels: NDArray[np.bool_]
-) -> tuple[str | None, float | None, list[Bin]]:
-    """Return where the probabilities come from, their calibration error and its table."""
-    if gives_probabilities(workspace, scored.name):
-        return "its own", *calibration(scored.scores, labels)
-    if scored.on_dev is None:
-        return None, None, []
-    sigmoid = Sigmoid.fit(scored.on_dev, scored.dev_labels)
-    return "fitted on dev", *calibration(sigmoid(scored.scores), labels)

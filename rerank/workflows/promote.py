@@ -1,4 +1,4 @@
-"""Promote and rollback: put a stack in use after a comparison with the stack in use, and undo that."""
+"""Promote and roll back: change the active stack."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from rerank.results import Report, plain
 from rerank.stack.releases import Release, Releases
 from rerank.stack.stack import Stack
 from rerank.text import join_names
-from rerank.workflows.experiment import Experiment
-from rerank.workflows.ingest import encode
+from rerank.workflows.encode import encode
+from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import ranked_ids
 from rerank.workspace import Workspace
 
-_TOLD = ("measure", "queries", "value", "before_value", "p")
-"""What of a comparison is kept with the stack in use."""
+_GATE = ("measure", "queries", "value", "before_value", "p")
+"""Fields of the comparison that are stored with the active stack."""
 
 
 @dataclass
 class Promotion(Report):
-    """A candidate and the stack in use, compared on judged queries, and whether the candidate is in use now.
+    """Comparison of a candidate (``stack``) with the active stack (``before``).
 
-    stack, before: the candidate, and the one that was in use.
-    value, before_value: their means of ``measure``.
-    p: two-sided, by the randomization test. wins, losses: queries that the candidate ranks better, or worse.
-    newer: rankers that were trained again since the candidate was tuned. leaks: what the candidate, or the
-    one in use, has learned from some of these queries. version: of the candidate, if it was promoted.
+    value, before_value: means of ``measure``. p: two-sided randomization test. wins, losses: queries that
+    the candidate ranks better or worse. newer: rankers trained again since the candidate was tuned. leaks:
+    training of either stack on some of these queries. version: number of the promoted candidate.
     """
 
     promoted: bool
@@ -53,10 +51,9 @@ class Promotion(Report):
 
 @dataclass
 class Rollback(Report):
-    """The version of the stack that is in use again, and the one that was in use.
+    """The stack that is active again, and the stack that was active.
 
-    dry_run: whether nothing was changed. encoded: ranker -> documents that were added since, and have its
-    features now.
+    encoded: ranker -> documents that got features because they are newer than the stack.
     """
 
     version: int
@@ -80,17 +77,16 @@ def promote(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Promotion:
-    """Compare a tuned stack with the one in use on judged queries, and put it in use if it is not worse.
+    """Compare a tuned stack with the active one on judged queries; activate it if it is not worse.
 
-    Each stack ranks the candidates that it finds itself, with the rankers that it was tuned with. Rankings
-    are cut at the smaller depth of the two. A running service takes up the new stack within a second or so.
+    Each stack ranks its own candidates with the ranker versions it was tuned with, to the smaller depth of
+    the two. A running service uses the new stack within seconds.
 
-    stack: its signals, or a file; None: the candidate of the signals of the stack in use.
-    measure: compares both; None: the measure that the candidate was tuned for.
-    dry_run: only compare.
+    stack: signals or a file. Default: the newest stack with the signals of the active one.
+    measure: Default: the measure that the candidate was tuned for. dry_run: only compare.
 
-    Raises UsageError if no stack is in use, or the candidate ranks as the stack in use; InputError when
-    no judged query is known; BusyError if one of the two was changed during the comparison.
+    Raises UsageError without an active stack or if both rank the same, InputError if no judged query has a
+    text, BusyError if one of the stacks changed during the comparison.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -101,49 +97,40 @@ def promote(
     >>> asked = {"queries": [Query("q", "hunts at night")], "qrels": Qrels([("q", "owl", 1)])}
     >>> str(workspace.use_stack("tfidf"))
     'tfidf*1.00'
-    >>> found = promote(workspace, "bm25", measure="RR", **asked)
-    >>> found.before_value, found.value, found.promoted, workspace.default_stack
+    >>> report = promote(workspace, "bm25", measure="RR", **asked)
+    >>> report.before_value, report.value, report.promoted, workspace.default_stack
     (0.5, 1.0, True, 'bm25')
     >>> str(rollback(workspace).stack)
     'tfidf*1.00'
     """
-    queries, qrels = as_queries(queries), as_qrels(qrels)
+    judged = JudgedQueries(
+        queries=as_queries(queries),
+        qrels=as_qrels(qrels),
+        ignore_categories=ignore_categories,
+        infer=infer,
+        seed=seed,
+        progress=progress,
+    )
     releases = workspace.releases
     active = _active(workspace, releases)
     named, tuned, candidate = _candidate(workspace, active, stack)
     before = active.stack
     measure = measure or str(candidate.tuned.get("measure", "nDCG"))
     (measure,) = check_measures([measure])
-    runs = {}
-    for label, one in (("before", before), ("candidate", candidate)):
-        experiment = Experiment.prepare(
-            workspace,
-            one.signals,
-            queries,
-            qrels,
-            one.retrieve,
-            ignore_categories,
-            infer,
-            seed,
-            progress,
-            searches=[one.search] if one.search is not None else [],
-            versions=workspace.versions(one),
-        )
-        runs[label] = ranked_ids(experiment, one, min(before.depth, candidate.depth))
-    evaluation = evaluate_runs(runs, experiment.qrels, [measure])
-    report = _promotion(workspace, before, candidate, evaluation, measure, seed)
+    evaluation = _compare(workspace, judged, before, candidate, measure)
+    report = _promotion(workspace, before, candidate, evaluation, seed)
     report.newer = workspace.outdated(tuned)
     if report.value >= report.before_value and not dry_run:
         if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
-            raise BusyError(f"{workspace.folder}: a stack was tuned or put in use meanwhile; compare again")
+            raise BusyError(f"{workspace.folder}: a stack changed during the comparison; compare again")
         values: dict[str, Any] = plain(report)
-        workspace.use_stack(candidate, gate={one: values[one] for one in _TOLD})
+        workspace.use_stack(candidate, gate={one: values[one] for one in _GATE})
         report.promoted, report.version = True, workspace.releases.number
     return report
 
 
 def _active(workspace: Workspace, releases: Releases) -> Release:
-    """Return the stack in use. Raises UsageError if there is none."""
+    """Return the active stack. Raises UsageError without one."""
     if releases.active is None:
         raise UsageError(
             f"{workspace.folder}: no stack is in use, so there is nothing to compare with. The first stack"
@@ -154,30 +141,50 @@ def _active(workspace: Workspace, releases: Releases) -> Release:
 
 
 def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tuple[str, Stack, Stack]:
-    """Find the candidate: its name, the stack as it was tuned, and with the rankers that score it now.
+    """Return the candidate's name, the stack as tuned, and the stack with its current ranker versions.
 
-    Raises UsageError if it ranks as the stack in use.
+    Raises UsageError if it ranks like the active stack.
     """
     named = stack or (active.name if active.stack.tuned else ",".join(active.stack.signals))
     tuned = workspace.stack(named, latest=True)
-    # Weights that a user wrote name no versions. The stack that is measured is the stack that will rank.
+    # Weights typed by a user have no versions. The measured versions become active.
     candidate = replace(tuned, versions=workspace.versions(tuned))
     if candidate.ranks_like(active.stack):
         newer = workspace.outdated(tuned)
-        why = f"{join_names(newer)} {'was' if len(newer) == 1 else 'were'} trained again: " if newer else ""
+        reason = (
+            f"{join_names(newer)} {'was' if len(newer) == 1 else 'were'} trained again: " if newer else ""
+        )
         raise UsageError(
             f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
-            f" is nothing to promote; {why}tune it again, or name another stack:"
+            f" is nothing to promote; {reason}tune it again, or name another stack:"
             f" `rerank tune --stack {','.join(candidate.tuned_for)} --queries QUERIES --qrels QRELS`"
         )
     return named, tuned, candidate
 
 
+def _compare(
+    workspace: Workspace, judged: JudgedQueries, before: Stack, candidate: Stack, measure: str
+) -> Evaluation:
+    """Rank the queries by both stacks and measure the runs ``before`` and ``candidate``."""
+    runs = {}
+    for label, stack in (("before", before), ("candidate", candidate)):
+        experiment = Experiment.prepare(
+            workspace,
+            stack.signals,
+            judged,
+            retrieve=stack.retrieve,
+            searches=[stack.search] if stack.search is not None else [],
+            versions=workspace.versions(stack),
+        )
+        runs[label] = ranked_ids(experiment, stack, min(before.depth, candidate.depth))
+    return evaluate_runs(runs, experiment.qrels, [measure])
+
+
 def _promotion(
-    workspace: Workspace, before: Stack, candidate: Stack, evaluation: Evaluation, measure: str, seed: int
+    workspace: Workspace, before: Stack, candidate: Stack, evaluation: Evaluation, seed: int
 ) -> Promotion:
-    """Report on the comparison of the runs ``before`` and ``candidate``."""
-    (found,) = compare(evaluation, "before", seed=seed)
+    (comparison,) = compare(evaluation, "before", seed=seed)
+    (measure,) = evaluation.measures
     judged = evaluation.query_ids
     return Promotion(
         promoted=False,
@@ -188,23 +195,20 @@ def _promotion(
         queries=len(judged),
         value=evaluation.mean("candidate", measure),
         before_value=evaluation.mean("before", measure),
-        p=found.p,
-        wins=found.wins,
-        losses=found.losses,
+        p=comparison.p,
+        wins=comparison.wins,
+        losses=comparison.losses,
         leaks=leakage(workspace.training_records(candidate), "the candidate", judged)
         + leakage(workspace.training_records(before), "the stack in use", judged),
     )
 
 
 def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress | None = None) -> Rollback:
-    """Put the stack in use that was in use before, and encode the documents that were added since.
+    """Activate the previous stack and encode the documents that were added since.
 
-    The first is done at once; an encoding that is interrupted, or impossible now, does not undo it. The
-    version that was in use stays: ``workspace.use_stack("3")`` puts version 3 in use again.
+    A failed encoding does not undo the rollback. ``workspace.use_stack("3")`` activates version 3 again.
 
-    dry_run: only report the two versions.
-
-    Raises UsageError if no stack was in use before.
+    dry_run: only report the two versions. Raises UsageError if no stack was active before.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -229,5 +233,5 @@ def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress 
     try:
         report.encoded = {name: n for name, n in encode(workspace, progress=progress).encoded.items() if n}
     except (BusyError, InputError) as error:
-        progress.say(f"{error}: `rerank encode` stores the features of what has come since")
+        progress.say(f"{error}: `rerank encode` stores the features of the new documents")
     return report

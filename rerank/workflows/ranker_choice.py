@@ -1,14 +1,14 @@
-"""Which rankers a collection gets, and why: the rules, as data.
+"""Which rankers a collection gets, and why.
 
 >>> facts = CollectionFacts(documents=5000, train_queries=30)
 >>> print(*choose(facts), sep="\\n")
-text is left out: fewer than 50 queries are there to learn from
-meta is left out: fewer than 50 queries are there to learn from
-s2net is left out: fewer than 50 queries are there to learn from
-dense is left out: documents have no links
+text is skipped: fewer than 50 train queries
+meta is skipped: fewer than 50 train queries
+s2net is skipped: fewer than 50 train queries
+dense is skipped: the documents have no links
 >>> print(*choose(CollectionFacts(documents=5000, train_queries=800, with_categories=0.9))[:2], sep="\\n")
-text is trained: it learns which words of documents belong to which words of queries
-meta is trained: it learns which categories of documents belong to which of queries
+text is trained: it learns which words of documents match which words of queries
+meta is trained: it learns which categories of documents match which categories of queries
 """
 
 from __future__ import annotations
@@ -20,25 +20,20 @@ from dataclasses import dataclass
 from rerank.workflows.splits import LEAST_TRAIN
 
 LEAST_CATEGORIES = 0.1
-"""Share of the documents with categories from which on they are learned from."""
+"""Smallest share of documents with categories."""
 LEAST_LINKS = 0.5
-"""Links per document from which on they are learned from."""
+"""Smallest number of links per document."""
 DENSE_PER_MINUTE = 200
-"""Documents of which ``dense`` is trained and encoded in a minute, on two cores: cf's 1,239 took 12 minutes
-of processor time (``rerank train dense``)."""
+"""Documents that ``dense`` trains on and encodes per minute on two cores (measured: cf, 1,239 documents)."""
 
 
 @dataclass(frozen=True)
 class CollectionFacts:
-    """What the rules look at.
+    """The facts that the rules use.
 
-    documents:       how many there are. train_queries: queries to learn from.
-    with_categories: share of the documents that have categories.
-    links:           links between documents, a document.
-    languages:       that of most documents and that of most queries, where it is said.
-    model:           whether the encoder of ``dense`` is on this machine.
-    reads:           the one language that it reads; None: more of them, or not known.
-    minutes:         how long all may take.
+    with_categories: share of documents with categories. links: links per document. languages: most frequent
+    language of documents and of queries; None: unknown. model: the encoder of ``dense`` is on this machine.
+    reads: its only language; None: several or unknown. minutes: time limit.
     """
 
     documents: int
@@ -52,32 +47,32 @@ class CollectionFacts:
 
     @property
     def two_languages(self) -> bool:
-        """Whether queries are in another language than documents."""
+        """Whether queries and documents have different languages."""
         documents, queries = self.languages
         return None not in self.languages and documents != queries
 
 
 Need = tuple[Callable[[CollectionFacts], bool], Callable[[CollectionFacts], str]]
-"""What must be so, and what is said where it is not."""
+"""A condition, and the reason if it fails."""
 
 _QUERIES: Need = (
     lambda facts: facts.train_queries >= LEAST_TRAIN,
-    lambda facts: f"fewer than {LEAST_TRAIN} queries are there to learn from",
+    lambda facts: f"fewer than {LEAST_TRAIN} train queries",
 )
 _CATEGORIES: Need = (
     lambda facts: facts.with_categories >= LEAST_CATEGORIES,
     lambda facts: (
-        f"{facts.with_categories:.0%} of the documents have categories, {LEAST_CATEGORIES:.0%} are needed"
+        f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
         if facts.with_categories
-        else "documents have no categories"
+        else "the documents have no categories"
     ),
 )
 _LINKS: Need = (
     lambda facts: facts.links >= LEAST_LINKS,
     lambda facts: (
-        f"{facts.links:.2f} links a document, {LEAST_LINKS} are needed"
+        f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
         if facts.links
-        else "documents have no links"
+        else "the documents have no links"
     ),
 )
 _MODEL: Need = (
@@ -108,13 +103,13 @@ def _texts(facts: CollectionFacts) -> str:
 
 
 def dense_minutes(facts: CollectionFacts) -> float:
-    """About how long ``dense`` takes, on two cores."""
+    """Estimate the minutes of ``dense`` on two cores."""
     return max(1.0, facts.documents / DENSE_PER_MINUTE)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A ranker, what it needs, and what it is for; in two languages something else may be."""
+    """A ranker, its needs, and its use; ``worth_across`` is the use across two languages."""
 
     ranker: str
     needs: tuple[Need, ...]
@@ -126,18 +121,18 @@ RULES = (
     Rule(
         "text",
         (_QUERIES,),
-        "it learns which words of documents belong to which words of queries",
-        "it learns which words of documents belong to which of the queries' language",
+        "it learns which words of documents match which words of queries",
+        "it learns which words of documents match which words of the queries' language",
     ),
     Rule(
         "meta",
         (_QUERIES, _CATEGORIES),
-        "it learns which categories of documents belong to which of queries",
+        "it learns which categories of documents match which categories of queries",
     ),
     Rule(
         "s2net",
         (_QUERIES,),
-        "it learns a space of terms and parts of words, in which rare words have neighbors, too",
+        "it learns a space of terms and parts of words, which helps with rare words",
         "it learns a space that terms of both languages share",
     ),
     Rule(
@@ -146,35 +141,26 @@ RULES = (
         "its encoder knows more words than the judgments can teach, and learns from the links",
     ),
 )
-"""In this order they are trained, and left out when time is up."""
+"""In the order of training."""
 
 
 @dataclass(frozen=True)
 class RankerChoice:
-    """A ranker that is trained, or left out, and the reason, with its hints marked."""
+    """A ranker that is trained or skipped, and the reason."""
 
     ranker: str
     trained: bool
     reason: str
 
-    @property
-    def told(self) -> str:
-        """Both in a line, its hints marked."""
-        return f"{self.ranker} is {'trained' if self.trained else 'left out'}: {self.reason}"
-
     def __str__(self) -> str:
-        return self.told
-
-    def to_json(self) -> dict[str, object]:
-        """Return it in JSON's values."""
-        return {**vars(self), "reason": self.reason}
+        return f"{self.ranker} is {'trained' if self.trained else 'skipped'}: {self.reason}"
 
 
 def choose(facts: CollectionFacts) -> list[RankerChoice]:
     """Apply the rules."""
-    found = []
+    choices = []
     for rule in RULES:
-        lacking = next((say(facts) for holds, say in rule.needs if not holds(facts)), None)
+        failed = next((say(facts) for holds, say in rule.needs if not holds(facts)), None)
         worth = rule.worth_across if facts.two_languages and rule.worth_across else rule.worth
-        found.append(RankerChoice(rule.ranker, lacking is None, lacking or worth))
-    return found
+        choices.append(RankerChoice(rule.ranker, failed is None, failed or worth))
+    return choices

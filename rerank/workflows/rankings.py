@@ -1,4 +1,4 @@
-"""Rankings of judged queries by several stacks, and their files."""
+"""Rankings of judged queries by stacks, and their run files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 class Rankings:
     """The rankings of all stacks under one protocol.
 
-    ranked: stack -> its rankings. cases: query -> the source of its categories. kept: stack -> query -> its
-    first hits and all other relevant documents. by_depth: see :func:`rank_all`.
+    ranked: stack -> its rankings. cases: query -> source of its categories. kept: stack -> query -> its first
+    hits and all other relevant documents. by_depth: see :func:`rank_all`.
     """
 
     scoring: ScoringReport
@@ -43,7 +43,7 @@ class Rankings:
     by_depth: list[DepthRow] = field(default_factory=list)
 
     def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
-        """Return stack -> query -> ids, without some pairs of query and document."""
+        """Return stack -> query -> ids, without the given (query, document) pairs."""
         gone = set(without)
         return {
             label: {query: [d for d in ids if (query, d) not in gone] for query, (ids, _) in ranked.items()}
@@ -62,43 +62,43 @@ def rank_all(
 ) -> Rankings:
     """Rank the candidates of all queries by each stack. Stacks with the same candidates share a table.
 
-    deepest: the largest N of ``retrieved:N`` in this experiment. keep: number of hits to describe.
-    depths_of: the stack that is also measured with fewer candidates, if its first stage finds them.
+    deepest: largest N of ``retrieved:N`` of all protocols. keep: number of hits to keep. depths_of: the stack
+    to measure also with fewer candidates.
     """
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
     for label, stack in stacks.items():
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), []).append(label)
-    found = Rankings(ScoringReport(unknown_queries=experiment.unknown_queries))
+    rankings = Rankings(ScoringReport(unknown_queries=experiment.unknown_queries))
     ranked: dict[str, Ranked] = {}
     for (first, retrieve, search), labels in groups.items():
         signals = list(dict.fromkeys((*(s for label in labels for s in stacks[label].signals), first)))
         table, report = experiment.table(protocol, signals, first, retrieve, search=search, deepest=deepest)
-        found.scoring.add(report)
+        rankings.scoring.add(report)
         if report.candidate_recall:
-            found.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
+            rankings.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
         cases = dict(zip(table.query_ids, table.cases))
         weighted = any(stacks[label].combiner.cases for label in labels)  # their cases decide
-        found.cases = found.cases | cases if weighted else cases | found.cases
+        rankings.cases = rankings.cases | cases if weighted else cases | rankings.cases
         for label in labels:
             stack = stacks[label]
             ranked[label], kept = _rank(table, stack, first, keep, experiment.qrels, protocol.cut)
             if keep:
-                found.kept[label] = kept
+                rankings.kept[label] = kept
             if label == depths_of and not retrieve and protocol.kind == "retrieved":
                 plain = stack.without_first_stage()
-                found.by_depth = by_depth(table, stack, plain, first, experiment.qrels)
-    found.ranked = {label: ranked[label] for label in stacks}
-    return found
+                rankings.by_depth = by_depth(table, stack, plain, first, experiment.qrels)
+    rankings.ranked = {label: ranked[label] for label in stacks}
+    return rankings
 
 
 def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list[str]]:
-    """Rank every query's candidates by a stack, those that its own retrievers find: query -> ``cut`` ids."""
+    """Rank every query's candidates by a stack with its own retrievers: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
-        template_of(stack)  # raises for one that cannot be made again
+        template_of(stack)  # raises if its file is missing
     protocol = Protocol("retrieved", stack.depth)
-    found = rank_all(experiment, {"": stack}, protocol, deepest=stack.depth)
-    return {query: ids[:cut] for query, (ids, _) in found.ranked[""].items()}
+    rankings = rank_all(experiment, {"": stack}, protocol, deepest=stack.depth)
+    return {query: ids[:cut] for query, (ids, _) in rankings.ranked[""].items()}
 
 
 def _rank(
@@ -136,14 +136,14 @@ def _rank(
 def check_run_files(
     folder: Path, labels: Iterable[str], protocols: Iterable[Protocol], queries: Iterable[str]
 ) -> None:
-    """Raise an error for runs that could not be written later: UsageError, or InputError for a query's id."""
+    """Raise an error for runs that cannot be written: UsageError, or InputError for a query id."""
     check_run_ids(queries)
     for file in (_run_file(folder, label, protocol) for label in labels for protocol in protocols):
         check_output(file, " Q0 ")
 
 
 def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> list[Path]:
-    """Write the rankings of each stack as a TREC run; returns the files."""
+    """Write the rankings of each stack as a TREC run. Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for label, ranked in rankings.items():

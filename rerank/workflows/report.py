@@ -1,4 +1,4 @@
-"""Write the page of an evaluation."""
+"""Report: the HTML page of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rerank.workspace import Workspace
 
 PAGE = "rerank.report_page.page:evaluation_page"
 PAGE_MARK = 'name="generator" content="rerank"'
-"""Part of the start of every page; other existing files are not replaced."""
+"""Text in every page. Other existing files are not replaced."""
 KEPT = 10
-"""Hits of each ranking on the page."""
+"""Hits per ranking on the page."""
 
 
 def report(
@@ -32,16 +32,14 @@ def report(
     qrels: Judgments | None = None,
     **how: Any,
 ) -> EvaluationReport:
-    """Write a page on an evaluation and return its numbers.
+    """Evaluate again with the settings of the last evaluation, write the page, and return the numbers.
 
-    The evaluation is made as the last one of this workspace, except for the arguments that are given.
+    name: a stack. Default: the stacks of the last evaluation, or the active stack.
+    out: Default: ``report.html`` in the workspace. queries, qrels, how: replace settings, see
+        :func:`evaluate`.
 
-    name: a stack; None: the stacks of the last evaluation, or the stack in use.
-    out: the file of the page; None: ``report.html`` in the workspace's folder.
-    how: other arguments of :func:`evaluate`.
-
-    Raises UsageError if nothing was evaluated and no queries are given, or if ``out`` is a file of another
-    kind, and WorkspaceError for an unknown stack.
+    Raises UsageError without an earlier evaluation and queries, or if ``out`` is another kind of file, and
+    WorkspaceError for an unknown stack.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace, evaluate
@@ -57,7 +55,7 @@ def report(
     out = workspace.folder / "report.html" if out is None else out
     check_output(out, PAGE_MARK)
     if name is not None:
-        workspace.stack(name)  # refuses what is none, before the long work
+        workspace.stack(name)  # raises before the long work
     last = remembered(workspace)
     if "queries" not in last and (queries is None or qrels is None):
         raise UsageError(f"nothing was evaluated in {workspace.folder} yet; give --queries and --qrels")
@@ -69,6 +67,6 @@ def report(
     takes = signature(evaluate).parameters.keys() - {"workspace", "stacks", "queries", "qrels"}
     settings = {key: value for key, value in last.items() if key in takes} | how
     stacks = (name,) if name is not None else last.get("stacks", (workspace.default_stack,))
-    found = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
-    write_text(out, load_object(PAGE)(workspace, found, queries, split), follow=True)
-    return found
+    evaluation = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
+    write_text(out, load_object(PAGE)(workspace, evaluation, queries, split), follow=True)
+    return evaluation

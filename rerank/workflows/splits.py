@@ -1,4 +1,4 @@
-"""Queries to learn from, to tune on and to measure on: those that were given, and drawn ones where not."""
+"""Train, dev and test queries: given, or drawn from the given ones."""
 
 from __future__ import annotations
 
@@ -13,19 +13,16 @@ from rerank.text import plural
 from rerank.workflows.collection_folder import WHOLE
 
 LEAST_TRAIN = 50
-"""Train queries that learned rankers need; fewer are tuned on, which takes less."""
+"""Smallest number of train queries for rankers; fewer become dev queries."""
 LEAST = 5
-"""Queries to tune on, and to measure on."""
+"""Smallest number of dev queries, and of test queries."""
 DRAWN = 0.2
-"""Share of the queries that is drawn for what is missing."""
+"""Share of the queries that is drawn for a missing split."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Judgments of disjoint queries. train: none where there are too few queries to learn from.
-
-    notes: what was drawn from what, and what was left out, for people.
-    """
+    """Judgments of disjoint queries. train: empty with too few queries. notes: drawn and removed queries."""
 
     train: Qrels
     dev: Qrels
@@ -36,30 +33,29 @@ class Splits:
 def split(
     given: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
 ) -> Splits:
-    """Make the missing ones of ``train``, ``dev`` and ``test`` from what is given of them, or from ``all``.
+    """Complete ``train``, ``dev`` and ``test`` from the given ones, or from ``all``.
 
-    documents: the ids that there are. Of a given test set nothing is taken. Queries of equal text stay
-    together, so no test query is learned from under another id.
+    documents: existing ids. A given test set stays unchanged. Queries with the same text stay together.
 
-    Raises InputError where too few queries have a text and a relevant document.
+    Raises InputError if too few queries have a text and a relevant document.
 
     >>> queries = [Query(f"q{i}", f"word{i}") for i in range(20)]
     >>> judged = Qrels((query.id, "d", 1) for query in queries)
-    >>> found = split({"all": judged}, queries, {"d"})
-    >>> len(found.train), len(found.dev), len(found.test)
+    >>> splits = split({"all": judged}, queries, {"d"})
+    >>> len(splits.train), len(splits.dev), len(splits.test)
     (0, 10, 10)
     """
     texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
     notes: list[str] = []
     pools = _usable(given, texts, documents, notes)
-    # Given test queries that cannot be found are also kept out of train and dev.
+    # Train and dev must not contain any given test query, also without a relevant document.
     asked = {texts[q] for q in given.get("test", ()) if texts.get(q)} if len(given) > 1 else set()
     _part(pools, texts, asked, notes)
     total = sum(map(len, pools.values()))
     if total < 2 * LEAST:
         raise InputError(
             f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
-            f" too few to tune on {LEAST} and to measure on {LEAST} others; judge more queries"
+            f" too few for {LEAST} dev and {LEAST} test queries; judge more queries"
         )
     draw = _Draw(texts, seed)
     if len(pools) == 1:
@@ -67,16 +63,16 @@ def split(
     if "test" not in pools:
         name = max(("train", "dev"), key=lambda one: len(pools[one]))
         pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
-        kept = plural(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
+        kept = plural(len(pools["test"]), f"quer[y|ies] of {name} [is|are] used for test")
         notes.append(f"no test judgments: {kept}")
     _complete(pools, draw, notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
-            f"{plural(len(pools['dev']), 'quer[y|ies]')} to tune on and {len(pools['test'])} to measure on"
+            f"{plural(len(pools['dev']), 'quer[y|ies]')} for dev and {len(pools['test'])} for test"
             f" are too few ({LEAST} at least); judge more queries"
         )
     source = {query: qrels for qrels in given.values() for query in qrels}
-    if "test" in given and len(given) > 1:  # as it was given, so that figures can be compared
+    if "test" in given and len(given) > 1:  # unchanged, so that results are comparable
         source |= dict.fromkeys(given["test"], given["test"])
         pools["test"] = list(given["test"])
     judgments = {name: _of(pools[name], source) for name in ("train", "dev", "test")}
@@ -99,50 +95,50 @@ def _usable(
     lost = total - sum(map(len, pools.values()))
     if lost:
         of = plural(total, "judged quer[y|ies]")
-        notes.append(
-            f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text, or no relevant document here"
-        )
+        notes.append(f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text or no relevant document")
     return pools
 
 
 def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> Pools:
-    """Split the queries of the only file of judgments."""
+    """Split the queries of a single file."""
     learns = len(queries) * (1 - 2 * DRAWN) >= LEAST_TRAIN
     test, rest = draw.from_(queries, DRAWN if learns else 0.5)
     dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
-    learned = f"{len(train):,} to learn from, " if train else ""
+    train_part = f"train {len(train):,}, " if train else ""
     only = "one file of judgments" if name == WHOLE else f"only {name} judgments"
-    notes.append(
-        f"{only}: their queries are split into {learned}{len(dev):,} to tune on and {len(test):,} to"
-        " measure on"
-    )
+    notes.append(f"{only}: the queries are split into {train_part}dev {len(dev):,} and test {len(test):,}")
     return {"train": train, "dev": dev, "test": test}
 
 
 def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
-    """Draw train or dev if one is missing; leave train empty if there are too few queries to learn from."""
+    """Draw a missing train or dev split; move too few train queries to dev."""
     missing = next((name for name in ("dev", "train") if name not in pools), None)
     if missing is not None:
         queries = pools["train" if missing == "dev" else "dev"]
         if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
             pools["dev"], pools["train"] = draw.from_(queries, DRAWN)
             notes.append(
-                f"no {missing} judgments: of the others, {plural(len(pools['train']), 'quer[y is|ies are]')}"
-                f" learned from and {len(pools['dev']):,} tuned on"
+                f"no {missing} judgments: the others are split into train {len(pools['train']):,}"
+                f" and dev {len(pools['dev']):,}"
             )
         else:
-            notes.append(f"no {missing} judgments, and too few to learn from: all but test are tuned on")
+            notes.append(
+                f"no {missing} judgments, and too few queries to train: all except test become dev queries"
+            )
             pools["dev"], pools["train"] = queries, []
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        few = plural(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
-        notes.append(f"{few} tuned on, too")
+        few = plural(
+            len(pools["train"]),
+            "train quer[y is|ies are] too few: [it becomes a dev query|they become dev queries]",
+        )
+        notes.append(few)
         pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
 
 
 def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
-    """Leave out of train and dev what is in test, and out of train what is in dev, by id or by text.
+    """Remove test queries from dev and train, and dev queries from train, by id or text.
 
-    asked: texts of all test queries, of those too that are in no pool.
+    asked: texts of all given test queries.
     """
     later: set[str] = set()
     for name in ("test", "dev", "train"):
@@ -150,21 +146,21 @@ def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[s
             continue
         kept = [query for query in pools[name] if texts[query] not in later]
         if len(kept) < len(pools[name]):
-            gone = plural(len(pools[name]) - len(kept), f"{name} quer[y is one|ies are queries] of")
+            gone = plural(len(pools[name]) - len(kept), f"{name} quer[y is|ies are] also in")
             others = "test or dev" if name == "train" else "test"
-            notes.append(f"{gone} {others}, too: not used for {name}")
+            notes.append(f"{gone} {others}: not used for {name}")
         later |= asked | {texts[query] for query in kept}
         pools[name] = kept
 
 
 class _Draw:
-    """Draws queries, those of one text together."""
+    """Draws queries; queries with the same text stay together."""
 
     def __init__(self, texts: Mapping[str, str], seed: int) -> None:
         self.texts, self.rng = texts, np.random.default_rng(seed)
 
     def from_(self, pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
-        """Return a share of the pool, and the rest; both sorted."""
+        """Return a share of the pool and the rest, both sorted."""
         groups: dict[str, list[str]] = {}
         for query in sorted(pool):
             groups.setdefault(self.texts[query], []).append(query)

@@ -1,4 +1,4 @@
-"""Status: what a workspace holds, and what waits to be finished."""
+"""Status: the documents, rankers and stacks of a workspace."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rerank.workspace import Workspace
 
 @dataclass
 class RankerState:
-    """A ranker: its newest version, and how many documents lack its features.
+    """A ranker and how many documents lack its features.
 
-    older: versions that stacks were tuned with. error: why it cannot be loaded.
+    older: versions that stacks use. error: why it cannot be loaded.
     """
 
     name: str
@@ -31,12 +31,11 @@ class RankerState:
 
 @dataclass
 class StackState:
-    """A stack of a workspace: a candidate, which was tuned last for its signals, or a version.
+    """A candidate or a numbered version of a stack.
 
-    cases: case of queries -> its weights; empty if they are the same for all queries.
-    outdated: rankers that were trained again since it was tuned.
-    version: its number; None for a candidate. since: when it was last put in use, in UTC. gate: what the
-    comparison with the stack in use showed when it was promoted.
+    cases: case -> its weights, if they differ by case. outdated: rankers trained again since the tuning.
+    version: None for a candidate. since: time of its last activation, UTC. gate: the comparison at its
+    promotion.
     """
 
     name: str
@@ -57,7 +56,7 @@ class StackState:
 
 @dataclass
 class Stacks(Report):
-    """The stacks of a workspace: the candidates, and the versions that are or were in use, newest first."""
+    """Candidates, and all versions that are or were active, newest first."""
 
     stacks: list[StackState]
     releases: list[StackState]
@@ -65,7 +64,7 @@ class Stacks(Report):
 
 @dataclass
 class StatusReport(Report):
-    """What there is. stacks: the candidates. releases: the stacks that are or were in use, newest first.
+    """State of a workspace. stacks: candidates. releases: versions that are or were active, newest first.
 
     unfinished: interrupted trainings that can be resumed.
     """
@@ -81,15 +80,15 @@ class StatusReport(Report):
 
 
 def status(workspace: Workspace) -> StatusReport:
-    """Tell what a workspace holds.
+    """Return the state of a workspace.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> workspace.engine.write([Document("wolf", "Wolves")]).added
     1
-    >>> found = status(workspace)
-    >>> found.documents, found.lang, found.rankers, found.unfinished
+    >>> state = status(workspace)
+    >>> state.documents, state.lang, state.rankers, state.unfinished
     (1, 'en', [], [])
     """
     rankers = {name: RankerState(name) for name in workspace.trained()}
@@ -104,21 +103,21 @@ def status(workspace: Workspace) -> StatusReport:
     for name, versions in workspace.needed().items():
         if name in rankers and rankers[name].version is not None:
             rankers[name].older = [one for one in versions if one != rankers[name].version]
-    found = stacks(workspace)
+    both = stacks(workspace)
     return StatusReport(
         str(workspace.folder),
         workspace.place,
         len(workspace.engine),
         workspace.lang,
         list(rankers.values()),
-        found.stacks,
-        found.releases,
+        both.stacks,
+        both.releases,
         unfinished(workspace.folder / "training"),
     )
 
 
 def stacks(workspace: Workspace) -> Stacks:
-    """Return the stacks of a workspace with their weights.
+    """Return the candidates and versions of stacks.
 
     >>> import tempfile
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
@@ -147,7 +146,7 @@ def stacks(workspace: Workspace) -> Stacks:
 def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> StackState:
     try:
         outdated = workspace.outdated(stack)
-    except RerankError:  # a ranker is gone or damaged: its own row says so
+    except RerankError:  # the row of the ranker has the error
         outdated = []
     return StackState(
         name=stack.name,

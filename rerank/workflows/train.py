@@ -1,34 +1,29 @@
-"""Train: what a collection and its judgments teach -> fitted rankers with their features."""
+"""Train: fit rankers, activate them, and encode the documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rerank.config import values_of
 from rerank.errors import BusyError, UsageError, option_name
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.rankers.registry import Family, Fitter, Source, configurations, families_of
-from rerank.rankers.training.data import TrainingData
+from rerank.rankers.registry import Fitter, Source, configurations, families_of
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.rankers.training.unfinished import check_settings
 from rerank.records import LabeledPair, Query
-from rerank.workflows.ingest import encode
+from rerank.workflows.encode import encode
 from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
-
-Makers = Mapping[str, Family]
-"""Variant -> its family."""
 
 
 @dataclass(frozen=True)
 class FittedReport:
-    """One fitted ranker; for the other fields see :class:`rerank.rankers.training.job.TrainingResult`.
+    """A fitted ranker; for other fields see :class:`rerank.rankers.training.job.TrainingResult`.
 
-    variant: which ranker of its family it is.
+    variant: its name within its family.
     """
 
     name: str
@@ -49,23 +44,20 @@ class FittedReport:
 
     @classmethod
     def of(cls, fitted: TrainingResult, family: str, variant: str) -> FittedReport:
-        """Describe what was fitted."""
+        """Return the report of a result."""
         values = {name: value for name, value in vars(fitted).items() if name not in ("ranker", "cleanup")}
         return cls(fitted.ranker.name, family, variant, fitted.ranker.version, **values)
 
     def history(self) -> dict[str, Any]:
-        """How it was trained, in JSON's values: what is kept beside the ranker, to be drawn."""
-        told = ("epoch", "epochs", "dev", "baseline", "measure", "without", "unit")
+        """Return the training curve as JSON values; it is stored with the ranker."""
+        names = ("epoch", "epochs", "dev", "baseline", "measure", "without", "unit")
         curve = [[None if one is None else round(one, 6) for one in point] for point in self.curve]
-        return {**{name: getattr(self, name) for name in told}, "curve": curve}
+        return {**{name: getattr(self, name) for name in names}, "curve": curve}
 
 
 @dataclass
 class TrainReport(DataReport):
-    """What a training learned from and the rankers that it fitted.
-
-    rankers: those that were fitted. encoded: ranker -> documents that were encoded at the end.
-    """
+    """Data and results of a training. rankers: the fitted ones. encoded: ranker -> encoded documents."""
 
     rankers: list[FittedReport] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
@@ -91,26 +83,22 @@ def train(
     infer: bool = True,
     progress: Progress | None = None,
 ) -> TrainReport:
-    """Fit rankers, put each in use, and store the document sides.
+    """Fit rankers, activate each, and encode the documents.
 
-    names: what the families call their rankers: ``text``, ``s2net``, ``dense`` and so on.
-    queries, qrels, dev_qrels: judged queries; without ``dev_qrels``, a tenth of the queries is held out.
-    pairs: (query, document) texts that belong together; projections learn from them beside the judgments,
-        or, with ``qrels`` None, instead of them (a tenth is then held out).
-    labeled, dev_labeled: pairs of documents that are related or not, for ``concept``; what it learns is
-        measured by the ``dev_labeled``, which are not learned from. Without them its last step is kept.
-    config: settings, name -> value, each read by one of the rankers at least; of a family alone, as
-        ``{"cnn": {"epochs": 3}}``; or a configuration, as ``CnnConfig(epochs=3)``.
-    preset: settings to start from, as ``paper``, of the families that have it.
-    as_name: what to call the one ranker, instead of what its family calls it: so there can be several.
-    restart: discard interrupted trainings; by default those of CNN rankers, ``dense`` and ``concept`` resume.
-    first_stage: what finds candidates, also ``template:FILE`` and so on; None: the workspace's.
-    query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
-    query_category_edges: the queries' own category graph, where it is not the documents'.
-    infer: guess the categories of queries that bring none from their first-stage candidates.
+    names: rankers of the families, for example ``text``, ``s2net`` or ``dense``.
+    queries, qrels, dev_qrels: judged queries. Without ``dev_qrels``, 10 % of the queries are held out.
+    pairs: (query, document) texts for projections, in addition to the judgments or instead of them.
+    labeled, dev_labeled: labeled pairs of documents for ``concept``. The dev pairs choose the step to keep;
+        without them the last step is kept.
+    config: settings by name, per family (``{"cnn": {"epochs": 3}}``), or an object (``CnnConfig(epochs=3)``).
+    preset: settings to start from, for example ``paper``.
+    as_name: name of the ranker, if one is trained. Default: its name in the family.
+    restart: discard interrupted trainings. Default: CNN rankers, ``dense`` and ``concept`` resume.
+    first_stage: finds the candidates, also ``template:FILE``. Default: the workspace's first stage.
+    query_text, query_category_edges: text and category graph of the queries, if the documents' do not fit.
+    infer: infer the categories of queries without categories from their candidates.
 
-    Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it, and the
-    encoding of documents, which ``encode`` and ``tune`` make up for.
+    Ctrl-C keeps the best epoch of the current ranker and skips the rest; ``encode`` adds the features later.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -123,123 +111,118 @@ def train(
     >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
     """
-    names, queries = list(dict.fromkeys(as_list(names))), as_queries(queries)
-    qrels = None if qrels is None else as_qrels(qrels)
-    dev_qrels = None if dev_qrels is None else as_qrels(dev_qrels)
-    makers = families_of(names)
-    if as_name is not None and len(names) != 1:
-        raise UsageError(f"{as_name!r} names one ranker, and {len(names)} are to be trained; name one")
-    called = {variant: as_name or variant for variant in names}
-    for variant, family in makers.items():
-        workspace.check_name(called[variant], family.name, variant)
-    given: dict[Source, bool] = {
-        "judgments": qrels is not None,
-        "pairs": bool(pairs),
-        "labeled pairs": bool(labeled),
-        "links": True,
-    }
-    _check_sources(makers, given, bool(dev_labeled))
-    configs = configurations(names, config, preset)
-    left = workspace.folder / "training"
-    _check_resumed(makers, called, configs, left, restart=restart)
-    progress, report = progress or Progress(), TrainReport()
-    data: TrainingData | None = None
-    if any({"judgments", "pairs"} & {*family.learns_from} for family in makers.values()):
-        inputs = Inputs(
-            queries=queries,
-            qrels=qrels,
-            dev_qrels=dev_qrels,
-            pairs=pairs,
-            first_stage=first_stage,
-            query_text=query_text,
-            query_category_edges=query_category_edges,
-            infer=infer,
-            seed=next((one.seed for one in configs.values() if hasattr(one, "seed")), 0),
-        )
-        data = training_data(workspace, inputs, report, progress)
-    job = TrainingJob(workspace.engine, data, left, restart, progress, (labeled, dev_labeled))
-    _fit(workspace, job, makers, called, configs, report)
+    inputs = Inputs(
+        queries=as_queries(queries),
+        qrels=None if qrels is None else as_qrels(qrels),
+        dev_qrels=None if dev_qrels is None else as_qrels(dev_qrels),
+        pairs=pairs,
+        first_stage=first_stage,
+        query_text=query_text,
+        query_category_edges=query_category_edges,
+        infer=infer,
+    )
+    names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
+    training = _Training(workspace, names, as_name, configurations(names, config, preset))
+    training.check_sources(inputs, labeled, dev_labeled)
+    training.check_resumed(restart)
+    report, data = TrainReport(), None
+    if any({"judgments", "pairs"} & {*family.learns_from} for family in training.families.values()):
+        seed = next((one.seed for one in training.configs.values() if hasattr(one, "seed")), 0)
+        data = training_data(workspace, replace(inputs, seed=seed), report, progress)
+    checkpoints = workspace.folder / "training"
+    training.fit(
+        TrainingJob(workspace.engine, data, checkpoints, restart, progress, (labeled, dev_labeled)), report
+    )
     if report.rankers and not report.rankers[-1].interrupted:
         try:
             report.encoded = encode(workspace, progress=progress).encoded
         except BusyError as error:
-            progress.say(f"{error}: the rankers are in use; `rerank encode` stores the document sides")
+            progress.say(f"{error}: the rankers are active; `rerank encode` stores the features")
     return report
 
 
-def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bool) -> None:
-    """Raise UsageError if a ranker gets nothing to learn from, or something is given that none reads."""
-    for variant, family in makers.items():
-        if "labeled pairs" in family.learns_from and not given["labeled pairs"]:
-            raise UsageError(
-                f"{variant} is trained on labeled pairs; give --labeled-pairs, and"
-                f" {option_name('dev_pairs')} to measure by"
+class _Training:
+    """The rankers of one call. families: variant -> its family. called: variant -> name of the ranker."""
+
+    def __init__(
+        self, workspace: Workspace, names: list[str], as_name: str | None, configs: Mapping[str, Any]
+    ) -> None:
+        if as_name is not None and len(names) != 1:
+            raise UsageError(f"{as_name!r} names one ranker, not {len(names)}; train one ranker")
+        self.workspace, self.configs, self.families = workspace, configs, families_of(names)
+        self.called = {variant: as_name or variant for variant in names}
+        for variant, family in self.families.items():
+            workspace.check_name(self.called[variant], family.name, variant)
+
+    def check_sources(
+        self, inputs: Inputs, labeled: Sequence[LabeledPair], dev_labeled: Sequence[LabeledPair]
+    ) -> None:
+        """Raise UsageError if a ranker has nothing to learn from, or no ranker uses an input."""
+        given: dict[Source, bool] = {
+            "judgments": inputs.qrels is not None,
+            "pairs": bool(inputs.pairs),
+            "labeled pairs": bool(labeled),
+            "links": True,
+        }
+        for variant, family in self.families.items():
+            if "labeled pairs" in family.learns_from and not given["labeled pairs"]:
+                raise UsageError(
+                    f"{variant} learns from labeled pairs; give --labeled-pairs, and"
+                    f" {option_name('dev_pairs')} to measure"
+                )
+            if not any(given[source] for source in family.learns_from):
+                both = "pairs" in family.learns_from
+                raise UsageError(
+                    f"{variant} learns from judged queries{' or pairs' if both else ''}; give"
+                    f" {option_name('queries')} and {option_name('qrels')}"
+                    + (", or --text-pairs" if both else "")
+                )
+        used = {source for family in self.families.values() for source in family.learns_from}
+        options: dict[Source, str] = {"judgments": "qrels", "pairs": "pairs", "labeled pairs": "labeled"}
+        unused = [option for source, option in options.items() if given[source] and source not in used]
+        if dev_labeled and "labeled pairs" not in used:
+            unused.append("dev_pairs")
+        if unused:
+            raise UsageError(f"{option_name(unused[0])} has no effect with {', '.join(self.families)}")
+
+    def check_resumed(self, restart: bool) -> None:
+        """Raise UsageError if an interrupted training has other settings, or none can be restarted."""
+        resumed = [variant for variant, family in self.families.items() if family.resumes]
+        if restart and not resumed:
+            raise UsageError(f"{option_name('restart')} has no effect with {', '.join(self.families)}")
+        for variant in [] if restart else resumed:
+            config = self.configs[self.families[variant].name]
+            check_settings(
+                self.workspace.folder / "training", self.called[variant], variant, values_of(config)
             )
-        if not any(given[source] for source in family.learns_from):
-            pairs_too = "pairs" in family.learns_from
-            raise UsageError(
-                f"{variant} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
-                f" {option_name('queries')} and {option_name('qrels')}"
-                + (", or --text-pairs" if pairs_too else "")
-            )
-    read = {source for family in makers.values() for source in family.learns_from}
-    settings: dict[Source, str] = {"judgments": "qrels", "pairs": "pairs", "labeled pairs": "labeled"}
-    unread = [setting for source, setting in settings.items() if given[source] and source not in read]
-    if dev_labeled and "labeled pairs" not in read:
-        unread.append("dev_pairs")
-    if unread:
-        raise UsageError(f"{option_name(unread[0])} has no effect with {', '.join(makers)}; leave it out")
 
-
-def _check_resumed(
-    makers: Makers, called: Mapping[str, str], configs: Mapping[str, Any], left: Path, *, restart: bool
-) -> None:
-    """Raise UsageError if an interrupted training has other settings, or there is none to discard."""
-    resumed = [variant for variant, family in makers.items() if family.resumes]
-    if restart and not resumed:
-        raise UsageError(f"{option_name('restart')} has no effect with {', '.join(makers)}; leave it out")
-    for variant in [] if restart else resumed:
-        check_settings(left, called[variant], variant, values_of(configs[makers[variant].name]))
-
-
-def _fit(
-    workspace: Workspace,
-    job: TrainingJob,
-    makers: Makers,
-    called: Mapping[str, str],
-    configs: Mapping[str, Any],
-    report: TrainReport,
-) -> None:
-    """Fit the rankers one after the other and put each in use, until one is interrupted."""
-    fitters: dict[str, Fitter] = {}
-    for variant, family in makers.items():
-        try:
-            if family.name not in fitters:
-                fitters[family.name] = family.make_fitter(job, configs[family.name])
-            fitted = fitters[family.name].fit(variant, called[variant])
-        except KeyboardInterrupt as error:
-            names = list(makers)
-            rest = names[names.index(variant) + 1 :]
-            raise KeyboardInterrupt(
-                _interruption(str(error) or f"interrupted in {variant}", report, rest)
-            ) from None
-        described = FittedReport.of(fitted, family.name, variant)
-        if job.data is not None:  # which one, since a workspace has two
-            measure = described.measure.replace("the first stage", job.data.first_stage)
-            described = replace(described, measure=measure)
-        seen = report.seen if "judgments" in family.learns_from else None
-        workspace.install(fitted.ranker, seen, described.history())
-        fitted.cleanup()
-        report.rankers.append(described)
-        if fitted.interrupted:
-            job.progress.say(
-                f"interrupted: kept {fitted.unit} {fitted.epoch} of {called[variant]}, the best so far"
-            )
-            break
+    def fit(self, job: TrainingJob, report: TrainReport) -> None:
+        """Fit the rankers one by one and activate each, until one is interrupted."""
+        fitters: dict[str, Fitter] = {}
+        for place, (variant, family) in enumerate(self.families.items()):
+            try:
+                if family.name not in fitters:
+                    fitters[family.name] = family.make_fitter(job, self.configs[family.name])
+                result = fitters[family.name].fit(variant, self.called[variant])
+            except KeyboardInterrupt as error:
+                rest = list(self.families)[place + 1 :]
+                message = str(error) or f"interrupted in {variant}"
+                raise KeyboardInterrupt(_interruption(message, report, rest)) from None
+            row = FittedReport.of(result, family.name, variant)
+            if job.data is not None:
+                row = replace(row, measure=row.measure.replace("the first stage", job.data.first_stage))
+            seen = report.seen if "judgments" in family.learns_from else None
+            self.workspace.install(result.ranker, seen, row.history())
+            result.cleanup()
+            report.rankers.append(row)
+            if result.interrupted:
+                kept = f"{result.unit} {result.epoch} of {self.called[variant]}"
+                job.progress.say(f"interrupted: kept {kept}, the best one")
+                break
 
 
 def _interruption(message: str, report: TrainReport, rest: Sequence[str]) -> str:
-    """Describe what was kept when a training was interrupted."""
+    """Return one line about what an interrupted training kept."""
     parts = [message]
     if report.rankers:
         done = " and ".join(one.name for one in report.rankers)

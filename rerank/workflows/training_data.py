@@ -1,4 +1,4 @@
-"""The data of a training: judged queries, pairs and documents -> positions in one read of the collection."""
+"""Training data: judged queries and pairs as positions in the collection."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rerank.workflows.experiment import check_search
 from rerank.workspace import Workspace
 
 TRAIN_DEPTH = 100
-"""Candidates of a training query that negatives are drawn from."""
+"""Candidates of a training query; negatives are sampled from them."""
 DEV_DEPTH = 1000
-"""Candidates of a dev query that are ranked."""
+"""Ranked candidates of a dev query."""
 HELD_OUT = 0.1
-"""Share of the judged queries that stops the training if no dev judgments are given."""
+"""Share of the queries that is held out without dev judgments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a training learns from; see :func:`rerank.train`."""
+    """Inputs of a training; see :func:`rerank.train`."""
 
     queries: Sequence[Query] = ()
     qrels: Qrels | None = None
@@ -46,11 +46,10 @@ class Inputs:
 
 @dataclass
 class DataReport(Report):
-    """What a training learned from. The counts are of what was left out.
+    """Counts of a training's data.
 
-    held_out: the file with the judgments that were held out as dev judgments, if none were given.
-    first_stage: the signal that found the candidates; silent: queries without candidates.
-    seen: the queries that were trained and stopped on.
+    held_out: file with the held-out judgments. first_stage: finds the candidates. silent: queries without
+    candidates. seen: queries that were trained and stopped on.
     """
 
     first_stage: str = ""
@@ -69,19 +68,19 @@ class DataReport(Report):
 
 
 class Collection:
-    """The documents of a workspace, read once: n ids, their positions, languages and texts."""
+    """The documents of a workspace: n ids, positions, languages and texts."""
 
     def __init__(self, workspace: Workspace, progress: Progress) -> None:
         self.ids: list[str] = []
         self.langs: Counter[str] = Counter()
         engine = workspace.engine
         if not len(engine):
-            raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
+            raise TrainingError(f"{workspace.folder}: the workspace is empty; run `rerank ingest` first")
         documents = progress.over(engine.documents(), "read documents", len(engine), "doc")
-        self.documents = Corpus.read(self._noted(documents))
+        self.documents = Corpus.read(self._counted(documents))
         self.position = {id: i for i, id in enumerate(self.ids)}
 
-    def _noted(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
             self.ids.append(document.id)
             if code := language_or_none(document.lang):
@@ -93,7 +92,7 @@ class Collection:
         return [self.documents.categories[self.position[id]] for id in ids]
 
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> Judged:
-        """Return the judged documents and the candidates of the query in a row, by their positions."""
+        """Return the judged documents and candidates of the query in a row, as positions."""
         known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
         relevant = [(d, grade) for d, grade in known if grade > 0]
         return Judged(
@@ -109,7 +108,7 @@ class Collection:
 def training_data(
     workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress
 ) -> TrainingData:
-    """Read the collection and what is known of queries, or pairs, or both; the report gets the counts."""
+    """Return the data of a training and fill the report."""
     if inputs.qrels is None:
         return _of_pairs(workspace, inputs, report, progress)
     data = _of_judgments(workspace, inputs, inputs.qrels, report, progress)
@@ -117,7 +116,7 @@ def training_data(
         data = replace(data, pairs=_corpora(inputs.pairs))
         report.train_pairs = len(inputs.pairs)
     if inputs.dev_qrels is None:
-        # So that the stack can be tuned on queries that no ranker was trained on.
+        # For tuning the stack: no ranker was trained on these queries.
         path = workspace.folder / "held-out.tsv"
         rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in inputs.qrels[q].items())
         write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
@@ -126,7 +125,7 @@ def training_data(
 
 
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
-    """Return the data of pairs without judgments: a tenth, after a shuffle, is kept for dev."""
+    """Data from pairs without judgments; a shuffled tenth becomes the dev set."""
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(
@@ -158,7 +157,7 @@ def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
 def _of_judgments(
     workspace: Workspace, inputs: Inputs, qrels: Qrels, report: DataReport, progress: Progress
 ) -> TrainingData:
-    """Return the data of judged queries, with their candidates."""
+    """Data from judged queries with candidates."""
     collection = Collection(workspace, progress)
     by_id = {query.id: query for query in inputs.queries}
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
@@ -167,8 +166,8 @@ def _of_judgments(
     grades = [*(qrels[id] for id in train_ids), *(dev_qrels[id] for id in dev_ids)]
     depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)
     asked = [by_id[id] for id in (*train_ids, *dev_ids)]
-    report.first_stage, found = _candidates(workspace, inputs, asked, depths, progress)
-    queries, judged = _with_positions(collection, found, grades, inputs.infer, report)
+    report.first_stage, candidates = _candidates(workspace, inputs, asked, depths, progress)
+    queries, judged = _with_positions(collection, candidates, grades, inputs.infer, report)
     report.without_hits = len(report.silent)
     train, dev = (
         [one for one in part if len(one.documents)]
@@ -181,7 +180,7 @@ def _of_judgments(
                 f"no judged {name}query has a relevant document in the workspace; check"
                 f" {option_name(setting)}"
             )
-    # Dev queries stay out of the word vectors, as test queries do.
+    # Word vectors do not use dev queries, as they do not use test queries.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
     return TrainingData(
         document_ids=collection.ids,
@@ -199,15 +198,15 @@ def _of_judgments(
 
 def _with_positions(
     collection: Collection,
-    found: Iterable[tuple[Query, Candidates]],
+    results: Iterable[tuple[Query, Candidates]],
     grades: Sequence[Mapping[str, int]],
     infer: bool,
     report: DataReport,
 ) -> tuple[list[Query], list[Judged]]:
-    """Return the queries, with inferred categories, and their documents by positions."""
+    """Return the queries with inferred categories, and their documents as positions."""
     queries: list[Query] = []
     judged: list[Judged] = []
-    for row, (query, candidates) in enumerate(found):
+    for row, (query, candidates) in enumerate(results):
         relevant = [d for d, grade in grades[row].items() if grade > 0]
         report.unknown_documents += sum(d not in collection.position for d in relevant)
         if not len(candidates):
@@ -224,7 +223,7 @@ def _with_positions(
 def _candidates(
     workspace: Workspace, inputs: Inputs, queries: Sequence[Query], depths: Sequence[int], progress: Progress
 ) -> tuple[str, Iterator[tuple[Query, Candidates]]]:
-    """Return the name of the first stage, and what it finds for each query."""
+    """Return the first stage's name, and each query with its candidates."""
     first_stage, search = workspace.first_stage_of(inputs.first_stage)
     if search is not None and inputs.queries:
         search = check_search(workspace, search, inputs.queries)
@@ -237,13 +236,12 @@ def _candidates(
         )
         for query, depth in zip(queries, depths)
     ]
-    found = workspace.engine.search(requests)
-    pairs = zip(queries, found, strict=True)
+    pairs = zip(queries, workspace.engine.search(requests), strict=True)
     return first_stage, progress.over(pairs, "first stage", len(queries), "query")
 
 
 def _same_language(queries: Sequence[Query], langs: Counter[str]) -> bool:
-    """Whether most queries and most documents are in one language, as far as they say."""
+    """Whether most queries and most documents have the same language, if known."""
     of_queries = Counter(code for query in queries if (code := language_or_none(query.lang)))
     if not of_queries or not langs:
         return True
@@ -253,7 +251,7 @@ def _same_language(queries: Sequence[Query], langs: Counter[str]) -> bool:
 def _split(
     qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: DataReport, seed: int
 ) -> tuple[list[str], list[str]]:
-    """Return the ids of train and dev queries: they have a text and a relevant document."""
+    """Return the ids of train and dev queries with a text and a relevant document."""
 
     def usable(source: Qrels) -> list[str]:
         report.unknown_queries += sum(q not in by_id for q in source)
@@ -266,7 +264,7 @@ def _split(
         if overlap:
             raise TrainingError(
                 f"{plural(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgments"
-                f" ({min(overlap)!r} first); early stopping needs others"
+                f" ({min(overlap)!r} first); early stopping needs different queries"
             )
         return train, dev
     shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()

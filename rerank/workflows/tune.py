@@ -1,4 +1,4 @@
-"""Tune: judged queries of a workspace -> a tuned stack and its file."""
+"""Tune: find the weights of a stack on judged queries and write the stack file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rerank.search.build_table import ScoringReport
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
-from rerank.workflows.experiment import Experiment
+from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workspace import Workspace
 
 Judged = tuple[ScoreTable, Qrels]
@@ -41,14 +41,12 @@ _OF_CASE = ("queries", "value", "first_stage_value")
 
 @dataclass
 class TuneReport(Report):
-    """A tuned stack, where it was written, and what it was tuned on.
+    """A tuned stack and its tuning.
 
-    cases: of other queries, tuned with it. case: of the queries that its own weights are for; empty if they
-        are the same for all queries.
-    rerank_only: the same signals tuned without the first stage's; None if that leaves less than two.
-    dropped: signals that got no weight in any case -> the value that each of them reached without others.
-    protocol: which documents were candidates.
-    leaks: rankers that were trained on some of the queries, so that their weights come out too large.
+    case: the queries of its main weights; empty if all queries have the same weights. cases: the results for
+    other queries. rerank_only: the tuning without the first stage's signal; None with fewer than two others.
+    dropped: signals without weight -> their value as the only signal. protocol: the candidates. leaks:
+    rankers that were trained on some of these queries, so their weights are too large.
     """
 
     stack: Stack
@@ -64,14 +62,14 @@ class TuneReport(Report):
     protocol: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stack file's values, and how they were found."""
+        """Return the stack file with the file name, leaks, scoring and cross-validation."""
         more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
         if self.validated is not None:
             more["cross_validated"] = self.validated
         return {**self.stack.to_json(), **plain(more)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each signal's weight, what it reached alone, and what the others reached without it."""
+        """Return each signal's weight, its value as the only signal, and the value without it."""
         rows = [
             {
                 "signal": name,
@@ -89,7 +87,7 @@ class TuneReport(Report):
 
 @dataclass(frozen=True)
 class _Search:
-    """What finds the candidates, and which of them are measured."""
+    """The first stage and the protocol."""
 
     first: str
     own: SearchTemplate | None
@@ -97,14 +95,14 @@ class _Search:
     protocol: Protocol
 
     def fields(self, depth: int) -> dict[str, Any]:
-        """The stack's fields of the same names."""
+        """The fields of the stack."""
         count = self.protocol.count if self.protocol.kind == "retrieved" else depth
         return {"depth": count, "retrieve": self.retrieve, "search": self.own}
 
 
 @dataclass
 class _Weights:
-    """The best weights of each case. tables: what they were found on."""
+    """The best weights of each case. tables: their inputs."""
 
     tuned: dict[str, TuningResult]
     rerank_only: dict[str, TuningResult]
@@ -135,20 +133,18 @@ def tune(
 ) -> TuneReport:
     """Find the best weights and normalization of a stack on judged queries and write the stack file.
 
-    first_stage: what finds the candidates: a lexical signal, or a search of the user's own, whose score is
-        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``). If it is not one of the
-        signals, it has no weight, and the stack may rank worse than the first stage.
-    measure: chooses the weights: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
-    retrieve: the retrievers of the candidates, ``depth`` each or a separate depth (``s2net:200``); none
-        named: the first stage.
-    protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
-        a pool (``pool-random:N``, ``pool-first:N``, ``judged``), which holds all relevant documents.
-    filter: what every candidate must fulfil, as :meth:`Workspace.search`.
-    folds: also cross-validate in this many. normalizations: the methods to try. None named: min-max, z-score
-        and none; if searches of others may find the candidates, rank instead of none.
+    first_stage: a lexical signal or your own search (``template:FILE``, ``stored:ID``, ``run:FILE``). Without
+        a weight in the stack, it only finds the candidates.
+    measure: ``nDCG``, ``RR`` or ``AP``, also with a cutoff (``nDCG@10``).
+    retrieve: retrievers of the candidates, with ``depth`` or their own depth (``s2net:200``). Default: the
+        first stage.
+    protocol: the candidates: ``retrieved:N``, ``pool-random:N``, ``pool-first:N`` or ``judged``. Default:
+        ``retrieved:DEPTH``.
+    filter: conditions of the candidates, as for :meth:`Workspace.search`. folds: also cross-validate.
+    normalizations: methods to try. Default: min-max, z-score and none; for shared engines rank, not none.
 
-    Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
-    query is known or none has a relevant document.
+    Raises UsageError for a stack that cannot be tuned and an unknown measure, InputError if no judged query
+    has a text and a relevant document.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -164,92 +160,110 @@ def tune(
     >>> workspace.stack("tfidf,bm25") == report.stack
     True
     """
-    queries, qrels = as_queries(queries), as_qrels(qrels)
     signals = _signals(stack)
     if out is not None:
         check_output(out, '"rerank_stack"')
-    RankMeasure.parse(measure)  # refuses what is none, before the long work
+    RankMeasure.parse(measure)  # raises before the long work
     search = _search(workspace, signals, retrieve, first_stage, _protocol(protocol, depth))
-    experiment = Experiment.prepare(
-        workspace,
-        signals,
-        queries,
-        qrels,
-        search.retrieve,
-        ignore_categories,
-        infer,
-        seed,
-        progress,
-        searches=[search.own] if search.own is not None else [],
+    judged = JudgedQueries(
+        queries=as_queries(queries),
+        qrels=as_qrels(qrels),
         filters=filters_of(filter),
+        ignore_categories=ignore_categories,
+        infer=infer,
+        seed=seed,
+        progress=progress,
     )
+    searches = [search.own] if search.own is not None else []
+    experiment = Experiment.prepare(workspace, signals, judged, retrieve=search.retrieve, searches=searches)
     if search.own is not None:
         search = replace(search, own=workspace.engine.check_template(search.own, experiment.queries[0]))
-    scorer = experiment.pipeline.scorer(signals, search.first)
-    reading = {signal.name for signal in scorer.signals if signal.uses_categories}
-    scored = list(dict.fromkeys((*signals, search.first)))
-    table, scoring = experiment.table(
-        search.protocol,
-        scored,
-        search.first,
-        search.retrieve,
-        search=search.own,
-        every_case=bool(reading),
-        cached=True,
-    )
-    rankers = experiment.pipeline.rankers
-    settings: dict[str, Any] = {
-        "first_stage": search.first,
-        "measure": measure,
-        "cut": search.protocol.cut,
-        "normalizations": normalizations or _normalizations(workspace, search),
-        "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
-    }
-    validated = None
-    with (progress or Progress()).step("weights", unit="query") as settings["progress"]:
-        found = _weights((table, experiment.qrels), signals, reading, settings)
-        if folds is not None:
-            main = next(iter(found.tables.values()))
-            validated = cross_validate(*main, folds=folds, seed=seed, signals=signals, **settings)
-    record = {
-        "signals": list(signals),
-        "protocol": str(search.protocol),
-        "candidate_recall": {name: round(share, 6) for name, share in scoring.candidate_recall.items()},
-        "seen": TrainingRecord.of(
-            experiment.qrels, tuned=[query.id for query in experiment.queries]
-        ).to_json(),
-        **({"filters": [str(one) for one in experiment.filters]} if experiment.filters else {}),
-    }
-    chosen = _stack(
-        found,
-        record,
-        {
-            **search.fields(depth),
-            "versions": {name: ranker.version for name, ranker in rankers.items()},
-            "first_stage": search.first,
-        },
-    )
+    tuning = _Tuning(experiment, search, measure, tuple(normalizations), folds)
+    found = tuning.run(signals)
+    fields = {**search.fields(depth), "versions": tuning.versions, "first_stage": search.first}
+    chosen = _stack(found, tuning.record(signals), fields)
     path = _saved(workspace, chosen, out)
     case, *others = found.tuned
+    ids = [query.id for query in experiment.queries]
     return TuneReport(
-        chosen,
-        found.tuned[case],
-        leakage(
-            workspace.training_records(chosen), "", (query.id for query in experiment.queries), ["trained"]
-        ),
-        validated,
-        path,
-        scoring,
-        case,
-        {name: found.tuned[name] for name in others},
-        found.rerank_only.get(case),
-        found.dropped,
-        str(search.protocol),
+        stack=chosen,
+        tuned=found.tuned[case],
+        leaks=leakage(workspace.training_records(chosen), "", ids, ["trained"]),
+        validated=tuning.validated,
+        path=path,
+        scoring=tuning.scoring,
+        case=case,
+        cases={name: found.tuned[name] for name in others},
+        rerank_only=found.rerank_only.get(case),
+        dropped=found.dropped,
+        protocol=str(search.protocol),
     )
+
+
+class _Tuning:
+    """One run of the tuner. scoring, validated: its reports."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        search: _Search,
+        measure: str,
+        normalizations: tuple[str, ...],
+        folds: int | None,
+    ) -> None:
+        self.experiment, self.search, self.folds = experiment, search, folds
+        rankers = experiment.pipeline.rankers
+        self.versions = {name: ranker.version for name, ranker in rankers.items()}
+        self.settings: dict[str, Any] = {
+            "first_stage": search.first,
+            "measure": measure,
+            "cut": search.protocol.cut,
+            "normalizations": normalizations or _normalizations(experiment.workspace, search),
+            "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
+        }
+        self.validated: CrossValidated | None = None
+        self.scoring = ScoringReport()
+
+    def run(self, signals: tuple[str, ...]) -> _Weights:
+        """Score the candidates, find the weights, and cross-validate if ``folds`` is given."""
+        experiment, search = self.experiment, self.search
+        scorer = experiment.pipeline.scorer(signals, search.first)
+        reading = {signal.name for signal in scorer.signals if signal.uses_categories}
+        table, self.scoring = experiment.table(
+            search.protocol,
+            list(dict.fromkeys((*signals, search.first))),
+            search.first,
+            search.retrieve,
+            search=search.own,
+            every_case=bool(reading),
+            cached=True,
+        )
+        with (experiment.progress or Progress()).step("weights", unit="query") as advance:
+            settings = {**self.settings, "progress": advance}
+            found = _weights((table, experiment.qrels), signals, reading, settings)
+            if self.folds is not None:
+                main = next(iter(found.tables.values()))
+                self.validated = cross_validate(
+                    *main, folds=self.folds, seed=experiment.seed, signals=signals, **settings
+                )
+        return found
+
+    def record(self, signals: Sequence[str]) -> dict[str, Any]:
+        """Return the record of the tuning for the stack file."""
+        experiment = self.experiment
+        ids = [query.id for query in experiment.queries]
+        recall = {name: round(share, 6) for name, share in self.scoring.candidate_recall.items()}
+        return {
+            "signals": list(signals),
+            "protocol": str(self.search.protocol),
+            "candidate_recall": recall,
+            "seen": TrainingRecord.of(experiment.qrels, tuned=ids).to_json(),
+            **({"filters": [str(one) for one in experiment.filters]} if experiment.filters else {}),
+        }
 
 
 def _signals(stack: str) -> tuple[str, ...]:
-    """Names of the signals of a stack that has something to tune; UsageError for any other."""
+    """Return the signals of a stack. Raises UsageError if there is nothing to tune."""
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
@@ -273,7 +287,7 @@ def _search(
     first_stage: str | None,
     protocol: Protocol,
 ) -> _Search:
-    """What finds the candidates; ``first_stage``: as the user named it. UsageError for no such search."""
+    """Return the first stage of the candidates. Raises UsageError for an impossible combination."""
     named = first_stages((*retriever_depths(retrieve), *signals))
     first = next((name for name in named if name in signals), next(iter(named), None))
     search = None
@@ -290,16 +304,16 @@ def _search(
 
 
 def _normalizations(workspace: Workspace, search: _Search) -> Sequence[str]:
-    """Those that are tried: where other searches may find the candidates, none that depends on a scale."""
+    """Return the default methods. Scores of shared engines depend on their scale."""
     return PER_QUERY if search.own is not None or workspace.engine.shared else TRIED
 
 
 def _weights(
     scored: Judged, signals: tuple[str, ...], reading: set[str], settings: Mapping[str, Any]
 ) -> _Weights:
-    """Find the weights of each case, and again without the signals that got none in any case.
+    """Find the weights of each case. Signals without any weight are dropped and the rest tuned again.
 
-    reading: signals that read categories. The first stage's signal always stays: it costs nothing.
+    reading: signals that read categories. The first stage stays in any case.
     """
     dropped: dict[str, float] = {}
     while True:
@@ -314,27 +328,24 @@ def _weights(
         dropped |= {name: main.single_signal[name] for name in signals if name not in weighted}
         signals = tuple(name for name in signals if name in weighted)
     others = [name for name in signals if name != settings["first_stage"]]
-    bare: dict[str, TuningResult] = {}
+    rerank_only: dict[str, TuningResult] = {}
     if 2 <= len(others) < len(signals):
-        bare = {case: tune_table(*one, signals=others, **settings) for case, one in tables.items()}
-    return _Weights(tuned, bare, dropped, tables, signals)
+        rerank_only = {case: tune_table(*one, signals=others, **settings) for case, one in tables.items()}
+    return _Weights(tuned, rerank_only, dropped, tables, signals)
 
 
 def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
-    """Case -> the rows and judgments of its queries; the first one's weights are the stack's own.
-
-    reads: whether a signal reads categories; otherwise there is one case, with the name "".
-    """
+    """Return case -> its rows and judgments; the first is the main case. One case "" if none is needed."""
     if not reads:
-        # As if no query had categories: all of them have such a row.
+        # The rows of all queries as if they had no categories.
         return {"": (table.of("none") if len(set(table.query_ids)) < len(table) else table, qrels)}
-    found = {}
+    cases = {}
     for case in CASES:
         rows = table.of(case)
         judged = Qrels((q, d, grade) for q in rows.query_ids for d, grade in qrels[q].items())
         if any(judged.relevant(query) for query in judged):
-            found[case] = rows, judged
-    return found or {"": (table, qrels)}
+            cases[case] = rows, judged
+    return cases or {"": (table, qrels)}
 
 
 def _stack(found: _Weights, record: dict[str, Any], fields: Mapping[str, Any]) -> Stack:
@@ -365,7 +376,7 @@ def _joined(tuned: Mapping[str, TuningResult]) -> Linear | None:
 
 
 def _saved(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:
-    """Write the stack's file; the first stack of a workspace is in use at once, unless it loses."""
+    """Write the stack file. The first stack of a workspace becomes active unless it loses."""
     path = workspace.stack_path(stack.tuned_for) if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     stack.save(path, follow=out is not None)

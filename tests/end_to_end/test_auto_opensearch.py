@@ -40,7 +40,7 @@ def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monke
     done = run(*command)
     assert done.code == 0, done.err
     for part in (
-        "ingest: 200 documents (en): 0 added, 200 as they were\n",
+        "ingest: 200 documents (en): 0 added, 200 unchanged\n",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick\n",
         f"report: {tmp_path / 'ws' / 'report.html'}\n",

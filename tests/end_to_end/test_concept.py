@@ -170,7 +170,7 @@ def test_settings_that_cannot_be(run, labeled, tiny, args, message):
 def test_without_pairs_or_with_pairs_of_another_kind(run, labeled, tiny):
     folder, train, _ = labeled
     done = run("train", "concept", "--model", tiny, "-w", folder)
-    assert "concept is trained on labeled pairs; give --labeled-pairs" in done.err
+    assert "concept learns from labeled pairs; give --labeled-pairs" in done.err
     run("train", "concept", "--text-pairs", train, "-w", folder).fails(2, "--text-pairs")
 
 

@@ -11,7 +11,7 @@ from rerank.progress import Progress
 from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.workflows.ingest import encode
+from rerank.workflows.encode import encode
 from rerank.workflows.status import status
 from rerank.workflows.train import train
 from rerank.workflows.training_data import HELD_OUT
@@ -149,7 +149,7 @@ def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
     watch = Interrupt(1)
     report = fit(workspace, ("text", "meta"), progress=watch)
     assert [(f.name, f.epoch, f.interrupted) for f in report.rankers] == [("text", 1, True)]
-    assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best so far"
+    assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best one"
     assert workspace.trained() == ["text"]
     assert report.encoded == {}  # who interrupts does not wait for it
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_trained(workspace, tmp_path):
     with pytest.raises(TrainingError, match="no judged dev query"):
         fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)
     empty = Workspace.create(tmp_path / "empty")
-    with pytest.raises(TrainingError, match=r"there are no documents yet; run `rerank ingest` first"):
+    with pytest.raises(TrainingError, match=r"the workspace is empty; run `rerank ingest` first"):
         fit(empty)
     assert workspace.trained() == empty.trained() == []
 

@@ -143,22 +143,22 @@ def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
 
 def test_bad_input(folder, run, tmp_path, write_lines):
     command = ("mine", "pairs", "-w", folder, "--out", tmp_path / "pairs", "--from")
-    run(*command, "qrels").fails(2, "needs judgments, --qrels")
+    run(*command, "qrels").fails(2, "needs judgments", "--qrels")
     (tmp_path / "qrels").write_text("q 0 cat1 1\n")
-    run(*command, "links", "--qrels", tmp_path / "qrels").fails(2, "reads no judgments")
+    run(*command, "links", "--qrels", tmp_path / "qrels").fails(2, "--qrels")
     run(*command, "qrels", "--qrels", tmp_path / "qrels").fails(1, "no query has two relevant documents")
-    run(*command, "categories").fails(1, "no category is on 5 documents and on at most 5%")
+    run(*command, "categories").fails(1, "no category has 5 documents and at most 5%")
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,x").fails(2, "--split")
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,0").fails(2, "above 0")
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,1,1").fails(2, "at most 3")
-    run(*command, "categories", "--largest", 0.2, "--split", "98,1,1").fails(1, "too few", "--split")
+    run(*command, "categories", "--largest", 0.2, "--split", "98,1,1").fails(1, "--split")
     run(*command, "categories", "--largest", 0.001).fails(1, "at most 0.1% of them")
     run(*command, "categories", "--negatives", "inf").fails(2, "--negatives must be above 0, not inf")
     run(*command, "categories", "--hard", "nan").fails(2, "--hard takes a number, 0 to 1, not nan")
     assert not (tmp_path / "pairs").exists()
     bare = [{"_id": f"d{i}", "title": f"word{i}", "text": "x"} for i in range(3)]
     assert run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare").code == 0
-    for source, reason in (("links", "no document is linked"), ("titles", "no two titles are alike")):
+    for source, reason in (("links", "no document links"), ("titles", "no two titles are similar")):
         run("mine", "pairs", "--from", source, "-w", tmp_path / "bare", "--out", tmp_path / "p").fails(
             1, reason, "another source"
         )

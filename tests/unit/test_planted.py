@@ -11,7 +11,7 @@ import pytest
 
 from rerank.errors import WorkspaceError
 from rerank.records import Document, Qrels, Query
-from rerank.workflows.ingest import encode
+from rerank.workflows.encode import encode
 from rerank.workflows.report import report
 from rerank.workflows.tune import tune
 from rerank.workspace import Workspace

@@ -19,7 +19,7 @@ from rerank.rankers.projection.terms import Terms
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.releases import KEPT, Releases
-from rerank.workflows.ingest import encode
+from rerank.workflows.encode import encode
 from rerank.workflows.status import stacks
 
 WORDS = ("apple", "pear", "fig", "plum")

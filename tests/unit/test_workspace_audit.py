@@ -24,7 +24,8 @@ from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.files import folder_lock
 from rerank.records import Document, Qrels, Query
-from rerank.workflows.ingest import encode, ingest
+from rerank.workflows.encode import encode
+from rerank.workflows.ingest import ingest
 from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
 

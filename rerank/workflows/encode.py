@@ -1,0 +1,109 @@
+"""Encode and compact: store missing features, reclaim disk space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rerank.engines.base import CompactionResult, Encoder
+from rerank.errors import NotTrainedError, WorkspaceError
+from rerank.progress import Progress
+from rerank.rankers.base import Ranker
+from rerank.results import Report
+from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import check_retrieves, learned
+from rerank.workspace import Workspace
+
+
+@dataclass
+class EncodeReport(Report):
+    """encoded: ranker -> number of encoded documents. reused: stored features that got a new location."""
+
+    encoded: dict[str, int]
+    reused: int = 0
+
+
+def encode(
+    workspace: Workspace,
+    names: Iterable[str | Ranker] | None = None,
+    *,
+    retrieve: Sequence[str] = (),
+    part: tuple[int, int] = (0, 1),
+    force: bool = False,
+    progress: Progress | None = None,
+) -> EncodeReport:
+    """Compute and store the missing features of rankers.
+
+    names: rankers. None: all trained rankers, with the older versions that stacks use.
+    retrieve: rankers that also retrieve. OpenSearch needs a vector field for that. A ranker that
+        already retrieves continues to do so.
+    part: ``(i, n)`` encodes part i of n of the documents; see :meth:`Engine.write_features`.
+    force: encode all documents again.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.write([Document("wolf", text="a wolf hunts at night")]).added
+    1
+    >>> encode(workspace).encoded  # no ranker is trained
+    {}
+    """
+    progress = progress or Progress()
+    retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing
+    for name in retrieve:
+        check_retrieves(workspace.ranker(name))
+    encoders = [
+        one._replace(retrieves=one.name in retrieve) for one in encoders_of(workspace, names, progress)
+    ]
+    title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        step(count)
+
+    with (progress if encoders else Progress()).step(
+        title, len(workspace.engine) * len(encoders), "doc"
+    ) as step:
+        encoded = workspace.engine.write_features(
+            encoders, part=part, force=force, keep=workspace.needed(before=True), progress=advance
+        )
+    return EncodeReport(encoded, done - sum(encoded.values()))
+
+
+def encoders_of(
+    workspace: Workspace, names: Iterable[str | Ranker] | None, progress: Progress
+) -> list[Encoder]:
+    """Return the encoders of rankers. None: all trained rankers; a ranker that fails to load is reported."""
+    if names is not None:
+        rankers = [workspace.ranker(one) if isinstance(one, str) else one for one in names]
+    else:
+        rankers, older = [], workspace.needed()
+        for name in workspace.trained():
+            try:
+                versions = [workspace.ranker(name, version) for version in (None, *older.get(name, ()))]
+            except (WorkspaceError, NotTrainedError) as error:
+                progress.say(f"{name} is left out: {error}")
+                continue
+            rankers += {ranker.version: ranker for ranker in versions}.values()
+    return [
+        Encoder(ranker.name, ranker.version, ranker.encode_documents, passages=ranker.passages)
+        for ranker in rankers
+    ]
+
+
+def compact(workspace: Workspace) -> CompactionResult:
+    """Reclaim the disk space of deleted and replaced documents. Readers are not interrupted.
+
+    Raises UsageError if the engine compacts automatically.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> for text in ("a wolf", "a grey wolf"):
+    ...     _ = workspace.engine.write([Document("wolf", text=text)])
+    >>> compact(workspace).rows
+    1
+    """
+    return workspace.engine.compact()
