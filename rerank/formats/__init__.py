@@ -1,12 +1,12 @@
-"""Reading and writing the files rerank takes in and gives out; one module per format.
+"""Readers and writers of files, one module per format.
 
 beir:        documents and queries, JSON lines
-qrels:       judgments, BEIR's TSV or TREC's columns, told apart by the first line
-trec:        runs, six columns
-pairs:       texts that belong together, JSON lines; labeled pairs of documents, TSV or JSON lines
-templates:   a search of the user's own: a file with its body, a stored template, a run
-categories:  the category graph, child and parent
-lines:       what they share: plain or gzip'd, a file or standard input, errors as FILE:LINE
+qrels:       judgments, BEIR or TREC
+trec:        runs
+pairs:       pairs of texts; labeled pairs of documents
+templates:   the user's own search: a request body, a stored template or a run
+categories:  the category graph
+lines:       numbered lines and JSON objects of a file
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files one by one: alone, in folders, in archives; none is unpacked to disk, and none may be too large."""
+"""Files in folders and archives, one at a time, with a size limit, never unpacked to disk."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PACKED: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ\0": lzma.open,
     b"BZh": bz2.open,
 }
-_ABOUT_THE_NEXT = (
+_METADATA = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
-_BY_PIECES = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are unpacked as a whole: 4 KB may be 4 GB
-_LONGEST_HEADER = 1_000_000  # bytes; 85 KB of xz may be 600 MB of it
-_SPARSE_GOES_ON = 482  # a header's byte
+_STREAMED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others need memory for the whole file
+_LONGEST_HEADER = 1_000_000  # bytes
+_SPARSE_CONTINUES = 482  # offset in a header
 _DAMAGE = (
     OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
     ValueError,
@@ -38,11 +38,11 @@ _DAMAGE = (
 
 
 def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[tuple[str, bytes | None, str]]:
-    """Name, bytes, and what is wrong with it, of each file in a file, an archive or a folder, by name.
+    """Yield (name, bytes, problem) of each file in a file, an archive or a folder, sorted by name.
 
-    wanted: ends of the names of those that are read; ``.gz`` is unpacked. largest: bytes of one, unpacked.
+    wanted: endings of the names to read; ``.gz`` is unpacked. largest: limit of the unpacked bytes.
 
-    Raises InputError for a path that is not there.
+    Raises InputError for a missing path.
     """
     if path.is_dir():
         for one in sorted(path.rglob("*")):
@@ -63,7 +63,7 @@ def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[tu
     except FileNotFoundError as error:
         raise InputError(f"{name}: no such file; check the path") from error
     except _DAMAGE as error:
-        yield name, None, f"the archive is cut short or damaged ({error}); fetch it again"
+        yield name, None, f"the archive is truncated or corrupt ({error}); download it again"
 
 
 def _zipped(
@@ -72,8 +72,8 @@ def _zipped(
     for info in archive.infolist():
         if not info.is_dir():
             inner = f"{name}: {info.filename}"
-            if info.compress_type not in _BY_PIECES:
-                yield inner, None, "packed otherwise than by deflate; unpack it first"
+            if info.compress_type not in _STREAMED:
+                yield inner, None, "unsupported compression; unpack it first"
                 continue
             try:
                 with archive.open(info) as file:
@@ -91,29 +91,29 @@ def _in_tar(
     stream = _Tail(inner(file) if inner else file)
     with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_Header) as archive:
         for member in archive:
-            found = archive.extractfile(member) if member.isfile() else None
-            if found is not None:
-                yield from _member(f"{name}: {member.name}", found, wanted, largest)
-    while stream.read(1 << 20):  # a packed file that is cut short raises here
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                yield from _member(f"{name}: {member.name}", content, wanted, largest)
+    while stream.read(1 << 20):  # a truncated file raises here
         pass
     if stream.last.strip(b"\0"):
-        raise EOFError("it has no end")
+        raise EOFError("no end marker")
 
 
 class _Header(tarfile.TarInfo):
-    """What stands before a file in a tar file; it is read into memory, so no more than names need."""
+    """A tar header with a size limit, because it is read into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        found = super().frombuf(buf, encoding, errors)
-        more = found.type == tarfile.GNUTYPE_SPARSE and buf[_SPARSE_GOES_ON]
-        if more or (found.type in _ABOUT_THE_NEXT and found.size > _LONGEST_HEADER):
-            raise tarfile.ReadError(f"a header of {found.size:,} bytes")
-        return found
+        header = super().frombuf(buf, encoding, errors)
+        more = header.type == tarfile.GNUTYPE_SPARSE and buf[_SPARSE_CONTINUES]
+        if more or (header.type in _METADATA and header.size > _LONGEST_HEADER):
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header
 
 
 class _Tail:
-    """A stream that remembers its last block: a whole tar file ends with empty ones."""
+    """A stream that keeps its last block: a complete tar file ends with empty blocks."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.last = file, b"?"
@@ -125,7 +125,7 @@ class _Tail:
 
 
 def file_name(name: str) -> str:
-    """Give the last part of the name of a file, alone or in an archive."""
+    """Return the last part of a file name, also inside an archive."""
     return Path(name.rpartition(": ")[2]).name
 
 
@@ -135,7 +135,7 @@ def _member(
     if name.endswith(_ARCHIVES):
         yield name, None, "an archive inside an archive; unpack it first"
         return
-    if not name.endswith(wanted) or file_name(name).startswith("._"):  # macOS puts these beside
+    if not name.endswith(wanted) or file_name(name).startswith("._"):  # metadata of macOS
         return
     data = file.read(largest + 1)
     if name.endswith(".gz"):
@@ -143,9 +143,9 @@ def _member(
             with gzip.open(BytesIO(data)) as inner:
                 data = inner.read(largest + 1)
         except _DAMAGE as error:
-            yield name, None, f"not a whole gzip file ({error})"
+            yield name, None, f"truncated or corrupt gzip ({error})"
             return
     if len(data) > largest:
-        yield name, None, f"more than {largest // 1_000_000} MB; that is no article"
+        yield name, None, f"more than {largest // 1_000_000} MB, too large for an article"
         return
     yield name, data, ""

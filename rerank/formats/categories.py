@@ -1,4 +1,4 @@
-"""The category graph: a tab-separated file of child and parent."""
+"""The category graph: TSV with child and parent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from rerank.formats.lines import Source, decode, name_of, read_lines
 
 
 def read_categories(source: Source) -> list[tuple[str, str]]:
-    """Read ``child <tab> parent`` lines as a list of edges, in the file's order, each kept once.
+    """Read the edges ``child <tab> parent`` in the file's order, without repetitions.
 
-    A first line ``child <tab> parent`` is a header. Spaces around a name are dropped, as they are in the
-    documents' categories. Plain or gzip'd; ``-`` is standard input.
+    A header ``child <tab> parent`` is skipped, and spaces around names are removed.
 
-    Raises InputError as ``FILE:LINE: what; what to do``.
+    Raises InputError (``FILE:LINE: ...``).
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

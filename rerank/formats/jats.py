@@ -1,8 +1,7 @@
-"""JATS: articles as XML, alone or in archives -> documents, and where in the text each reference is cited.
+"""JATS articles (XML), alone or in archives -> documents with the places of their citations.
 
-Read is the article itself: its front matter, the first-level body, the reference list. Peer reviews and
-replies (sub-articles), captions, tables, footnotes and displayed formulae are not its text. Needs lxml and
-nupunkt (the extra ``fulltext``).
+Only the article is read: front matter, body, reference list. Reviews and replies (sub-articles), captions,
+tables, footnotes and displayed formulas are skipped. Needs lxml and nupunkt (extra ``fulltext``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 LARGEST = 50_000_000
-"""Bytes of one article's XML, at most."""
+"""Largest size of an article in bytes."""
 
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -43,7 +42,7 @@ _ARTICLES = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of a body: its text, its section and paragraph (numbered from 0), the keys that it cites."""
+    """A sentence of the body: text, section and paragraph (from 0), keys of the cited references."""
 
     text: str
     section: int
@@ -53,7 +52,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reference:
-    """An entry of a reference list; title and year may be empty. linked: its DOI is that of a link in it."""
+    """An entry of the reference list; title and year may be empty. linked: the DOI is from a link."""
 
     key: str
     title: str
@@ -63,11 +62,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class Front:
-    """Of an article's front matter what no document is made of.
+    """Front matter that is not part of the document.
 
-    doi: as it is written. kind: ``research-article``, ... summaries: kind of abstract -> its paragraphs, as
-    of a digest in plain language. keywords: type and title of a group -> its words. year: of publication.
-    license: its address.
+    doi: as written. kind: for example ``research-article``. summaries: kind of abstract -> paragraphs.
+    keywords: type and title of a group -> words. license: its URL.
     """
 
     doi: str = ""
@@ -84,13 +82,9 @@ class Front:
 class Article:
     """One article.
 
-    key:        its DOI in lower case, else ``pmid:...``, else the name of its file.
-    lang:       of its text; JATS says English where an article says nothing.
-    subjects, keywords: as they are written. related: keys of articles that it names as related.
-    sections:   headings, in reading order; text before the first has one without a heading.
-    sentences:  of the body, in reading order.
-    references: key -> entry, each key once.
-    front:      what else it says of itself.
+    key: the DOI in lower case, ``pmid:...``, or the file name. related: keys of related articles. sections:
+    headings in reading order; "" for text before the first. sentences: of the body. references: key ->
+    entry.
     """
 
     key: str
@@ -108,17 +102,17 @@ class Article:
 
     @property
     def body(self) -> str:
-        """The body's text, a paragraph a line."""
+        """The text of the body, one line per paragraph."""
         lines: dict[int, list[str]] = {}
         for one in self.sentences:
             lines.setdefault(one.paragraph, []).append(one.text)
         return "\n".join(" ".join(found) for found in lines.values())
 
     def document(self, *, body: bool = False) -> Document:
-        """As a document of a collection, as :func:`rerank.formats.read_corpus` gives one with citations.
+        """Return the article as a document with citations, as from :func:`rerank.formats.read_corpus`.
 
-        body: the body's text, and not the abstract, which goes to ``extra``. Links name the references that
-        have a DOI or a PMID, and the related articles.
+        body: use the body as text instead of the abstract, which then goes to ``extra``. Links are references
+        with a DOI or PMID, and related articles.
         """
         citations: list[dict[str, Any]] = []
         for number, one in enumerate(self.sentences):
@@ -154,15 +148,12 @@ def read_jats(
     seen: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
-    """Read the articles of a file, an archive (zip, tar) or a folder, one at a time, in the order of names.
+    """Read the articles of a file, an archive (zip, tar) or a folder, one at a time, sorted by name.
 
-    counts: is added to. skip_invalid: files that are no readable article are counted and left out, and their
-    errors are passed to ``invalid``; of an archive that is cut short what can be read is taken.
-    seen: keys of articles that were read before, and of these; one that comes twice is refused.
-    sentences: False leaves the body unread, which takes most of the time.
+    counts: gets the counts. skip_invalid: pass the errors of unreadable files to ``invalid`` and continue.
+    seen: keys of earlier articles; new keys are added. sentences: False skips the body, which is slow.
 
-    Raises InputError, naming the file, for one that cannot be read; always for one that is not there, and
-    where there is no file of an article's name (``.xml``, ``.nxml``, ``.xml.gz``).
+    Raises InputError with the file name, also for a repeated article and without any article.
     """
     counts = CitationCounts() if counts is None else counts
     seen = set() if seen is None else seen
@@ -171,12 +162,10 @@ def read_jats(
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
-            found = CitationCounts()
-            article = read_article(data, name, found, sentences=sentences)
+            article_counts = CitationCounts()
+            article = read_article(data, name, article_counts, sentences=sentences)
             if article.key in seen:
-                raise InputError(
-                    f"{name}: article {article.key} is there already; leave one of its files out"
-                )
+                raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
             if not skip_invalid:
                 raise
@@ -185,19 +174,19 @@ def read_jats(
                 invalid(error)
             continue
         seen.add(article.key)
-        counts.add(found)
+        counts.add(article_counts)
         counts.articles += 1
         yield article
     if name is None:
-        raise InputError(f"{path}: no article in it; articles are files .xml or .nxml, plain or .gz")
+        raise InputError(f"{path}: no articles; they are .xml or .nxml files, plain or .gz")
 
 
 def read_article(
     data: bytes, name: str, counts: CitationCounts | None = None, *, sentences: bool = True
 ) -> Article:
-    """Read one article from its XML. Raises InputError, naming the file.
+    """Read one article from its XML. Raises InputError with the file name.
 
-    No DTD is loaded, no entity is resolved and nothing is fetched; libxml2's limits of depth and size hold.
+    No DTD is loaded, no entity is resolved and nothing is fetched.
 
     >>> xml = '''<article><front><article-meta><article-id pub-id-type="doi">10.1000/X</article-id>
     ... <title-group><article-title>Yeast</article-title></title-group></article-meta></front>
@@ -212,7 +201,7 @@ def read_article(
     root = _article(_parsed(data, name), name)
     meta = root.find("front/article-meta")
     if meta is None:
-        raise InputError(f"{name}: no article in JATS (article/front/article-meta is missing)")
+        raise InputError(f"{name}: not a JATS article (article/front/article-meta is missing)")
     references, by_id = _references(root, counts)
     body = root.find("body")
     counts.without_body += body is None
@@ -241,7 +230,7 @@ def read_article(
 
 
 def _parsed(data: bytes, name: str) -> _Element:
-    """Parse XML, without anything from elsewhere. Raises InputError."""
+    """Parse XML. Raises InputError."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -256,20 +245,20 @@ def _parsed(data: bytes, name: str) -> _Element:
         return etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
-        raise InputError(f"{name}{line}: no readable XML ({error.msg})") from None
-    except ValueError as error:  # a declared encoding that is unknown, ...
-        raise InputError(f"{name}: no readable XML ({error})") from None
+        raise InputError(f"{name}{line}: invalid XML ({error.msg})") from None
+    except ValueError as error:  # for example an unknown encoding
+        raise InputError(f"{name}: invalid XML ({error})") from None
 
 
 def _article(root: _Element, name: str) -> _Element:
-    """The article of a file: what archives answer with has one inside, and may name JATS' namespace."""
+    """Return the article element, without its namespace. Raises InputError."""
     from lxml.etree import QName
 
     found = list(root.iter("{*}article"))
     if len(found) > 1:
-        raise InputError(f"{name}: {len(found)} articles in one file; write each to a file of its own")
+        raise InputError(f"{name}: {len(found)} articles in one file; split the file")
     if not found:
-        raise InputError(f"{name}: no article in JATS (its root is {QName(root).localname})")
+        raise InputError(f"{name}: not a JATS article (the root is {QName(root).localname})")
     if space := QName(found[0]).namespace:
         for element in found[0].iter(f"{{{space}}}*"):
             element.tag = QName(element).localname
@@ -302,22 +291,22 @@ def _front(root: _Element, meta: _Element) -> Front:
 
 
 def _author(contributor: _Element) -> str:
-    """``Preetha Anand``, or a group's name."""
+    """The name of a person or a group."""
     name = contributor.find("name")
     if name is not None:
         return _tidy(" ".join(plain(name.find(part)) for part in ("given-names", "surname", "suffix")))
     group = contributor.find("collab")
-    return _tidy(group.text or "") if group is not None else ""  # its members follow as child elements
+    return _tidy(group.text or "") if group is not None else ""  # the members are child elements
 
 
 def _paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
-    """An abstract's paragraphs, those of its sections, too; not the one that only gives a DOI."""
+    """The paragraphs of an abstract, except the one with its DOI."""
     texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
     return tuple(one for one in texts if one and not one.startswith("DOI:"))
 
 
 def plain(element: _Element | None) -> str:
-    """An element's text without markup, in NFC, white space collapsed: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
+    """Return the text of an element without markup, in NFC: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
     return _tidy("".join(map(str, element.itertext()))) if element is not None else ""
 
 
@@ -331,7 +320,7 @@ def _key(ids: list[_Element], title: str = "", year: str = "") -> str:
 
 
 def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Reference], dict[str, str]]:
-    """Key -> reference, and the id of each entry of the list -> its key; in the list's order."""
+    """Key -> reference, and id of the entry -> key, in the order of the list."""
     references: dict[str, Reference] = {}
     by_id: dict[str, str] = {}
     for entry in root.iterfind("back//ref-list//ref"):
@@ -357,11 +346,11 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Refer
 def _body(
     body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts
 ) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
-    """Headings and sentences. A paragraph belongs to the deepest section around it."""
+    """Headings and sentences. A paragraph belongs to the innermost section."""
     from nupunkt import sent_spans
 
     headings: list[str] = []
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     paragraphs = 0
     for heading, element in _paragraphs(body, ""):
         if heading is not None:
@@ -385,41 +374,40 @@ def _body(
             if key != own:
                 cites[max(bisect_right(starts, at) - 1, 0)][key] = None
         for (begin, end), keys in zip(spans, cites):
-            found.append(Sentence(text[begin:end].strip(), len(headings) - 1, paragraphs, tuple(keys)))
+            sentences.append(Sentence(text[begin:end].strip(), len(headings) - 1, paragraphs, tuple(keys)))
         paragraphs += 1
-    return tuple(headings), tuple(found)
+    return tuple(headings), tuple(sentences)
 
 
 def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, Any]]:
-    """(heading, None) where a section begins or goes on, (None, paragraph) for each paragraph of it."""
-    told = not heading  # a body without sections has its one pseudo-section made by the first paragraph
+    """Yield (heading, None) when a section starts or continues, and (None, paragraph)."""
+    open_section = not heading  # without sections, the first paragraph makes one
     for child in parent:
         if child.tag in _NOT_TEXT or not isinstance(child.tag, str):
             continue
         if child.tag == "sec":
             yield from _paragraphs(child, plain(child.find("title")) or "-")
-            told = False  # what comes after a subsection is the outer section's again
+            open_section = False  # the outer section continues after a subsection
         elif child.tag in _TEXTS:
-            if not told:
+            if not open_section:
                 yield heading, None
-                told = True
+                open_section = True
             yield None, child
-        elif child.tag != "title":  # lists, boxed texts, statements: their paragraphs are the section's
+        elif child.tag != "title":  # paragraphs of lists, boxes and statements
             for one in child.iter(*_TEXTS):
-                # a paragraph inside another one is read with it
+                # an inner paragraph is part of the outer one
                 if not any(above.tag in _NOT_TEXT or above.tag in _TEXTS for above in one.iterancestors()):
-                    if not told:
+                    if not open_section:
                         yield heading, None
-                        told = True
+                        open_section = True
                     yield None, one
 
 
 class _Paragraph:
-    """The text of a paragraph, with the places of its citations.
+    """The text of a paragraph with the positions of its citations.
 
-    text:   with normalized white space and without the numbers of citations that follow a sentence.
-    marks:  (place in the text, key) of each citation; ranges are written out.
-    breaks: places where blocks begin, as items of lists: no sentence continues in the next block.
+    text: without citation numbers after a sentence. marks: (position, key) of each citation; ranges are
+    expanded. breaks: starts of blocks, for example list items; sentences end there.
     """
 
     def __init__(self, paragraph: _Element, by_id: dict[str, str], counts: CitationCounts) -> None:
@@ -427,8 +415,8 @@ class _Paragraph:
         self._pieces: list[str] = []
         self._length = 0
         self._after_space = True
-        self._range: str | None = None  # the id of a citation that may begin a range
-        self._behind = False  # whether a number was left out that stood behind its sentence
+        self._range: str | None = None  # the citation that may start a range
+        self._behind = False  # a number after a sentence was skipped
         self.marks: list[tuple[int, str]] = []
         self.breaks: list[int] = []
         self._walk(paragraph)
@@ -470,15 +458,15 @@ class _Paragraph:
             self._after_space = words.endswith(" ")
 
     def _cite(self, element: _Element) -> None:
-        """Mark the citations of an element, and add its text unless it is a number behind a sentence."""
+        """Mark the citations of an element; add its text unless it is a number after a sentence."""
         ids = str(element.get("rid") or "").split()
         text = "".join(map(str, element.itertext()))
         is_number = _NUMBER.fullmatch(text) is not None
         if self._range is not None and len(ids) == 1 and is_number and ids[0] in self._by_id:
-            # "3–7" with marks at its ends only
+            # "3–7": only the ends have marks
             first, last = self._order.index(self._range), self._order.index(ids[0])
             ids = self._order[first + 1 : last] + ids if first < last else ids
-        # "as known.<sup>3</sup> Next": the number belongs to the sentence before it, and would hide its end
+        # "as known.<sup>3</sup> Next": the number would hide the end of the sentence
         ended = self._behind or (self._pieces and self._pieces[-1].endswith((".", "?", "!", ",", ";")))
         self._behind = bool(ended and _NUMBERS.fullmatch(text))
         for id in ids:
@@ -492,7 +480,7 @@ class _Paragraph:
         self._range = ids[-1] if ids and ids[-1] in self._by_id and is_number else None
 
     def _part(self, block: bool) -> None:
-        """Begin a new line; of a block, also a new part."""
+        """Start a new line, and for a block also a new part."""
         self._behind = False
         self._add(" ")
         if block and self._length > (self.breaks[-1] if self.breaks else 0):

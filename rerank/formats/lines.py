@@ -1,4 +1,4 @@
-"""Numbered lines of a text file, plain or gzip'd, or of standard input; shared by every reader here."""
+"""Numbered lines of a file, plain or gzip, or of standard input."""
 
 from __future__ import annotations
 
@@ -6,35 +6,41 @@ import errno
 import gzip
 import io
 import os
+import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
+
+import msgspec
 
 from rerank.errors import InputError
 
 Source = str | os.PathLike[str]
+Record = TypeVar("Record", bound=msgspec.Struct)
+Value = TypeVar("Value")
 
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "array": "list"}
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-_LONGEST = 2**28  # bytes of a line: 10 MB of gzip may be 10 GB without an end
+_LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
 
 
 def name_of(source: Source) -> str:
-    """Return how messages call this source: its path, or ``<stdin>`` for ``-``."""
+    """Return the name of a source in messages: its path, or ``<stdin>``."""
     name = os.fspath(source)
     return "<stdin>" if name == "-" else name
 
 
 def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line without its end) for each line that is not blank.
+    """Yield (line number from 1, bytes without line end) for each line that is not blank.
 
-    ``-`` is standard input. Gzip is known by its first two bytes, not by the file's name. A byte order
-    mark is dropped. Lines are bytes: :func:`decode` turns one into text.
+    source: a path, or ``-`` for standard input. Gzip is recognized by its content. A byte order mark is
+    removed.
 
-    Raises InputError for a missing or unreadable file, a folder, damaged gzip, and a line without end.
+    Raises InputError for an unreadable file, corrupt gzip, and a line above 256 MB.
     """
     name = name_of(source)
     number = 0
@@ -44,8 +50,7 @@ def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(iter(partial(file.readline, _LONGEST + 1), b""), 1):
                 if len(line) > _LONGEST:
                     raise InputError(
-                        f"{name}:{number}: a line of more than {_LONGEST:,} bytes; is each record on a line"
-                        " of its own?"
+                        f"{name}:{number}: a line of more than {_LONGEST:,} bytes; write one record per line"
                     )
                 if number == 1:
                     line = line.removeprefix(_BOM)
@@ -80,13 +85,72 @@ def decode(source: Source, number: int, line: bytes) -> str:
         ) from error
 
 
+def read_json_lines(
+    source: Source,
+    kind: type[Record],
+    build: Callable[[str, dict[str, Any], Record], Value],
+    skip: Callable[[InputError], object] | None = None,
+) -> Iterator[Value]:
+    """Yield ``build(FILE:LINE, fields, record)`` for each line with a JSON object.
+
+    kind: the fields to check; other fields are only in ``fields``. skip: gets the error of an invalid line;
+    None: it is raised.
+    """
+    for number, line in read_lines(source):
+        where = f"{name_of(source)}:{number}"
+        try:
+            value = build(where, *json_object(where, decode(source, number, line), kind))
+        except InputError as error:
+            if skip is None:
+                raise
+            skip(error)
+            continue
+        yield value
+
+
+def json_object(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], Record]:
+    """Return the fields of a JSON object, and those that ``kind`` names. Raises InputError.
+
+    >>> class Point(msgspec.Struct):
+    ...     x: int
+    >>> json_object("a.jsonl:3", '{"x": "1"}', Point)
+    Traceback (most recent call last):
+    rerank.errors.InputError: a.jsonl:3: x: expected integer, got string; correct it
+    """
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        problem = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
+        raise InputError(f"{where}: invalid JSON ({problem}); write one JSON object per line") from error
+    if not isinstance(fields, dict):
+        raise InputError(f"{where}: not a JSON object; write one JSON object per line")
+    return fields, convert(where, fields, kind)
+
+
+def convert(where: str, value: object, kind: type[Record], field: str = "") -> Record:
+    """Check a JSON value. field: its place in the line. Raises InputError with the wrong field."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).replace("`", "").partition(" - at ")
+        name = (field + path.removeprefix("$")).removeprefix(".")
+        if missing := re.fullmatch("Object missing required field (.*)", message):
+            other = {"_id": ("id", "docid", "doc_id", "query_id", "qid")}.get(missing[1], ())
+            typo = next((one for one in other if isinstance(value, dict) and one in value), None)
+            action = f'rename "{typo}" to "{missing[1]}"' if typo else "add it"
+            raise InputError(f"{where}: missing field {missing[1]}; {action}") from None
+        message = message[0].lower() + message[1:].replace(" | ", " or ")
+        message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
+        raise InputError(f"{where}: {f'{name}: ' if name else ''}{message}; correct it") from None
+
+
 def _open(source: Source, stack: ExitStack) -> BinaryIO:
     name = os.fspath(source)
     if name == "-":
-        raw: BinaryIO = sys.stdin.buffer  # left open: it is not ours
+        raw: BinaryIO = sys.stdin.buffer  # not closed
     else:
         raw = stack.enter_context(open(name, "rb"))  # noqa: SIM115 (closed by the stack)
-    if not isinstance(raw, io.BufferedReader):  # a stand-in for standard input, as test runners make
+    if not isinstance(raw, io.BufferedReader):  # standard input of a test runner
         raw = io.BufferedReader(io.BytesIO(raw.read()))
     if raw.peek(2)[:2] == _GZIP:
         return cast("BinaryIO", stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb")))

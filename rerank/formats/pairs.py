@@ -1,15 +1,16 @@
-"""Pairs: texts that belong together, and documents that are labeled as related or not."""
+"""Pairs of texts, and labeled pairs of documents."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+
+from msgspec import Struct
 
 from rerank.errors import InputError
-from rerank.files import parse_json, write_text
-from rerank.formats.lines import Source, decode, name_of, read_lines
+from rerank.files import write_text
+from rerank.formats.lines import Source, decode, json_object, name_of, read_json_lines, read_lines
 from rerank.records import LabeledPair
 from rerank.text import plural
 
@@ -20,13 +21,21 @@ _LABELS = {"1": True, "0": False}
 _HEADER = ("a", "b", "related")
 
 
+class _Texts(Struct):
+    query: str
+    document: str
+
+
+class _Documents(Struct):
+    a: str | int
+    b: str | int
+    related: bool | int | None = None
+
+
 def read_pairs(source: Source) -> list[tuple[str, str]]:
-    """Read JSON lines of ``query`` and ``document``, two texts that belong together.
+    """Read pairs of texts: JSON lines with ``query`` and ``document``. Other fields are ignored.
 
-    Other fields are ignored. Plain or gzip'd; ``-`` is standard input.
-
-    Raises InputError as ``FILE:LINE: what; what to do``: no JSON object, a side that is missing, no text or
-    empty, a file without pairs.
+    Raises InputError (``FILE:LINE: ...``), also for an empty text and a file without pairs.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -35,18 +44,16 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     ...     read_pairs(path)
     [('the cat', 'die Katze')]
     """
-    name = name_of(source)
-    pairs = []
-    for number, line in read_lines(source):
-        record = _object(f"{name}:{number}", decode(source, number, line), _LAYOUT)
+
+    def build(where: str, _: object, pair: _Texts) -> tuple[str, str]:
         for side in ("query", "document"):
-            if not isinstance(record.get(side), str):
-                raise InputError(f"{name}:{number}: {side!r} is missing or not a text; {_LAYOUT}")
-            if not record[side].strip():
-                raise InputError(f"{name}:{number}: {side!r} is empty; give both texts or leave the pair out")
-        pairs.append((record["query"], record["document"]))
+            if not getattr(pair, side).strip():
+                raise InputError(f"{where}: {side} is empty; give both texts or remove the pair")
+        return pair.query, pair.document
+
+    pairs = list(read_json_lines(source, _Texts, build))
     if not pairs:
-        raise InputError(f"{name}: no pairs; {_LAYOUT}")
+        raise InputError(f"{name_of(source)}: no pairs; {_LAYOUT}")
     return pairs
 
 
@@ -56,20 +63,18 @@ def read_labeled_pairs(
     *,
     remark: Callable[[str], object] | None = None,
 ) -> list[LabeledPair]:
-    """Read labeled pairs of documents, in the file's order: TSV or JSON lines, told apart by the first line.
+    """Read labeled pairs of documents in the file's order, from TSV or JSON lines.
 
-        a <tab> b <tab> related                  with or without this header; ids may hold spaces
+        a <tab> b <tab> related                  with or without this header; ids may contain spaces
         {"a": "d1", "b": "d2", "related": 1}     other fields are ignored
 
-    A label is 1 (related) or 0 (not); JSON may also say true or false. Plain or gzip'd; ``-`` is standard
-    input. A pair may be there both ways round. What occurs again with the same label is kept once, a document
-    that is paired with itself is left out: both are counted in lines passed to ``remark``.
+    A label is 1 (related) or 0; in JSON also true or false. The order of a pair does not matter. Repeated
+    pairs count once, and pairs of a document with itself are skipped; ``remark`` gets one line about each.
 
-    known: those of the given ids that there are documents with, as :meth:`rerank.Engine.contains`.
+    known: function that returns the existing ones of given ids, as :meth:`rerank.Engine.contains`.
 
-    Raises InputError as ``FILE:LINE: what; what to do``: columns or fields that are missing, another label,
-    an id that is unknown, the same pair with both labels, a document unrelated to itself; and as
-    ``FILE: what; what to do`` where there are no pairs, or all have one label.
+    Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, and a file without
+    pairs or with only one label.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -79,31 +84,33 @@ def read_labeled_pairs(
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
     name = name_of(source)
-    found: dict[tuple[str, str], tuple[int, bool]] = {}
+    labels: dict[tuple[str, str], tuple[int, bool]] = {}
     again = itself = 0
     for number, a, b, related in _lines(source, labels=True):
         where = f"{name}:{number}"
         assert related is not None
         if a == b:
             if not related:
-                raise InputError(f"{where}: document {a!r} is labeled as unrelated to itself; take it out")
+                raise InputError(
+                    f"{where}: document {a!r} is labeled as unrelated to itself; remove the line"
+                )
             itself += 1
             continue
-        first, label = found.setdefault((a, b), (number, related))
+        first, label = labels.setdefault((a, b), (number, related))
         if label != related:
             raise InputError(
                 f"{where}: the pair of {a!r} and {b!r} was labeled {int(label)} on line {first}, now"
                 f" {int(related)}; keep one of the two"
             )
         again += first != number
-    _check_known(name, ((number, *pair) for pair, (number, _) in found.items()), known)
-    pairs = [LabeledPair(a, b, related) for (a, b), (_, related) in found.items()]
+    _check_known(name, ((number, *pair) for pair, (number, _) in labels.items()), known)
+    pairs = [LabeledPair(a, b, related) for (a, b), (_, related) in labels.items()]
     if not pairs:
         raise InputError(f"{name}: no pairs; {_LABELED}")
     if len({pair.related for pair in pairs}) == 1:
         one, other = ("related", "unrelated")[:: 1 if pairs[0].related else -1]
         raise InputError(
-            f"{name}: {plural(len(pairs), 'pair[|s]')}, and all {one}; give {other} ones, too, or mine"
+            f"{name}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs, or mine"
             f" pairs with `rerank mine pairs`"
         )
     if remark is not None:
@@ -120,9 +127,7 @@ def read_labeled_pairs(
 def read_unlabeled_pairs(
     source: Source, known: Callable[[Iterable[str]], Collection[str]] | None = None
 ) -> list[tuple[str, str, bool | None]]:
-    """Read pairs of documents that may have labels, all of them, in the file's order.
-
-    The layouts of :func:`read_labeled_pairs`, where the label may be left out: None stands for it.
+    """Read all pairs of documents; the layout of :func:`read_labeled_pairs` with optional labels.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -140,9 +145,9 @@ def read_unlabeled_pairs(
 
 
 def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPair]) -> None:
-    """Write a file that :func:`read_labeled_pairs` reads: JSON lines where it ends in ``.jsonl``, else TSV.
+    """Write pairs as JSON lines if the path ends in ``.jsonl``, else as TSV.
 
-    Raises InputError for an id with a tab or the end of a line in it, which TSV cannot hold.
+    Raises InputError for an id that TSV cannot contain.
     """
     if os.fspath(path).endswith(".jsonl"):
         lines = [
@@ -154,13 +159,13 @@ def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPai
         for a, b, related in pairs:
             for one in (a, b):
                 if not in_tsv(one):
-                    raise InputError(f"{os.fspath(path)}: no TSV can hold the id {one!r}; call it .jsonl")
+                    raise InputError(f"{os.fspath(path)}: TSV cannot contain the id {one!r}; use .jsonl")
             lines.append(f"{a}\t{b}\t{int(related)}")
     write_text(path, "".join(f"{line}\n" for line in lines), follow=True)
 
 
 def in_tsv(name: str) -> bool:
-    """Whether TSV can hold an id.
+    """Whether TSV can contain an id.
 
     >>> in_tsv("d 1"), in_tsv("d\\t1")
     (True, False)
@@ -168,29 +173,18 @@ def in_tsv(name: str) -> bool:
     return name == name.strip() and len(name.splitlines()) == 1 and "\t" not in name
 
 
-def _object(where: str, text: str, layout: str) -> dict[str, Any]:
-    """Parse a line as a JSON object."""
-    try:
-        record = parse_json(text)
-    except ValueError as error:
-        raise InputError(f"{where}: not JSON ({error}); {layout}") from error
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: not a JSON object; {layout}")
-    return record
-
-
 def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, bool | None]]:
-    """Yield (line number, id, id, label) of every line; without ``labels`` it may be None."""
+    """Yield (line number, id, id, label) of every line. Without ``labels``, the label is optional."""
     name, layout = name_of(source), _LABELED if labels else _UNLABELED
     is_json: bool | None = None
     for number, line in read_lines(source):
         where, text = f"{name}:{number}", decode(source, number, line)
         first, is_json = is_json is None, text.lstrip().startswith("{") if is_json is None else is_json
         if is_json:
-            record = _object(where, text, layout)
-            columns = [_cell(where, record, field, layout) for field in _HEADER]
-            if columns[2] == "" and not labels:
-                columns.pop()
+            _, pair = json_object(where, text, _Documents)
+            columns = [str(pair.a), str(pair.b)]
+            if pair.related is not None:
+                columns.append(str(int(pair.related)))
         else:
             columns = [column.strip() for column in text.split("\t")]
             if first and tuple(column.lower() for column in columns) in (_HEADER, _HEADER[:2]):
@@ -204,35 +198,23 @@ def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, boo
         yield number, columns[0], columns[1], None if label is None else _LABELS[label]
 
 
-def _cell(where: str, record: dict[str, Any], field: str, layout: str) -> str:
-    """A field of a JSON object as a column of TSV: ids may be integers, labels true or false."""
-    value = record.get(field)
-    if value is None:
-        return ""
-    if field == "related":
-        return str(int(value)) if isinstance(value, (bool, int)) else str(value)
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise InputError(f"{where}: {field!r} is no id; {layout}")
-    return str(value)
-
-
 def _check_known(
     name: str,
     lines: Iterable[tuple[int, str, str]],
     known: Callable[[Iterable[str]], Collection[str]] | None,
 ) -> None:
-    """Raise InputError for the first id that there is no document with."""
+    """Raise InputError for the first id without a document."""
     if known is None:
         return
     ids: dict[str, int] = {}
     for number, a, b in lines:
         ids.setdefault(a, number)
         ids.setdefault(b, number)
-    there = known(ids)
-    lacking = [one for one in ids if one not in there]
-    if lacking:
-        more = f" ({len(lacking)} ids of the file are not)" if len(lacking) > 1 else ""
+    existing = known(ids)
+    unknown = [one for one in ids if one not in existing]
+    if unknown:
+        more = f" ({len(unknown)} unknown ids in the file)" if len(unknown) > 1 else ""
         raise InputError(
-            f"{name}:{ids[lacking[0]]}: there is no document {lacking[0]!r}{more}; ingest it, or take the"
-            " pair out"
+            f"{name}:{ids[unknown[0]]}: there is no document {unknown[0]!r}{more}; ingest it, or remove the"
+            " pair"
         )

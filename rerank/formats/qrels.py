@@ -1,4 +1,4 @@
-"""Relevance judgments, in BEIR's or in TREC's layout."""
+"""Relevance judgments in the layouts of BEIR and TREC."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteratio
 _COLUMNS = (
     ("query-id", "queryid", "qid", "query", "topic"),
     ("corpus-id", "corpusid", "document-id", "documentid", "doc-id", "docid", "did", "document", "doc"),
-    ("score", "grade", "relevance", "rel", "label", "judgment", "judgment"),
+    ("score", "grade", "relevance", "rel", "label", "judgment"),
 )
-"""Names of columns in a header: of the query, the document and the grade."""
+"""Names of columns in a header: query, document, grade."""
 
 
 CONFLICTS = ("refuse", "max", "first")
@@ -24,19 +24,18 @@ _MOST = 200
 
 
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
-    """Read judgments from a BEIR TSV or a TREC qrels file; the first line tells which.
+    """Read judgments from a BEIR TSV or a TREC qrels file. The first line decides the layout.
 
-        query-id <tab> corpus-id <tab> score     BEIR; with or without this header; ids may hold spaces.
-                                                 A header may name the columns in another order
+        query-id <tab> corpus-id <tab> score     BEIR, with or without this header; ids may contain spaces.
+                                                 A header may have another order of columns
         query-id,corpus-id,score                 the same with commas
-        query iteration document grade           TREC; any white space; the iteration is ignored
+        query iteration document grade           TREC, separated by white space; iteration is ignored
 
-    Grades are integers, also written as ``2.0``; 0 and less mean not relevant. Plain or gzip'd; ``-`` is
-    standard input. conflicts: of a document that is judged twice with different grades, ``refuse`` the file,
-    or take the ``max`` or the ``first``.
+    Grades are integers, also written ``2.0``; 0 and less mean not relevant.
 
-    Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a grade that is no
-    integer, documents judged twice with different grades, a file without judgments.
+    conflicts: for a document with two grades: ``refuse`` the file, or use the ``max`` or the ``first``.
+
+    Raises InputError (``FILE:LINE: ...``), also for a file without judgments.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,22 +49,22 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
         raise UsageError(f"--conflicts {conflicts!r} is none of {', '.join(CONFLICTS)}")
     name = name_of(source)
     judgments: dict[tuple[str, str], int] = {}
-    twice: list[str] = []
+    conflicting: list[str] = []
     for number, query, document, grade in _rows(source):
         before = judgments.setdefault((query, document), grade)
         if before != grade:
-            twice.append(
+            conflicting.append(
                 f"{name}:{number}: document {document!r} was already judged {before} for query {query!r},"
                 f" now {grade}"
-                if not twice
+                if not conflicting
                 else f"{name}:{number} ({document!r} for {query!r}: {before}, now {grade})"
             )
             if conflicts == "max":
                 judgments[query, document] = max(before, grade)
-    if twice and conflicts == "refuse":
-        more = f" and {len(twice) - _MOST} more" if len(twice) > _MOST else ""
+    if conflicting and conflicts == "refuse":
+        more = f" and {len(conflicting) - _MOST} more" if len(conflicting) > _MOST else ""
         raise InputError(
-            f"{', '.join(twice[:_MOST])}{more}; keep one of the two, or say which one counts:"
+            f"{', '.join(conflicting[:_MOST])}{more}; remove one of the two, or choose one with"
             f" --conflicts max or --conflicts first"
         )
     if not judgments:
@@ -74,7 +73,7 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
 
 
 def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (line number, query, document, grade) of each judgment; the first line decides the layout."""
+    """Yield (line number, query, document, grade) of each line."""
     layout: _Layout | None = None
     for number, line in read_lines(source):
         text, where = decode(source, number, line), f"{name_of(source)}:{number}"
@@ -88,10 +87,7 @@ def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The columns of a file: 3 in BEIR's layout, 4 in TREC's, and which of them are query, document, grade.
-
-    separator: of columns; None: any white space.
-    """
+    """Number of columns, their separator (None: white space), and the places of query, document and grade."""
 
     width: int
     separator: str | None
@@ -99,7 +95,7 @@ class _Layout:
 
     @classmethod
     def of(cls, text: str) -> tuple[_Layout, bool]:
-        """Return the layout that a first line tells, and whether that line is a header."""
+        """Return the layout, and whether the line is a header."""
         separator = "," if "\t" not in text and len(text.split(",")) == 3 else "\t"
         columns = text.split(separator)
         if len(columns) != 3:
@@ -122,16 +118,16 @@ LARGEST = 1000
 
 
 def _header(columns: list[str]) -> tuple[int, int, int] | None:
-    """Where a header has query, document and grade; None for a line that is none."""
+    """Return the places of query, document and grade; None if the line is no header."""
     names = [column.strip().strip('"').lower().replace("_", "-").replace(" ", "-") for column in columns]
-    found = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
-    if -1 not in found:
-        return found[0], found[1], found[2]
-    return (0, 1, 2) if found[0] == 0 else None
+    places = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
+    if -1 not in places:
+        return places[0], places[1], places[2]
+    return (0, 1, 2) if places[0] == 0 else None
 
 
 def _grade(text: str, where: str) -> int:
-    """Read an integer, also one with a point: ``2.0``. Raises InputError."""
+    """Return an integer grade. Raises InputError."""
     try:
         value = float(text)
     except ValueError:
@@ -139,5 +135,7 @@ def _grade(text: str, where: str) -> int:
     if not value.is_integer():
         raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {_LAYOUTS}")
     if abs(value) > LARGEST:
-        raise InputError(f"{where}: grade {text[:40]!r} is beyond {LARGEST:,}; write small ones, as 0 to 3")
+        raise InputError(
+            f"{where}: grade {text[:40]!r} is above {LARGEST:,}; use small grades, such as 0 to 3"
+        )
     return int(value)

@@ -1,4 +1,4 @@
-"""A search of the user's own: a file with the body of a ``_search``, a stored template, or a run."""
+"""The user's own search: a file with a request body, a stored template, or a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rerank.records import Query, SearchTemplate
 KINDS = ("template", "stored", "run")
 
 SLOT = "%SearchText%"
-"""Stands for the query in templates of Search Relevance Workbench, within a JSON string."""
+"""The query in templates of Search Relevance Workbench, inside a JSON string."""
 
 SLOTS = ("text", "query", "query_text", "query_string", "q", "keywords")
-"""Names that a Mustache template can call the query by."""
+"""Names of the query in Mustache templates."""
 
 _REQUEST = re.compile(r"(?:GET|POST)\s+(\S+)\s*", re.IGNORECASE)  # as Dev Tools copies it
 _TAG = re.compile(r"\{\{(\{?)\s*([&#^/!>=]?)\s*([\w.%-]*)")
@@ -31,12 +31,11 @@ _FUNCTION = re.compile(rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\
 
 
 def read_template(text: str, folder: Path | None = None) -> SearchTemplate | None:
-    """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for what begins otherwise.
+    """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for other texts.
 
-    folder: where FILE has to be, links followed; None: anywhere. Who has made a workspace must not have any
-        file of its user sent to a cluster.
+    folder: FILE must be inside it, so that a foreign workspace cannot send other files to a cluster.
 
-    Raises InputError for a file that is none of these, UsageError for a name that is missing, or elsewhere.
+    Raises InputError for invalid content, UsageError for a missing name or a file outside the folder.
 
     >>> read_template("bm25") is None, str(read_template("stored:shop"))
     (True, 'stored:shop')
@@ -72,7 +71,7 @@ def _template(path: str) -> SearchTemplate:
         parts = url.path.strip("/").split("/")
         if parts[-1] != "_search" or len(parts) > 2:
             raise InputError(
-                f"{name_of(path)}:1: {request[0].strip()} is no search; write GET /INDEX/_search"
+                f"{name_of(path)}:1: {request[0].strip()} is not a search; write GET /INDEX/_search"
             )
         index = parts[0] if len(parts) == 2 else None
         pipeline = parse_qs(url.query).get("search_pipeline", [None])[0]
@@ -88,7 +87,7 @@ def _template(path: str) -> SearchTemplate:
 
 
 def _configuration(source: str) -> dict[str, Any] | None:
-    """A search configuration of Search Relevance Workbench: the body is a string in it."""
+    """A search configuration of Search Relevance Workbench, which has the body as a string."""
     try:
         found = parse_json(source)
     except ValueError:
@@ -97,7 +96,7 @@ def _configuration(source: str) -> dict[str, Any] | None:
 
 
 def slots(source: str) -> list[str]:
-    """The names in a template that stand for the query, each once, in order.
+    """Return the names in a template that stand for the query, in order.
 
     >>> slots('{"query": {"match": {"title": "{{text}}"}}}'), slots('{"query": "%SearchText%"}')
     (['text'], ['%SearchText%'])
@@ -108,13 +107,13 @@ def slots(source: str) -> list[str]:
 
 
 def check_slots(source: str, where: str) -> None:
-    """Raise InputError unless a template has one slot for the query, and every slot is escaped."""
+    """Raise InputError unless a template has one slot name for the query, and escapes every slot."""
     if any(mark == "=" for _, mark, _ in _TAG.findall(source)):
         raise InputError(
             f"{where}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
         )
     raw = next((name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"), None)
-    # OpenSearch's functions write a text as it is: they are for lists and objects.
+    # OpenSearch's functions do not escape texts.
     raw = raw or next((name for name in _FUNCTION.findall(source) if name in SLOTS), None)
     if raw is not None:
         raise InputError(
@@ -129,36 +128,35 @@ def check_slots(source: str, where: str) -> None:
         )
     if len(found) > 1:
         raise InputError(
-            f"{where}: the template has {len(found)} slots for the query, {' and '.join(found)}; write one of"
-            " them everywhere"
+            f"{where}: the template has {len(found)} slots for the query, {' and '.join(found)}; use only"
+            " one of them"
         )
 
 
-def check_brought(search: SearchTemplate, queries: Sequence[Query]) -> None:
-    """Raise InputError for a slot outside sections that no query has a value for: it would be empty.
+def check_values(search: SearchTemplate, queries: Sequence[Query]) -> None:
+    """Raise InputError for a slot without a value in any query, unless it is in a section or has a default.
 
-    What is left out where there is no value stands within a section, ``{{#year}}...{{/year}}``, or has a
-    default beside it, ``{{^year}}2000{{/year}}{{year}}``.
+    Section: ``{{#year}}...{{/year}}``. Default: ``{{^year}}2000{{/year}}{{year}}``.
 
     >>> search = SearchTemplate("template", "shop.json", '{"match": {"{{field}}": "{{text}}"}}')
-    >>> check_brought(search, [Query("q", "wolf", params={"field": "body"})])
+    >>> check_values(search, [Query("q", "wolf", params={"field": "body"})])
     """
-    lacking = _slots_of_fields(search.source)
+    missing = _required_fields(search.source)
     for query in queries:
-        lacking -= {*query.params, *(("lang",) if query.lang else ())}
-        if not lacking:
+        missing -= {*query.params, *(("lang",) if query.lang else ())}
+        if not missing:
             return
-    if lacking:
-        name = min(lacking)
-        lacks = f"query {queries[0].id!r} has no value" if len(queries) == 1 else "no query has a value"
+    if missing:
+        name = min(missing)
+        problem = f"query {queries[0].id!r} has no value" if len(queries) == 1 else "no query has a value"
         raise InputError(
-            f"{search}: {lacks} for its slot {name}; give queries a field {name!r}, or write {{{{#{name}}}}}"
-            f" and {{{{/{name}}}}} around what goes without one"
+            f"{search}: {problem} for its slot {name}; give queries a field {name!r}, or put"
+            f" {{{{#{name}}}}} and {{{{/{name}}}}} around the optional part"
         )
 
 
 def fields_of(search: SearchTemplate) -> set[str]:
-    """The fields of queries that a template has slots or sections for.
+    """Return the query fields of a template.
 
     >>> sorted(fields_of(SearchTemplate("template", "a", '{{text}} {{#tags}}{{.}}{{/tags}} {{user.id}}')))
     ['tags', 'user']
@@ -168,8 +166,8 @@ def fields_of(search: SearchTemplate) -> set[str]:
     return roots - {*SLOTS, ""}
 
 
-def _slots_of_fields(source: str) -> set[str]:
-    """The fields of queries that a template cannot be filled in without, by their names."""
+def _required_fields(source: str) -> set[str]:
+    """The query fields that a template requires."""
     if SLOT in source:
         return set()
     needed, optional, within = set(), {*SLOTS, "categories", "."}, 0
@@ -188,10 +186,10 @@ def _slots_of_fields(source: str) -> set[str]:
 
 
 def fingerprint(source: str, pipeline: str | None) -> str:
-    """Hash of what a template asks for."""
+    """Return a hash of a template and its pipeline."""
     return hashed(f"{source.strip()}\0{pipeline or ''}")
 
 
 def hashed(text: str) -> str:
-    """The first 16 hexadecimal digits of a text's SHA-256."""
+    """Return the first 16 hexadecimal digits of the SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

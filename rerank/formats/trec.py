@@ -1,4 +1,4 @@
-"""Rankings as TREC run files, in such a way that trec_eval sees exactly our order."""
+"""Rankings as TREC run files, in an order that trec_eval reproduces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDERED_MAX = np.int64(0x7F7FFFFF)  # the largest finite float32, as an ordered
 
 
 def check_run_ids(queries: Iterable[str]) -> None:
-    """Raise InputError for a query id that no run can hold."""
+    """Raise InputError for a query id that a run cannot contain."""
     for query in queries:
         _refuse_space("query id", query)
 
@@ -26,14 +26,12 @@ def check_run_ids(queries: Iterable[str]) -> None:
 def write_run(
     path: str | os.PathLike[str], run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rerank"
 ) -> None:
-    """Write a run, atomically: query id -> (document id, score) pairs, best first.
+    """Write a run atomically: query id -> (document id, score) pairs, best first.
 
-    trec_eval ignores the rank column, holds scores as 32-bit floats and breaks ties by document id
-    *descending*. So the scores written are the given ones, rounded to 32 bits and then lowered by as few
-    float32 steps as make them strictly decreasing (see :func:`strictly_decreasing`).
+    trec_eval ignores ranks, reads scores as float32, and sorts ties by id descending. The written scores are
+    therefore strictly decreasing (:func:`strictly_decreasing`).
 
-    Raises InputError for an id or a tag with white space in it (the format cannot hold it), and ValueError
-    when a query's scores are not in descending order.
+    Raises InputError for an id or tag with white space, ValueError if scores are not in descending order.
     """
     _refuse_space("tag", tag)
     with atomic_write(path, follow=True) as file:
@@ -51,12 +49,11 @@ def write_run(
 
 
 def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
-    """Read a run: query id -> (document id, score) pairs, ordered by score descending, then id ascending.
+    """Read a run: query id -> (document id, score) pairs, by score descending, then id ascending.
 
-    As in trec_eval, the rank column is ignored. Plain or gzip'd; ``-`` is standard input.
+    Ranks are ignored, as by trec_eval.
 
-    Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a score that is no
-    number, a document that is retrieved twice for one query, a file without rankings.
+    Raises InputError (``FILE:LINE: ...``), also for a repeated document and an empty file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +79,7 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
         if document in hits:
             raise InputError(
                 f"{name}:{number}: document {document!r} was already retrieved for query {query!r}; "
-                "keep one of the two lines"
+                "remove one of the lines"
             )
         hits[document] = score
     if not run:
@@ -91,25 +88,24 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
 
 
 def strictly_decreasing(scores: ArrayLike) -> NDArray[np.float32]:
-    """Round non-increasing scores (n,) to float32 and lower them until each is below the one before it.
+    """Round non-increasing scores (n,) to float32, and lower each below the one before it.
 
-    Each score is lowered by the least number of float32 steps (``np.nextafter``) that will do, so distinct
-    scores stay as they are. Scores beyond float32 are cut to its range first.
+    Each score is lowered by the smallest number of float32 steps. Scores outside float32 are clipped.
 
     >>> strictly_decreasing([2.0, 1.0, 1.0, 0.5]).tolist()
     [2.0, 1.0, 0.9999999403953552, 0.5]
     """
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any():
-        raise ValueError("a score is NaN: nothing can be ordered by it")
+        raise ValueError("a score is NaN")
     limit = float(np.finfo(np.float32).max)
     single = np.clip(values, -limit, limit).astype(np.float32)
-    # As integers that sort like the floats, one step is 1, and "below the one before" is a running minimum.
+    # As sorted integers, one float32 step is 1, and "below the previous" is a running minimum.
     bits = single.view(np.int32).astype(np.int64)
     ordered = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
     steps = np.arange(len(ordered))
     lowered = np.minimum.accumulate(ordered + steps) - steps
-    # Where the bottom of float32 gets crowded, pile up from it instead of falling out of it.
+    # At the lower end of float32, count up from the end.
     lowered = np.maximum(lowered, steps[::-1] - _ORDERED_MAX)
     back = np.where(lowered < 0, -lowered | np.int64(-(2**31)), lowered).astype(np.int32)
     result: NDArray[np.float32] = back.view(np.float32)
@@ -123,4 +119,4 @@ def _ordered(hits: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _refuse_space(what: str, value: str) -> None:
     if not value or value.split() != [value]:
-        raise InputError(f"{what} {value!r} is empty or holds white space, which no TREC run can; rename it")
+        raise InputError(f"{what} {value!r} is empty or contains white space; rename it for a TREC run")

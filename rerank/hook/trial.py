@@ -16,7 +16,7 @@ from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
-from rerank.formats.templates import check_brought
+from rerank.formats.templates import check_values
 from rerank.hook.base import Hook
 from rerank.hook.plugin import EXT, PluginHook
 from rerank.records import Qrels, Query, SearchTemplate
@@ -148,7 +148,7 @@ def try_queries(
     if not judged:
         raise InputError("no query has a relevant document; check that --queries and --qrels belong together")
     template = hook.engine.templates.check(template, judged[0])
-    check_brought(template, judged)
+    check_values(template, judged)
     runs, outcomes, weights = _searches(hook, template, judged, count)
     measure = f"nDCG@{count}"
     kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())

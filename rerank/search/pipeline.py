@@ -16,7 +16,7 @@ import numpy as np
 from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
 from rerank.errors import UsageError
 from rerank.filters import Filter
-from rerank.formats.templates import check_brought
+from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
@@ -250,7 +250,7 @@ class Pipeline:
         """The candidates of the stack's own search. UsageError if it lacks a clause of the stack."""
         search = template_of(stack)
         check_filters([search], filters)
-        check_brought(search, [query])
+        check_values(search, [query])
         filled = FilledTemplate(search, query)
         request = SearchRequest(query.lexical, SEARCH, depth=stack.depth, template=filled)
         candidates = self.engine.find(request)

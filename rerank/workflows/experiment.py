@@ -10,7 +10,7 @@ from rerank.combiners.score_table import ScoreTable
 from rerank.errors import EngineError, InputError, WorkspaceError
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
-from rerank.formats.templates import check_brought
+from rerank.formats.templates import check_values
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
@@ -160,5 +160,5 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
                 f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
     checked = workspace.engine.check_template(search, queries[0])
-    check_brought(checked, queries)
+    check_values(checked, queries)
     return checked

@@ -50,12 +50,12 @@ def test_json_lines_with_citations(tmp_path):
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        ({"citations": 17}, "citations is a JSON number; write"),
-        ({"citations": [17]}, "citations holds a JSON number; write"),
-        ({"citations": [{"ref": ["a"]}]}, "ref of a citation is a JSON list; write"),
-        ({"citations": [{"ref": "a", "sentence": 1.5}]}, "sentence of a citation is a JSON number; write"),
-        ({"references": ["a"]}, "references is a JSON list; write"),
-        ({"references": {"a": 1}}, "references holds a title that is a JSON number; write"),
+        ({"citations": 17}, "citations: expected list or null, got integer"),
+        ({"citations": [17]}, "citations: expected object"),
+        ({"citations": [{"ref": ["a"]}]}, "citations.ref: expected"),
+        ({"citations": [{"ref": "a", "sentence": 1.5}]}, "citations.sentence: expected"),
+        ({"references": ["a"]}, "references: expected"),
+        ({"references": {"a": 1}}, "references"),
     ],
 )
 def test_citations_that_are_none(tmp_path, record, said):

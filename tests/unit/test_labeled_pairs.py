@@ -56,20 +56,20 @@ def test_pairs_that_occur_again_and_pairs_of_one_document(tmp_path):
         ("a\tb\trelated\nx\t\t1\n", ":2: 2 filled columns, not 3"),
         ("x\ty\t1\nx\tz\tno\n", ":2: the label 'no' is neither 1 (related) nor 0"),
         ("x\ty\t1\nx\tz\t2\n", ":2: the label '2'"),
-        ('{"a": "x", "b": "y", "related": 0.5}\n', ":1: the label '0.5'"),
+        ('{"a": "x", "b": "y", "related": 0.5}\n', ":1: related: expected"),
         ('{"a": "x", "b": "y"}\n', ":1: 2 filled columns, not 3"),
-        ('{"a": ["x"], "b": "y", "related": 1}\n', ":1: 'a' is no id"),
-        ('{"a": "x", "b": "y", "related": 1}\nx\ty\t0\n', ":2: not JSON"),
+        ('{"a": ["x"], "b": "y", "related": 1}\n', ":1: a: expected"),
+        ('{"a": "x", "b": "y", "related": 1}\nx\ty\t0\n', ":2: invalid JSON"),
         ("x\ty\t1\nx\tz\t0\nx\ty\t0\n", ":3: the pair of 'x' and 'y' was labeled 1 on line 1, now 0; keep"),
         ("x\ty\t1\nx\tx\t0\n", ":2: document 'x' is labeled as unrelated to itself"),
-        ("x\ty\t1\nx\tz\t1\n", ": 2 pairs, and all related; give unrelated ones, too, or mine pairs"),
-        ("x\ty\t0\n", ": 1 pair, and all unrelated; give related ones"),
+        ("x\ty\t1\nx\tz\t1\n", ": 2 pairs, and all related; add unrelated pairs"),
+        ("x\ty\t0\n", ": 1 pair, and all unrelated; add related pairs"),
         ("a\tb\trelated\n", ": no pairs; write each line as"),
         (
             "x\tq\t1\nx\ty\t0\nx\tw\t1\n",
-            ":1: there is no document 'q' (2 ids of the file are not); ",
+            ":1: there is no document 'q' (2 unknown ids",
         ),
-        ("x\ty\t1\nx\tw\t0\n", ":2: there is no document 'w'; ingest it, or take the pair out"),
+        ("x\ty\t1\nx\tw\t0\n", ":2: there is no document 'w'; ingest it"),
     ],
 )
 def test_refused(tmp_path, text, message):
@@ -89,7 +89,7 @@ def test_a_pair_and_its_reverse_may_disagree(tmp_path):
 
 @pytest.mark.parametrize("wrong", ["a\tb", "a\nb", " a", ""])
 def test_ids_that_tsv_cannot_hold(tmp_path, wrong):
-    with pytest.raises(InputError, match="call it"):
+    with pytest.raises(InputError, match="TSV"):
         write_labeled_pairs(tmp_path / "p.tsv", [LabeledPair(wrong, "x", True)])
     assert not (tmp_path / "p.tsv").exists()
     write_labeled_pairs(tmp_path / "p.jsonl", [LabeledPair(wrong or " b", "x", True)])

@@ -399,10 +399,10 @@ def test_pairs_are_read(tmp_path):
     ("line", "what"),
     [
         ("[1]", "not a JSON object"),
-        ("{", "not JSON"),
-        ('{"query": "a"}', "'document' is missing"),
-        ('{"query": 3, "document": "b"}', "'query' is missing or not a text"),
-        ('{"query": " ", "document": "b"}', "'query' is empty; give both texts or leave the pair out"),
+        ("{", "invalid JSON"),
+        ('{"query": "a"}', "missing field document"),
+        ('{"query": 3, "document": "b"}', "query: expected"),
+        ('{"query": " ", "document": "b"}', "query is empty"),
     ],
 )
 def test_pairs_that_are_none(tmp_path, line, what):

@@ -12,7 +12,7 @@ import pytest
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_template
-from rerank.formats.templates import check_brought
+from rerank.formats.templates import check_values
 from rerank.records import SearchTemplate
 from rerank.search.fields import check_fields
 from rerank.search.pipeline import check_clauses
@@ -243,13 +243,13 @@ def test_what_a_template_needs_a_query_has(source: str, lacks: str | None) -> No
     search, bare = SearchTemplate("template", "shop.json", source), Query("q", "wolf")
     one = f"^template:shop.json: query 'q' has no value for its slot {lacks}; "
     if lacks is None:
-        check_brought(search, [bare])
+        check_values(search, [bare])
         return
     with pytest.raises(InputError, match=f"^template:shop.json: no query has a value for its slot {lacks}; "):
-        check_brought(search, [bare, bare])
+        check_values(search, [bare, bare])
     with pytest.raises(InputError, match=one):
-        check_brought(search, [bare])
-    check_brought(search, [bare, Query("p", "fox", lang="en", params={lacks: ["a"]})])
+        check_values(search, [bare])
+    check_values(search, [bare, Query("p", "fox", lang="en", params={lacks: ["a"]})])
 
 
 def test_a_clause_is_named_as_a_clause() -> None:

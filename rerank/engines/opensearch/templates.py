@@ -27,7 +27,7 @@ from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.searching import COPIES
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
-from rerank.formats.templates import SLOT, check_brought, check_slots, fingerprint, slots
+from rerank.formats.templates import SLOT, check_values, check_slots, fingerprint, slots
 from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
@@ -82,7 +82,7 @@ class Templates:
         search, queries = filled[0].template, [one.query for one in filled]
         found = self._complete(search)
         if found is not search:  # read just now
-            check_brought(found, queries)
+            check_values(found, queries)
         search = found
         window = min(self._index.shape().window, requests[0].depth)
         together = max(1, _TOGETHER // window)
@@ -158,7 +158,7 @@ class Templates:
         try:
             rendered = self._render(search, params, where)
         except InputError:
-            check_brought(search, [query])  # what it lacks may be why
+            check_values(search, [query])  # what it lacks may be why
             raise
         if texts:
             try:
