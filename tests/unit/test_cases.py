@@ -84,7 +84,7 @@ def test_the_weights_of_each_case_are_shown(topics: Any, run: Any) -> None:
         shown = run(*command, "-w", workspace.folder).out
         for queries, one in (
             ("queries with categories", stack.combiner),
-            ("queries whose categories are inferred", stack.combiner.cases["inferred"]),
+            ("queries with inferred categories", stack.combiner.cases["inferred"]),
             ("queries without categories", stack.combiner.cases["none"]),
         ):
             assert f"  {queries}: {one}   ({one.normalization})\n" in shown
