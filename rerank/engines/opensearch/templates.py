@@ -27,7 +27,7 @@ from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.searching import COPIES
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
-from rerank.formats.templates import SLOT, check_values, check_slots, fingerprint, slots
+from rerank.formats.templates import SLOT, check_slots, check_values, fingerprint, slots
 from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
