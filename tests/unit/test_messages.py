@@ -119,7 +119,7 @@ def test_a_file_without_queries_is_called_that(run, made, tmp_path):
     (tmp_path / "none.jsonl").write_text("\n\n")
     files = ("--queries", tmp_path / "none.jsonl", "--qrels", made / "all.tsv", "-w", made / "ws")
     for command in (["evaluate", "--stack", "bm25"], ["tune", "--stack", "tfidf,bm25"], ["train", "lsi"]):
-        run(*command, *files).fails(1, "none.jsonl: no queries; write one a line")
+        run(*command, *files).fails(1, "none.jsonl: no queries")
 
 
 def test_documents_of_no_language_are_told(run, made, write_lines, tmp_path):
