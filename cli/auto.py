@@ -44,13 +44,9 @@ def command(
     test.tsv, or one file of judgments. If interrupted, the same command continues.
     """
     from rerank.workflows.auto import auto
-    from rerank.workflows.evaluated import remember_files
 
     opensearch = cluster.settings(profile, url, index)
     report = auto(source, folder, opensearch=opensearch, progress=output.Bar(quiet=as_json), **settings)
-    measured = {"stacks": [",".join(report.stack.signals)], "baseline": report.stack.first_stage}
-    files = {"queries": str(report.queries), "qrels": str(report.splits["test"])}
-    remember_files(report.workspace, {**measured, "seed": settings["seed"]}, **files)
     output.result(report, as_json, lambda report: _show(report, folder))
 
 

@@ -81,7 +81,6 @@ def command(
     from rerank.files import check_output
     from rerank.report_page.tables import PER_QUERY
     from rerank.workflows.evaluate import evaluate
-    from rerank.workflows.evaluated import remember_files
     from rerank.workflows.report import PAGE_MARK
     from rerank.workspace import Workspace
 
@@ -92,10 +91,6 @@ def command(
     stacks = stacks or (in_use(workspace),)
     bar = output.Bar(quiet=as_json)
     report = evaluate(workspace, stacks, **judged, keep=10 if page else 0, progress=bar, **settings)
-    if "-" not in (queries, qrels):
-        settings.pop("save_run")
-        settings |= {"stacks": stacks, "conflicts": conflicts}
-        remember_files(workspace, settings, queries=queries, qrels=qrels)
     _write(workspace, report, judged["queries"], qrels, per_query, page)
     if as_json:
         output.print_json(report)

@@ -56,18 +56,10 @@ _pipeline: tuple[options.Add | str, ...] = (
     options.GENERAL,
     options.dry_run,
 )
-def install(
-    route: str,
-    default: bool,
-    dry_run: bool,
-    token_file: str | None,
-    id_field: str | None,
-    folder: str,
-    name: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def install(default: bool, dry_run: bool, token_file: str | None, id_field: str | None, **given: Any) -> None:
     """Create or replace the search pipeline. Every node needs the plugin first."""
+    where = {name: given.pop(name) for name in ("folder", "route", "name", "as_json")}
+    route = where["route"]
     of_stock = {"--token-file": token_file, "--id-field": id_field}
     unread = [option for option, value in of_stock.items() if value and route != "stock"]
     if unread:
@@ -85,7 +77,7 @@ def install(
             wanted = StockOptions(**given, token=token, id_field=id_field)
         return hook.install(wanted, default=default, dry_run=dry_run)
 
-    _report(act, _show_done, folder, route, name, as_json)
+    _report(act, _show_done, **where)
 
 
 @command.command()
@@ -121,13 +113,7 @@ def remove(dry_run: bool, **where: Any) -> None:
     options.seed,
 )
 def test(
-    query: str | None,
-    count: int,
-    template: str | None,
-    queries: str | None,
-    qrels: str | None,
-    seed: int,
-    **where: Any,
+    query: str | None, count: int, template: str | None, queries: str, qrels: str, seed: int, **where: Any
 ) -> None:
     """Compare a search for QUERY with `rerank query`, or measure judged queries with and without the hook.
 
@@ -135,33 +121,32 @@ def test(
     """
     if (query is None) == (template is None):
         raise click.UsageError("give a QUERY, or --template with --queries and --qrels")
-    if template is not None:
-        if not queries or not qrels:
-            raise click.UsageError("--template needs --queries and --qrels")
-        measured = _report(
-            lambda hook: _gate(hook, template, queries, qrels, count, seed), _show_gate, **where
+    if template is not None and not (queries and qrels):
+        raise click.UsageError("--template needs --queries and --qrels")
+
+    def search(hook: Hook) -> SearchTrial:
+        from rerank.hook import try_search
+
+        return try_search(hook, query or "", count)
+
+    def measure(hook: Hook) -> TrialReport:
+        from rerank.formats import read_template
+        from rerank.hook import try_queries
+
+        name = str(template)
+        search = read_template(name if name.startswith("stored:") else f"template:{name}")
+        assert search is not None
+        return try_queries(
+            hook, search, *options.read_judged(queries, qrels).values(), count=count, seed=seed
         )
-        if measured.hooked < measured.plain:
-            sys.exit(1)
-        return
-    assert query is not None
-    if not _report(lambda hook: _trial(hook, query, count), _show_trial, **where).same:
+
+    if template is None:
+        worse = not _report(search, _show_trial, **where).same
+    else:
+        report = _report(measure, _show_gate, **where)
+        worse = report.hooked < report.plain
+    if worse:
         sys.exit(1)
-
-
-def _trial(hook: Hook, query: str, count: int) -> SearchTrial:
-    from rerank.hook import try_search
-
-    return try_search(hook, query, count)
-
-
-def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> TrialReport:
-    from rerank.formats import read_qrels, read_queries, read_template
-    from rerank.hook import try_queries
-
-    search = read_template(template if template.startswith("stored:") else f"template:{template}")
-    assert search is not None
-    return try_queries(hook, search, read_queries(queries), read_qrels(qrels), count=count, seed=seed)
 
 
 def _report(

@@ -54,14 +54,13 @@ def command(
     before the first change. If interrupted, run the same command again.
     """
     from rerank.workflows.ingest import ingest
-    from rerank.workspace import Workspace
 
     ids = _ids_to_delete(delete, delete_from)
     _check(corpus, ids, settings)
     names = ("profile", "url", "index", "shards", "replicas")
     opensearch = cluster.settings(**{name: settings.pop(name) for name in names})
     if settings["format"] == "jsonl":
-        _check_for_queries(corpus, may_ask=not as_json and not Workspace.exists(folder))
+        _check_for_queries(corpus)
     bar = output.Bar(quiet=as_json)
     report = ingest(folder, corpus, delete=ids, opensearch=opensearch, progress=bar, **settings)
     output.result(report, as_json, lambda report: _show(report, folder, settings))
@@ -147,13 +146,11 @@ def _show_citations(report: IngestReport, format: str) -> None:
         output.note(line)
 
 
-def _check_for_queries(corpus: tuple[str, ...], *, may_ask: bool) -> None:
+def _check_for_queries(corpus: tuple[str, ...]) -> None:
     from rerank.formats.beir import looks_like_queries
 
     for source in filter(looks_like_queries, corpus):
-        what = f"{source} looks like a file of queries: its records have no titles"
-        if may_ask and output.interactive():
-            if not click.confirm(output.harmless(f"{what}. Are these the documents?"), err=True):
-                raise click.UsageError("nothing was ingested; name the file of the documents")
-        else:
-            output.note(f"{what}. If so, remove these documents, and pass the file with --queries")
+        output.note(
+            f"{source} looks like a file of queries: its records have no titles. If it is, remove these"
+            " documents, and pass the file with --queries"
+        )

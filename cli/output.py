@@ -257,11 +257,6 @@ def p_value(p: float) -> str:
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-def interactive() -> bool:
-    """Return whether a user can answer a question."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def is_terminal() -> bool:
     """Return whether stdout is a terminal, so that long lines are cut."""
     return sys.stdout.isatty()

@@ -135,7 +135,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     # A dry run says what a real one does, and does nothing.
     dry = run(*command, "--dry-run")
     assert dry.code == 0, dry.err
-    assert dry.out.endswith(f"200 documents of {name}-a, {name}-b; nothing was made\n")
+    assert dry.out.endswith(f"200 documents of {name}-a, {name}-b; nothing was changed\n")
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
     assert not folder.exists()
 

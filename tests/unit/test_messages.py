@@ -140,7 +140,7 @@ def test_ingest_counts_equal_texts_and_hints_at_the_language(run, write_lines, t
     assert "--lang en" in done.err
 
 
-def test_a_file_of_queries_is_asked_about(run, made, write_lines, tmp_path, monkeypatch):
+def test_a_file_of_queries_is_reported(run, made, write_lines, tmp_path):
     queries, asked = made / "queries.jsonl", "looks like a file of queries"
     done = run("ingest", queries, "-w", tmp_path / "ws")
     assert (done.code, asked in done.err) == (0, True)
@@ -149,12 +149,6 @@ def test_a_file_of_queries_is_asked_about(run, made, write_lines, tmp_path, monk
     done = run("ingest", write_lines(tmp_path / "queries.jsonl", long), "-w", tmp_path / "long", "--json")
     assert (done.json["added"], asked in done.err) == (3, True)
     assert asked not in run("ingest", made / "corpus.jsonl", "-w", tmp_path / "other").err
-    # At a terminal it waits for an answer.
-    monkeypatch.setattr(output, "interactive", lambda: True)
-    no = run("ingest", queries, "-w", tmp_path / "no", stdin=b"n\n")
-    assert (no.code, (tmp_path / "no").exists()) == (2, False)
-    assert "nothing was ingested" in no.err
-    assert run("ingest", queries, "-w", tmp_path / "yes", stdin=b"y\n").code == 0
 
 
 def test_titles_fit_a_terminal_and_are_whole_elsewhere(run, made, monkeypatch):
