@@ -36,12 +36,12 @@ def command(folder: str, as_json: bool, seed: int) -> None:
     evaluate.show(demo.evaluated)
     click.echo("\nThe same queries with subject headings*:\n")
     evaluate.show(demo.with_headings)
-    click.echo("* The headings are those of the relevant article. These figures are an upper bound.\n")
+    click.echo("* These are the headings of the relevant article. These figures are an upper bound.\n")
     relation = "is" if demo.better else "is NOT"
     click.echo(f"Without headings, {STACK} {relation} significantly better than {FIRST_STAGE} by nDCG.")
     for asked, answer, stack, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
         query.show(answer, stack, hits, explain=True)
     click.echo(f"\nBoth tables, and both rankings of every query: {Path(folder) / PAGE}")
-    click.echo(f"\n{time.perf_counter() - begin:.0f} s. Try a query of your own:")
+    click.echo(f"\n{time.perf_counter() - begin:.0f} s. Try your own query:")
     click.echo(f'  rerank query "how do bacteria become resistant" -w {folder} --stack {STACK} --explain')

@@ -52,7 +52,7 @@ class Command(click.Command):
             self.params.append(_help_all())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options. A context without arguments, as of the documentation, shows rare options too."""
+        """Read the options. Without this call, as in the documentation, the help has all options."""
         ctx.meta[_SHORT] = True
         return super().parse_args(ctx, args)
 

@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 import warnings
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -85,10 +84,12 @@ class _Commands(click.Group):
         ctx.meta[_GIVEN] = [_VERBOSITY[word] for word in args[:end] if word in _VERBOSITY]
         rest = [word for word in args[:end] if word not in _VERBOSITY] + args[end:]
         if rest and rest[0] not in COMMANDS and not rest[0].startswith("-"):
+            from difflib import get_close_matches
+
             names = {**_SYNONYMS, **{name: name for name in COMMANDS}}
             close = get_close_matches(rest[0].lower(), names, 1)
             question = f"; did you mean {names[close[0]]}?" if close else ""
-            raise click.UsageError(f"there is no command {rest[0]!r}{question}", ctx)
+            raise click.UsageError(f"unknown command {rest[0]!r}{question}", ctx)
         return super().resolve_command(ctx, rest)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -167,7 +168,7 @@ def _usage_message(error: click.ClickException) -> str:
         message = _missing(context)
     elif isinstance(error, click.NoSuchOption):
         name, close = error.option_name, error.possibilities
-        message = f"there is no option {name}"
+        message = f"unknown option {name}"
         if name in _INSTEAD:
             message += f"; use {_INSTEAD[name]}"
         elif close:
@@ -181,7 +182,7 @@ def _usage_message(error: click.ClickException) -> str:
     elif message.startswith("Got unexpected extra argument"):
         message = f"unexpected arguments {message.partition('(')[2].rstrip(')')}"
     elif message.startswith("No such command"):
-        message = f"there is no command {message.removeprefix('No such command ')}"
+        message = f"unknown command {message.removeprefix('No such command ')}"
     if context is None:
         return message
     return f"{message}{'' if message.endswith('?') else ';'} see `{context.command_path} --help`"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     option("--lexical-text TEXT", "Text for the lexical signals. Default: TEXT.", rare=True),
     option(
         "--param NAME=VALUE...",
-        "Slot of your own search. Repeatable.",
+        "Slot of the search template. Repeatable.",
         dest="params",
         callback=options.params,
         rare=True,

@@ -22,7 +22,7 @@ class _Train(config_options.SettingsCommand):
     """The command has the settings of the families that its arguments name."""
 
     def chosen(self, args: list[str]) -> tuple[str, ...]:
-        """Return the families of the rankers among the arguments; a family counts by its own name too."""
+        """Return the families whose rankers or names are among the arguments."""
         named = {*args}
         return tuple(name for name in self.families if named & {name, *families()[name].rankers})
 

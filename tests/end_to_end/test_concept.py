@@ -156,7 +156,7 @@ def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change,
             ["--objective", "classifier", "--beta", "2"],
             "--beta has no effect with --objective classifier",
         ),
-        (["--passages", "4"], "there is no option"),
+        (["--passages", "4"], "unknown option"),
     ],
 )
 def test_settings_that_cannot_be(run, labeled, tiny, args, message):

@@ -247,7 +247,7 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
             assert time.monotonic() < give_up, (tmp_path / "serve.log").read_text()
             time.sleep(0.5)
         shown = steps("hook", **env, PYTHONPATH=alone).stdout
-        assert "the order is that of `rerank query`" in shown
+        assert "the order is the same" in shown
         assert steps("hook", **env).stdout.startswith("nothing to change\n")
         for query in read_queries(small.queries)[:5]:
             args = ("--stack", "bm25,text,meta", "--depth", 100, "-w", env["WORKSPACE"], "--json")

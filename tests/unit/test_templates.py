@@ -58,7 +58,7 @@ def test_a_run_gives_candidates_and_scores(hunters: Workspace, tmp_path: Path) -
 
 def test_params_without_a_search_of_ones_own(hunters: Workspace) -> None:
     asked = ("query", "night", "--param", "year=2020", "--stack", "bm25", "-w", hunters.folder)
-    run(*asked).fails(2, "--param fills slots of a search of your own, but bm25 finds the candidates")
+    run(*asked).fails(2, "--param is for your own search, not for bm25")
 
 
 def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None:
