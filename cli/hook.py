@@ -225,7 +225,7 @@ def _show_trial(report: SearchTrial) -> None:
         for place in range(max(map(len, columns)))
     ]
     click.echo(output.table(["", "without", "with the hook", "rerank query"], rows, left=4))
-    click.echo("the order is the same as in `rerank query`" if report.same else "the order is NOT `rerank query`'s")
+    click.echo(f"the order {'is the same' if report.same else 'DIFFERS'}")
     if report.difference is not None:
         click.echo(f"scores differ by {report.difference:.1g} at most")
     times = report.milliseconds

