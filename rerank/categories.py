@@ -32,7 +32,7 @@ def parents_of_path(category: str) -> list[str]:
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
-    """Child-parent edges implied by categories that are paths; prefixes become categories too.
+    """Child-parent edges of categories that are paths; prefixes become categories.
 
     >>> path_edges(["C.2.4"])
     [('C.2.4', 'C.2'), ('C.2', 'C')]

@@ -56,7 +56,7 @@ def changed(text: str, table: str, values: Mapping[str, Any]) -> str:
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.strip() == f"[{table}]"), None)
     if begin is None:
-        raise ValueError(f"there is no table [{table}]")
+        raise ValueError(f"the table [{table}] is missing")
     end = next((i for i in range(begin + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
     for name, value in values.items():
         line = f"{name} = {_quoted(value)}"
@@ -88,7 +88,7 @@ def check(config: Mapping[str, Any], file: Path) -> None:
     first = settings.first_stage
     if first not in FIRST_STAGES and not first.startswith(("template:", "stored:")):
         raise UsageError(
-            f"{file}: {first!r} is no first stage; use {', '.join(FIRST_STAGES)}, template:FILE or stored:ID"
+            f"{file}: {first!r} is not a first stage: use {', '.join(FIRST_STAGES)}, template:FILE, stored:ID"
         )
 
 

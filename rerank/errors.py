@@ -1,6 +1,6 @@
 """All errors of rerank.
 
-Each message says what is wrong, where (file:line, field, id) and what to do, in one line. Options and
+Each message states the problem, the place (file:line, field, id) and the solution in one line. Options and
 commands are spelled as on the command line; ``--held-out`` is the argument ``held_out`` in Python.
 
     RerankError

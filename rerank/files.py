@@ -26,7 +26,7 @@ _MACHINE = {
     errno.ENOSPC: "the disk is full; free space and run again",
     errno.EDQUOT: "the disk quota is used up; free space and run again",
     errno.EIO: "the disk reports an error; check it, and restore the files if they are lost",
-    errno.ENOMEM: "not enough memory to map it; run again where there is more",
+    errno.ENOMEM: "not enough memory to map it; run again on a machine with more",
 }
 _BLOCK = 1 << 20  # bytes that are read at once
 
@@ -177,9 +177,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def trouble(error: BaseException, where: object) -> RerankError | None:
-    """Say what the machine has against a file, in one line; None where it is the file that is wrong.
+    """Return the error for a problem of the system with a file; None if the file itself is invalid.
 
-    What is returned is no word on the file's content: rights, limits, a full disk.
+    Such problems are missing rights, limits and a full disk.
 
     >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
     ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again

@@ -17,7 +17,7 @@ Queries = Iterable[Query] | Mapping[str, str] | File
 """Queries, their texts by their ids, or a file of them."""
 
 Judgments = Mapping[str, Mapping[str, int]] | Iterable[tuple[str, str, int]] | File
-"""Judgments, as :class:`rerank.Qrels` or what one is made of, or a file of them."""
+"""Judgments, as :class:`rerank.Qrels`, as its arguments, or as a file."""
 
 Run = Mapping[str, Sequence[str] | Sequence[tuple[str, float]] | Mapping[str, float]] | File
 """Query id -> document ids (best first), pairs of id and score, or scores by id; or a file of them."""

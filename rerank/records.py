@@ -165,7 +165,7 @@ class Candidates:
     rows:     (n,) int64, handles of the documents; only the engine can use them.
     features: ranker -> (n, width) array, the requested features.
     missing:  ranker -> (n,) bool, True if no feature of the requested version is stored.
-    found:    retriever -> (n,) bool, True if it found the document; empty without retrievers.
+    retrieved_by: retriever -> (n,) bool, True if it found the document; empty without retrievers.
     signals:  name -> (n,) float64, other scores that came with the documents.
     took:     seconds that a remote engine needed, without the transfer.
 
@@ -180,7 +180,7 @@ class Candidates:
     rows: NDArray[np.int64]
     features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    retrieved_by: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     took: float | None = None
 

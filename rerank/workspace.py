@@ -329,7 +329,7 @@ class Workspace:
                 self._rankers[name, version] = self._installed.load(name, version)
             except KeyError:
                 raise NotTrainedError(
-                    f"{name} {version} is no longer in {self.folder}; tune the stack again"
+                    f"{name} {version} was removed from {self.folder}; tune the stack again"
                 ) from None
         return self._rankers[name, version]
 
@@ -358,7 +358,7 @@ class Workspace:
         return True
 
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
-        """Ranker -> the versions whose features must be stored: those of the active stack and the candidates.
+        """Ranker -> the versions of the active stack and of the candidates, whose features must be stored.
 
         before: also the versions of earlier active stacks, and the newest. If a stack cannot be read, all
             versions.

@@ -107,8 +107,8 @@ class SearchRequest:
     filters: conditions that every document must meet.
     ids: score these documents, whether they match or not: 0 if they share no term. Unknown ids are left out;
         depth, filters and retrievers have no effect.
-    retrievers: what finds documents; empty: the first stage. If there are some, ``Candidates.found`` says
-        which of them found a document.
+    retrievers: signals and vectors that find documents; empty: the first stage. Otherwise
+        ``Candidates.retrieved_by`` says which of them found a document.
     features: ranker -> version: the stored features of these versions come back in ``Candidates.features``,
         and ``Candidates.missing`` marks documents without.
     template: search by this template instead of the text: its ``depth`` best hits and their scores, without

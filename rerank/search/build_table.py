@@ -250,9 +250,9 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
-    if not candidates.found:
+    if not candidates.retrieved_by:
         return {first_stage: int(hits.sum()) / len(relevant)}
-    found = {name: int((hits & where).sum()) for name, where in candidates.found.items()}
+    found = {name: int((hits & where).sum()) for name, where in candidates.retrieved_by.items()}
     if len(found) > 1:
         found["together"] = int(hits.sum())
     return {name: count / len(relevant) for name, count in found.items()}

@@ -228,7 +228,7 @@ class Pipeline:
         scored = scorer.score(
             query, ScoringInput.found(candidates, stack.first_stage, vectors=vectors), stages=stages
         )
-        found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
+        found = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
             stack = stack.for_case(scored.case)
             ranking = stack.rank(candidates.ids, scored.raw, found)

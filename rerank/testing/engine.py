@@ -15,7 +15,7 @@ from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.errors import InputError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
-from rerank.testing.rules import Rule, raises, same, true
+from rerank.testing.rules import Rule, raises, same, search, true
 
 RULES: dict[str, Callable[[Engine], None]] = {}
 """Name -> rule."""
@@ -43,10 +43,6 @@ def feature_rule(check: Rule) -> Rule:
     return check
 
 
-def _found(engine: Engine, text: str, stage: str, depth: int = 10) -> list[str]:
-    return engine.find(SearchRequest(text, first_stage=stage, depth=depth)).ids
-
-
 def _every(engine: Engine) -> list[Document]:
     """All documents, by id: their order is the engine's own, and stays while nothing is written."""
     found = list(engine.documents())
@@ -71,7 +67,7 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
     same(engine.get(["a"]), [None], "get()")
     same(engine.write([]), WriteResult(0, 0, 0), "write()")
     for stage in engine.first_stages:
-        candidates = engine.find(SearchRequest("anything", first_stage=stage, depth=10))
+        candidates = search(engine, "anything", stage)
         same(len(candidates), 0, "search()")
         same((candidates.scores.shape, candidates.rows.shape), ((0,), (0,)), "the shapes of scores and rows")
 
@@ -116,8 +112,8 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
     same(sorted(document.id for document in engine.documents()), list("abcde"), "documents()")
     same(engine.ids(), list("abcde"), "ids()")
     for stage in engine.first_stages:
-        same(set(_found(engine, "graphs", stage)), {"b", "e"}, "the matches")
-        same(set(_found(engine, "lists", stage)), {"a"}, "the matches")
+        same(set(search(engine, "graphs", stage).ids), {"b", "e"}, "the matches")
+        same(set(search(engine, "lists", stage).ids), {"a"}, "the matches")
     version = engine.version()
     done = engine.write([new])
     true(
@@ -128,8 +124,8 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
         engine.write([Document("a", text=f"word{i}"), Document("f", text="other")])
     same(len(engine), 6, "len()")
     for stage in engine.first_stages:
-        same(_found(engine, "word3", stage), [], "the matches of an old word")
-        same(_found(engine, "word4", stage), ["a"], "the matches of a new word")
+        same(search(engine, "word3", stage).ids, [], "the matches of an old word")
+        same(search(engine, "word4", stage).ids, ["a"], "the matches of a new word")
 
 
 @rule
@@ -139,12 +135,12 @@ def what_is_deleted_is_gone(engine: Engine) -> None:
     same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
     same(engine.ids(), ["a", "d"], "ids()")
     for stage in engine.first_stages:
-        same(_found(engine, "trees lists", stage), ["a"], "the matches")
+        same(search(engine, "trees lists", stage).ids, ["a"], "the matches")
     engine.write([], delete=["a"])
     same(engine.write([Document("a", text="back again")]), WriteResult(1, 0, 0), "write()")
     same(len(engine), 2, "len()")
     for stage in engine.first_stages:
-        same(_found(engine, "back", stage), ["a"], "the matches")
+        same(search(engine, "back", stage).ids, ["a"], "the matches")
 
 
 @rule
@@ -186,10 +182,10 @@ def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
         engine.write(stream(), delete=["b"])
     same(_every(engine), DOCUMENTS, "documents()")
     for stage in engine.first_stages:
-        same(_found(engine, "new text", stage), [], "the matches of new words")
-        same(_found(engine, "quicksort", stage), ["a"], "the matches of old words")
+        same(search(engine, "new text", stage).ids, [], "the matches of new words")
+        same(search(engine, "quicksort", stage).ids, ["a"], "the matches of old words")
     same(engine.write([Document("z", text="new text")]), WriteResult(1, 0, 0), "write()")
-    same(_found(engine, "new text", engine.first_stages[0]), ["z"], "the matches")
+    same(search(engine, "new text", engine.first_stages[0]).ids, ["z"], "the matches")
 
 
 @rule
@@ -201,7 +197,7 @@ def ids_of_all_kinds(engine: Engine) -> None:
     same(engine.ids(), sorted(ids), "ids()")
     same([document and document.id for document in engine.get(ids)], ids, "get()")
     for stage in engine.first_stages:
-        same(_found(engine, "same", stage, depth=100), sorted(ids), "the order of equal documents")
+        same(search(engine, "same", stage, depth=100).ids, sorted(ids), "the order of equal documents")
 
 
 @rule
@@ -210,7 +206,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
     engine.write(DOCUMENTS)
     result = engine.write(Document(d.id, text=d.text + " again") for d in engine.documents())
     same(result, WriteResult(0, 4, 0), "write()")
-    same(_found(engine, "again", engine.first_stages[0], depth=2), ["b", "d"], "the matches")
+    same(search(engine, "again", engine.first_stages[0], depth=2).ids, ["b", "d"], "the matches")
 
 
 # --------------------------------------------------------------------------------------------------- search
@@ -221,13 +217,13 @@ def a_search_is_in_order(engine: Engine) -> None:
     """Candidates have float64 scores above 0, in descending order; titles count, words are stemmed."""
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
-        candidates = engine.find(SearchRequest("tree sorts", first_stage=stage, depth=10))
+        candidates = search(engine, "tree sorts", stage)
         same(set(candidates.ids), {"a", "b", "c"}, "the matches")
         same((candidates.scores.dtype, candidates.rows.dtype), (np.float64, np.int64), "the dtypes")
         true((np.diff(candidates.scores) <= 0).all(), "the scores do not descend")
         true((candidates.scores > 0).all(), "not all scores are above 0")
         same((candidates.features, candidates.missing), ({}, {}), "features without a request")
-        same(_found(engine, "forest", stage), ["t"], "the matches of the title")
+        same(search(engine, "forest", stage).ids, ["t"], "the matches of the title")
 
 
 @rule
@@ -236,8 +232,8 @@ def no_usable_term_finds_nothing(engine: Engine) -> None:
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
         for text in ("", " ", "?!", "unknownword", "--- ***", "\x00", "\ud800"):
-            same(_found(engine, text, stage), [], f"what {text!r} finds")
-            scores = engine.find(SearchRequest(text, ids=["b", "a"], first_stage=stage)).scores.tolist()
+            same(search(engine, text, stage).ids, [], f"what {text!r} finds")
+            scores = search(engine, text, stage, ids=["b", "a"]).scores.tolist()
             same(scores, [0, 0], f"what {text!r} scores")
 
 
@@ -248,7 +244,10 @@ def query_syntax_is_plain_text(engine: Engine) -> None:
     texts = ["trees AND", "+trees -lists", '"trees', "content:trees", "trees*", "trees~2", "(trees"]
     for stage in engine.first_stages:
         for text in (*texts, "trees^9 OR [a TO"):
-            true({"b", "c"} <= set(_found(engine, text, stage)), f"{text!r} does not find what `trees` does")
+            true(
+                {"b", "c"} <= set(search(engine, text, stage).ids),
+                f"{text!r} does not find what `trees` does",
+            )
 
 
 @rule
@@ -260,7 +259,7 @@ def a_cut_is_made_in_order(engine: Engine) -> None:
     wanted = [f"{i:02}" for i in (*range(1, 40, 2), *range(0, 40, 2))]
     for stage in engine.first_stages:
         for depth in (1, 2, 19, 20, 21, 39, 40, 41, 100):
-            same(_found(engine, "apple pear", stage, depth=depth), wanted[:depth], f"the first {depth}")
+            same(search(engine, "apple pear", stage, depth=depth).ids, wanted[:depth], f"the first {depth}")
 
 
 @rule
@@ -268,8 +267,8 @@ def repeated_words_weigh_more(engine: Engine) -> None:
     """A word that occurs twice in the query counts more than a word that occurs once."""
     engine.write([Document("a", text="apple x"), Document("b", text="pear y")])
     for stage in engine.first_stages:
-        same(_found(engine, "apple pear pear", stage), ["b", "a"], "the order")
-        same(_found(engine, "apple apple pear", stage), ["a", "b"], "the order")
+        same(search(engine, "apple pear pear", stage).ids, ["b", "a"], "the order")
+        same(search(engine, "apple apple pear", stage).ids, ["a", "b"], "the order")
 
 
 @rule
@@ -285,16 +284,16 @@ def one_score_whoever_asks(engine: Engine) -> None:
     )
     text = "alpha gamma beta zeta zeta"
     for stage in engine.first_stages:
-        top = engine.find(SearchRequest(text, first_stage=stage, depth=1000))
+        top = search(engine, text, stage, depth=1000)
         same(engine.score(text, stage, top), top.scores, "score() of all")
         some = rng.permutation(len(top))[:50]
         part = Candidates([top.ids[i] for i in some], top.scores[some], top.rows[some])
         same(engine.score(text, stage, part), top.scores[some], "score() of some")
-        chosen = engine.find(SearchRequest(text, ids=[top.ids[i] for i in some], first_stage=stage))
+        chosen = search(engine, text, stage, ids=[top.ids[i] for i in some])
         order = np.sort(some)
         same(chosen.ids, [top.ids[i] for i in order], "the order of given documents")
         same(chosen.scores, top.scores[order], "the scores of given documents")
-        few = engine.find(SearchRequest(text, first_stage=stage, depth=17))
+        few = search(engine, text, stage, depth=17)
         same(few.scores, top.scores[:17], "the scores of a smaller depth")
 
 
@@ -303,11 +302,11 @@ def given_documents_can_be_scored(engine: Engine) -> None:
     """A request with ids scores these documents, 0 if they share no term; unknown ids are left out."""
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
-        candidates = engine.find(SearchRequest("trees", ids=["d", "b", "a", "c"], first_stage=stage))
+        candidates = search(engine, "trees", stage, ids=["d", "b", "a", "c"])
         same(candidates.ids, ["c", "b", "a", "d"], "the order")
         same(candidates.scores[2:], [0, 0], "the scores of what shares no term")
-        same(len(engine.find(SearchRequest("trees", ids=[], first_stage=stage))), 0, "the matches of no ids")
-        known = engine.find(SearchRequest("trees", stage, ids=["x", "a", "\ud800", "a"]))
+        same(len(search(engine, "trees", stage, ids=[])), 0, "the matches of no ids")
+        known = search(engine, "trees", stage, ids=["x", "a", "\ud800", "a"])
         same(known.ids, ["a"], "the known documents")
 
 
@@ -324,7 +323,7 @@ def many_searches_are_single_ones(engine: Engine) -> None:
         many = many[:-2]
         same(len(many), len(texts), "the number of answers")
         for text, candidates in zip(texts, many):
-            one = engine.find(SearchRequest(text, first_stage=stage, depth=2))
+            one = search(engine, text, stage, depth=2)
             same((candidates.ids, candidates.scores.tolist()), (one.ids, one.scores.tolist()), repr(text))
 
 
@@ -334,18 +333,18 @@ def a_query_may_be_long(engine: Engine) -> None:
     engine.write(DOCUMENTS)
     text = " ".join(f"word{i}" for i in range(5000)) + " trees"
     for stage in engine.first_stages:
-        same(_found(engine, text, stage), ["c", "b"], "the matches")
+        same(search(engine, text, stage).ids, ["c", "b"], "the matches")
 
 
 @rule
 def what_cannot_be_asked_is_refused(engine: Engine) -> None:
     """UsageError for a signal that the engine has not, and for a depth below 1."""
     with raises(UsageError, "'bm26'"):
-        engine.find(SearchRequest("x", first_stage="bm26", depth=1))
+        search(engine, "x", "bm26", depth=1)
     with raises(UsageError, "'bm26'"):
         engine.score("x", "bm26", Candidates([], np.empty(0), np.empty(0, np.int64)))
     with raises(UsageError, "depth"):
-        engine.find(SearchRequest("x", first_stage=engine.first_stages[0], depth=0))
+        search(engine, "x", engine.first_stages[0], depth=0)
 
 
 @rule
@@ -385,22 +384,22 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
         ("free=false", "year<2000"): set(),
     }
     for stage in engine.first_stages:
-        plain = engine.find(SearchRequest("apple", first_stage=stage, depth=100))
+        plain = search(engine, "apple", stage, depth=100)
         for texts, kept in wanted.items():
             by = filters_of(texts)
             left = [id for id in plain.ids if int(id) % 4 in kept]
             for depth in (100, 3):
-                found = engine.find(SearchRequest("apple", first_stage=stage, depth=depth, filters=by))
+                found = search(engine, "apple", stage, depth=depth, filters=by)
                 same(found.ids, left[:depth], f"what {' and '.join(texts)} leaves")
                 scores = [score for id, score in zip(plain.ids, plain.scores.tolist()) if id in left]
                 same(found.scores.tolist(), scores[:depth], "the scores")
     stage = engine.first_stages[0]
     for text in ("month=5", "nested=7", "text=x", "no,thing=*", "*=a"):
         with raises(UsageError, "no document has a field"):
-            engine.find(SearchRequest("apple", first_stage=stage, depth=3, filters=filters_of(text)))
+            search(engine, "apple", stage, depth=3, filters=filters_of(text))
     for text, holds in (("year=soon", "numbers"), ("tags>=3", "words"), ("free=7", "true or false")):
         with raises(UsageError, f"holds {holds}"):
-            engine.find(SearchRequest("apple", first_stage=stage, depth=3, filters=filters_of(text)))
+            search(engine, "apple", stage, depth=3, filters=filters_of(text))
 
 
 # ------------------------------------------------------------------------------------------------- features
@@ -419,12 +418,12 @@ def features_come_back(engine: Engine) -> None:
     same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
     same(engine.missing_features("text", "v1"), 0, "missing_features()")
     for stage in engine.first_stages:
-        top = engine.find(SearchRequest("trees lists", first_stage=stage, depth=10, features={"text": "v1"}))
+        top = search(engine, "trees lists", stage, features={"text": "v1"})
         same(top.features["text"].dtype, np.float32, "the dtype")
         wanted = lengths([document for document in engine.get(top.ids) if document])
         same(top.features["text"], wanted, "the features")
         true(not top.missing["text"].any(), "some are said to be missing")
-        chosen = engine.find(SearchRequest("x", ids=["d", "a"], first_stage=stage, features={"text": "v1"}))
+        chosen = search(engine, "x", stage, ids=["d", "a"], features={"text": "v1"})
         same(
             dict(zip(chosen.ids, chosen.features["text"].tolist())),
             {"a": [1, 35], "d": [1, 17]},
@@ -440,7 +439,7 @@ def a_change_drops_features(engine: Engine) -> None:
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
     asked, stage = {"text": "v1"}, engine.first_stages[0]
-    top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
+    top = search(engine, "trees", stage, features=asked)
     same(dict(zip(top.ids, top.missing["text"].tolist())), {"b": True, "c": False, "e": True}, "what lacks")
     true((top.features["text"][top.missing["text"]] == 0).all(), "missing features are not 0")
     encoded: list[str] = []
@@ -451,7 +450,7 @@ def a_change_drops_features(engine: Engine) -> None:
 
     same(engine.write_features([Encoder("text", "v1", encode)]), {"text": 2}, "write_features()")
     same(sorted(encoded), ["b", "e"], "the encoded documents")
-    top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
+    top = search(engine, "trees", stage, features=asked)
     wanted = lengths([document for document in engine.get(top.ids) if document])
     same(top.features["text"], wanted, "the features")
     true(not top.missing["text"].any(), "some are said to be missing")
@@ -464,14 +463,14 @@ def versions_do_not_mix(engine: Engine) -> None:
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
     stage, asked = engine.first_stages[-1], {"text": "v2", "meta": "m"}
-    other = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
+    other = search(engine, "trees", stage, features=asked)
     true(other.missing["text"].all(), "features of v1 were given out as v2")
     true(not other.missing["meta"].any(), "features of another ranker are missing")
     same(other.features["meta"].dtype, np.float16, "the dtype")
     new = Encoder("text", "v2", lambda documents: -lengths(documents))
     same(engine.write_features([new]), {"text": 4}, "write_features()")
     same(engine.feature_versions(), {"text": "v2", "meta": "m"}, "feature_versions()")
-    top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features={"text": "v2"}))
+    top = search(engine, "trees", stage, features={"text": "v2"})
     true((top.features["text"] < 0).all(), "features of v1 were given out as v2")
 
 
@@ -488,7 +487,7 @@ def versions_are_kept(engine: Engine) -> None:
     stage = engine.first_stages[-1]
     for version, sign in (("v1", 1), ("v2", -1)):
         same(engine.missing_features("text", version), 0, f"missing_features() of {version}")
-        top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features={"text": version}))
+        top = search(engine, "trees", stage, features={"text": version})
         true(
             (sign * top.features["text"] > 0).all(),
             f"features of another version were given out as {version}",
@@ -511,9 +510,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
         engine.write_features([Encoder("text", "v1", encode)])
     rest = engine.write_features([Encoder("text", "v1", lengths)])["text"]
     same(rest, 1000 - len(done), "the documents left to encode")
-    top = engine.find(
-        SearchRequest("word", first_stage=engine.first_stages[0], depth=1000, features={"text": "v1"})
-    )
+    top = search(engine, "word", engine.first_stages[0], depth=1000, features={"text": "v1"})
     true(not top.missing["text"].any(), "some are missing")
     same(top.features["text"], lengths([d for d in engine.get(top.ids) if d]), "the features")
 
@@ -530,9 +527,7 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
     with raises(ZeroDivisionError):
         engine.write_features([Encoder("text", "v2", broken)])
     same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
-    top = engine.find(
-        SearchRequest("trees", first_stage=engine.first_stages[0], depth=10, features={"text": "v1"})
-    )
+    top = search(engine, "trees", engine.first_stages[0], features={"text": "v1"})
     true(not top.missing["text"].any(), "some are missing")
 
 

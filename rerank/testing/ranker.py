@@ -75,8 +75,8 @@ def rule(check: Rule) -> Rule:
 
 @rule
 def it_says_what_it_is(on: Checked) -> None:
-    """Kind, name and version are words that can stand in a stack and in the name of a field; bounds are two
-    finite numbers, the lower first.
+    """Family, name and version can be used in a stack and in the name of a field; bounds are two finite
+    numbers, the lower first.
     """
     ranker = on.ranker
     for about in ("family", "name", "version"):
@@ -92,7 +92,7 @@ def it_says_what_it_is(on: Checked) -> None:
 
 @rule
 def features_have_one_shape(on: Checked) -> None:
-    """``encode_documents`` gives (n, width) numbers, always of one dtype and width, whatever fields lack."""
+    """``encode_documents`` returns (n, width) numbers of one dtype and width, also without fields."""
     features = on.features
     true(features.ndim == 2 and len(features) == len(on.documents), f"the shape is {features.shape}")
     true(features.shape[1] > 0, "the width is 0")
@@ -100,12 +100,16 @@ def features_have_one_shape(on: Checked) -> None:
     true(np.isfinite(features.astype(np.float64)).all(), "not all numbers are finite")
     for document in on.documents:
         alone = on.ranker.encode_documents([document])
-        same((alone.dtype, alone.shape), (features.dtype, (1, features.shape[1])), f"that of {document.id!r}")
+        same(
+            (alone.dtype, alone.shape),
+            (features.dtype, (1, features.shape[1])),
+            f"dtype and shape of {document.id!r}",
+        )
 
 
 @rule
 def a_query_is_a_vector(on: Checked) -> None:
-    """``encode_query`` gives one vector, always of one dtype and shape, whatever a query lacks."""
+    """``encode_query`` returns a vector of one dtype and shape, also without text or categories."""
     shape = on.ranker.encode_query(on.queries[0]).shape
     for query in on.queries:
         vector = on.ranker.encode_query(query)
@@ -116,7 +120,7 @@ def a_query_is_a_vector(on: Checked) -> None:
 
 @rule
 def scores_are_within_the_bounds(on: Checked) -> None:
-    """``score`` gives (n,) finite float64 within ``bounds``, and leaves the features as they are."""
+    """``score`` returns (n,) finite float64 within ``bounds``, and does not change the features."""
     features, (low, high) = on.features, on.ranker.bounds
     for query in on.queries:
         scores = on.ranker.score(on.ranker.encode_query(query), features)
@@ -131,7 +135,7 @@ def scores_are_within_the_bounds(on: Checked) -> None:
 @rule
 def the_same_gives_the_same(on: Checked) -> None:
     """Encoding twice gives the same numbers."""
-    same(on.ranker.encode_documents(on.documents), on.features, "what a second call gives")
+    same(on.ranker.encode_documents(on.documents), on.features, "the features of a second call")
     for query in on.queries:
         same(on.ranker.encode_query(query), on.ranker.encode_query(query), "a second call's vector")
 
@@ -172,8 +176,8 @@ def text_counts_only_where_it_says_so(on: Checked) -> None:
 
 @rule
 def it_retrieves_by_products(on: Checked) -> None:
-    """Where it ``retrieves``, the score grows with the inner product of query and feature (of passages: of
-    documents that have one, with its cosine), and an empty query's vector is zeros or of length 1.
+    """If it ``retrieves``, the score grows with the inner product of query and feature; for one
+    passage, with the cosine. The vector of an empty query is 0 or has length 1.
     """
     ranker, features = on.ranker, on.features
     if not ranker.retrieves:
@@ -198,8 +202,8 @@ def it_retrieves_by_products(on: Checked) -> None:
 
 @rule
 def what_was_saved_is_the_same(on: Checked) -> None:
-    """``load`` gives back what ``save`` wrote: version, bounds, features and scores; ``ranker.json`` says the
-    kind. Loading and scoring need none of the modules ``without``.
+    """A loaded ranker has the version, bounds, features and scores of the saved one; ``ranker.json`` has the
+    family. Loading and scoring import no module of ``without``.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "ranker"
@@ -250,7 +254,7 @@ print(*sorted(set({list(without)!r}) & set(sys.modules)))
 """
     given = [str(folder), query.text, str(folder.parent / "features.npy")]
     done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=False)
-    true(done.returncode == 0, f"in a process of its own it fails: {done.stderr.strip()[-300:]}")
+    true(done.returncode == 0, f"in another process it fails: {done.stderr.strip()[-300:]}")
     same(done.stdout.split(), [], "what loading and scoring import")
 
 
@@ -266,8 +270,8 @@ def check_ranker(
 
     documents, queries: the data to test with, instead of a few examples; choose some with known words.
     other: a ranker of the family with other weights, whose version must be another one.
-    without: modules that neither loading it nor a query may import. It is looked at in a process of its own,
-        if its class can be imported there.
+    without: modules that loading and queries must not import. Checked in another process, if it can import
+        the class.
 
     Raises AssertionError for the first broken rule, with its name, its text and the difference.
 
@@ -289,7 +293,7 @@ def check_ranker(
     >>> Year.bounds = (0.0, 1.0)
     >>> check_ranker(Year())
     Traceback (most recent call last):
-    AssertionError: scores_are_within_the_bounds: ``score`` gives (n,) finite float64 within ``bounds``, ...
+    AssertionError: scores_are_within_the_bounds: ``score`` returns (n,) finite float64 within ``bounds``, ...
     """
     on = Checked(ranker, documents, queries, other, without)
     for check in RULES.values():

@@ -1,4 +1,4 @@
-"""What every engine must find by vectors: the union of what words and vectors find, as NumPy finds it.
+"""The rules of engines for vectors: they retrieve the same documents as brute force in NumPy.
 
 Each rule is a function of an empty engine and of a case: features of one vector, or of several passages.
 """
@@ -18,7 +18,7 @@ from rerank.engines.base import Encoder, Engine, Retriever, SearchRequest, Vecto
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
-from rerank.testing.rules import Rule, raises, same, true
+from rerank.testing.rules import Rule, raises, same, search, true
 
 WIDTH, PASSAGES = 8, 4
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
@@ -69,7 +69,7 @@ class Case(NamedTuple):
     passages: int
 
     def encoder(self, version: str = "v1", encode: Encode | None = None, retrieves: bool = True) -> Encoder:
-        """What writes the features."""
+        """The encoder of the features."""
         return Encoder(self.name, version, encode or self.encode, retrieves, self.passages)
 
     def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
@@ -126,7 +126,7 @@ def queries(count: int) -> tuple[list[str], NDArray[Any]]:
 
 def found_by(candidates: Candidates, name: str) -> set[str]:
     """Ids that a retriever has found."""
-    return {id for id, by in zip(candidates.ids, candidates.found[name]) if by}
+    return {id for id, by in zip(candidates.ids, candidates.retrieved_by[name]) if by}
 
 
 def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document], NDArray[Any]]:
@@ -154,20 +154,18 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
                 ]
             )
             for text, nearest, candidates in zip(texts, ranked, found):
-                lexical = engine.find(SearchRequest(text, first_stage=stage, depth=depth))
+                lexical = search(engine, text, stage, depth=depth)
                 near = nearest[:depth]
                 same(found_by(candidates, stage), set(lexical.ids), "the matches of words")
                 same(found_by(candidates, case.name), set(near), "the matches of vectors")
-                alone = engine.find(SearchRequest(text, ids=sorted({*lexical.ids, *near}), first_stage=stage))
+                alone = search(engine, text, stage, ids=sorted({*lexical.ids, *near}))
                 same(candidates.ids, alone.ids, "the order")
                 same(candidates.scores, alone.scores, "the scores")
                 wanted = case.encode([everything[id] for id in candidates.ids])
                 same(candidates.features[case.name], wanted, "the features")
                 true(not candidates.missing[case.name].any(), "some features are missing")
                 same(engine.score(text, stage, candidates), candidates.scores, "score()")
-            one = engine.find(
-                SearchRequest(texts[0], first_stage=stage, depth=depth, retrievers=[case.by(rows[:1])])
-            )
+            one = search(engine, texts[0], stage, depth=depth, retrievers=[case.by(rows[:1])])
             same(set(one.ids), set(ranked[0][:depth]), "the matches of vectors only")
             same(one.features, {}, "features without a request")
 
@@ -189,49 +187,43 @@ def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
 
 @rule
 def who_retrieves(engine: Engine, case: Case) -> None:
-    """Who is named retrieves, each to its own depth; zeros and unknown words find nothing."""
+    """Only the named retrievers find documents, each with its depth; zeros and unknown words find nothing."""
     documents, row = _filled(engine, case)
     (text,), _ = queries(1)
     zero = case.by(np.zeros((1, WIDTH)))
     for stage in engine.first_stages:
-        alone = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[case.by(row)]))
+        alone = search(engine, text, stage, depth=5, retrievers=[case.by(row)])
         same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "the matches of vectors only")
         same(
             alone.scores,
-            engine.find(SearchRequest(text, ids=alone.ids, first_stage=stage)).scores,
+            search(engine, text, stage, ids=alone.ids).scores,
             "the scores",
         )
-        same(list(alone.found), [case.name], "who retrieves")
+        same(list(alone.retrieved_by), [case.name], "who retrieves")
         everybody: list[Retriever] = [*engine.first_stages, case.by(row)]
-        together = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=everybody))
-        same(list(together.found), [*engine.first_stages, case.name], "who retrieves")
+        together = search(engine, text, stage, depth=5, retrievers=everybody)
+        same(list(together.retrieved_by), [*engine.first_stages, case.name], "who retrieves")
         for other in engine.first_stages:
-            top = engine.find(SearchRequest(text, first_stage=other, depth=5)).ids
+            top = search(engine, text, other, depth=5).ids
             same(found_by(together, other), set(top), f"what {other} finds")
-        named = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage]))
+        named = search(engine, text, stage, depth=5, retrievers=[stage])
         same(
             named.ids,
-            engine.find(SearchRequest(text, first_stage=stage, depth=5)).ids,
+            search(engine, text, stage, depth=5).ids,
             "the matches of a first stage",
         )
-        nothing = engine.find(
-            SearchRequest("unknownword", first_stage=stage, depth=5, retrievers=[stage, case.by(row)])
-        )
+        nothing = search(engine, "unknownword", stage, depth=5, retrievers=[stage, case.by(row)])
         same(nothing.ids, sorted(case.nearest(documents, row[0], 5)), "the matches if words match nothing")
         same(nothing.scores, [0] * 5, "its scores")
-        few = engine.find(
-            SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, case.by(row, depth=2)])
-        )
+        few = search(engine, text, stage, depth=5, retrievers=[stage, case.by(row, depth=2)])
         same(found_by(few, case.name), set(case.nearest(documents, row[0], 2)), "a smaller depth's")
         same(found_by(few, stage), set(named.ids), "the matches of words")
-        more = engine.find(
-            SearchRequest(text, first_stage=stage, depth=2, retrievers=[case.by(row, depth=9)])
-        )
+        more = search(engine, text, stage, depth=2, retrievers=[case.by(row, depth=9)])
         same(set(more.ids), set(case.nearest(documents, row[0], 9)), "a larger depth's")
-        both = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, zero]))
+        both = search(engine, text, stage, depth=5, retrievers=[stage, zero])
         same(both.ids, named.ids, "the matches together with a vector of zeros")
         same(
-            len(engine.find(SearchRequest("", first_stage=stage, depth=5, retrievers=[zero]))),
+            len(search(engine, "", stage, depth=5, retrievers=[zero])),
             0,
             "what zeros find",
         )
@@ -250,15 +242,11 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
         (filters_of(["year>60", "year<50"]), range(0)),
     ):
         left = [document for document in collection() if int(document.id) in kept]
-        both = engine.find(
-            SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
-        )
+        both = search(engine, text, stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
         same(found_by(both, case.name), set(case.nearest(left, row[0], 5)), "the matches of vectors")
-        words = engine.find(SearchRequest(text, first_stage=stage, depth=5, filters=by))
+        words = search(engine, text, stage, depth=5, filters=by)
         same(found_by(both, stage), set(words.ids), "the matches of words")
-        alone = engine.find(
-            SearchRequest(text, first_stage=stage, depth=5, retrievers=[case.by(row)], filters=by)
-        )
+        alone = search(engine, text, stage, depth=5, retrievers=[case.by(row)], filters=by)
         same(set(alone.ids), set(case.nearest(left, row[0], 5)), "the matches of vectors only")
 
 
@@ -269,9 +257,7 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
     best, stage = case.nearest(documents, row[0], 40), engine.first_stages[0]
 
     def now() -> set[str]:
-        return set(
-            engine.find(SearchRequest("alpha", first_stage=stage, depth=3, retrievers=[case.by(row)])).ids
-        )
+        return set(search(engine, "alpha", stage, depth=3, retrievers=[case.by(row)]).ids)
 
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
     same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
@@ -302,7 +288,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
         engine.write_features([case.encoder(version, encode, retrieves=False)])
         same(engine.prepared(case.name, version), 0, "prepared()")
         retrieve = [case.by(sign * row, version)]
-        found = engine.find(SearchRequest("x", first_stage=stage, depth=4, retrievers=retrieve))
+        found = search(engine, "x", stage, depth=4, retrievers=retrieve)
         same(set(found.ids), set(case.nearest(documents, row[0], 4)), "the matches")
     same(engine.feature_versions(), {case.name: "v3.1"}, "feature_versions()")
 
@@ -313,9 +299,7 @@ def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
     engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
-    found = engine.find(
-        SearchRequest("x", first_stage=engine.first_stages[0], depth=40, retrievers=[case.by(row)])
-    )
+    found = search(engine, "x", engine.first_stages[0], depth=40, retrievers=[case.by(row)])
     same(found.ids, [document.id for document in collection(40)], "the order")
 
 
@@ -325,9 +309,7 @@ def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) ->
     engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
-    found = engine.find(
-        SearchRequest("x", first_stage=engine.first_stages[0], depth=7, retrievers=[case.by(row)])
-    )
+    found = search(engine, "x", engine.first_stages[0], depth=7, retrievers=[case.by(row)])
     same(found.ids, [document.id for document in collection(7)], "the matches")
 
 
@@ -337,13 +319,11 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
     documents, row = _filled(engine, case)
     stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
     retrieve: list[Retriever] = [stage, case.by(row)]
-    found = engine.find(
-        SearchRequest(text, first_stage=stage, depth=5, features={case.name: "v1"}, retrievers=retrieve)
-    )
+    found = search(engine, text, stage, depth=5, features={case.name: "v1"}, retrievers=retrieve)
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "the matches of vectors")
     same(
         found_by(found, stage),
-        set(engine.find(SearchRequest("alpha", first_stage=stage, depth=5)).ids),
+        set(search(engine, "alpha", stage, depth=5).ids),
         "words'",
     )
     same(found.features[case.name], case.encode([Document(id) for id in found.ids]), "the features")
@@ -357,18 +337,16 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     stage = engine.first_stages[0]
     same(engine.prepared(case.name, "v1"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
-        engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[stage, case.by(row)]))
+        search(engine, "alpha", stage, depth=5, retrievers=[stage, case.by(row)])
     engine.write_features([case.encoder()])
     same(engine.prepared(case.name, "v2"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
-        engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row, "v2")]))
+        search(engine, "alpha", stage, depth=5, retrievers=[case.by(row, "v2")])
     have, given = (feature_width(case.passages, numbers) for numbers in (WIDTH, 9))
     with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
-        engine.find(
-            SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(np.zeros((1, 9)))])
-        )
+        search(engine, "alpha", stage, depth=5, retrievers=[case.by(np.zeros((1, 9)))])
     with raises(UsageError, "'bm26'"):
-        engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=["bm26", case.by(row)]))
+        search(engine, "alpha", stage, depth=5, retrievers=["bm26", case.by(row)])
 
 
 @rule
@@ -385,11 +363,11 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
     stage = engine.first_stages[0]
     if engine.prepared(case.name, "v1") is None:
         with raises(UsageError, f"{case.name} cannot retrieve"):
-            engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row)]))
+            search(engine, "alpha", stage, depth=5, retrievers=[case.by(row)])
         same(engine.write_features([case.encoder(encode=never)]), {case.name: 40}, "write_features()")
     same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
-    found = engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row)]))
+    found = search(engine, "alpha", stage, depth=5, retrievers=[case.by(row)])
     same(set(found.ids), set(case.nearest(documents, row[0], 5)), "the matches")
 
 
@@ -404,9 +382,7 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
         engine.write(some, encoders=encoders, replace=anew)
         engine.write_features(encoders)
         same(engine.prepared(case.name, "v1"), 0, "prepared()")
-        found = engine.find(
-            SearchRequest("alpha", first_stage=engine.first_stages[0], depth=5, retrievers=[case.by(row)])
-        )
+        found = search(engine, "alpha", engine.first_stages[0], depth=5, retrievers=[case.by(row)])
         wanted = case.nearest(documents[: len(engine)], row[0], 5)
         same(set(found.ids), set(wanted), "the matches")
 
@@ -416,12 +392,12 @@ def vectors_are_no_documents(engine: Engine, case: Case) -> None:
     """Vectors are not counted, and do not change what words score."""
     documents, stage = collection(40), engine.first_stages[0]
     engine.write(documents)
-    before = engine.find(SearchRequest("alpha beta", ids=engine.ids(), first_stage=stage))
+    before = search(engine, "alpha beta", stage, ids=engine.ids())
     engine.write(documents, encoders=[case.encoder()], replace=True)
     engine.write_features([case.encoder()])
     same((len(engine), engine.ids()), (40, [document.id for document in documents]), "len() and ids()")
     same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
-    after = engine.find(SearchRequest("alpha beta", ids=engine.ids(), first_stage=stage))
+    after = search(engine, "alpha beta", stage, ids=engine.ids())
     same(after.scores, before.scores, "the scores")
 
 
@@ -434,15 +410,11 @@ def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
     engine.write_features([case.encoder(), other.encoder()])
     (text,), row = queries(1)
     stage = engine.first_stages[-1]
-    found = engine.find(
-        SearchRequest(
-            text, first_stage=stage, depth=6, retrievers=[stage, case.by(row), other.by(row, depth=9)]
-        )
-    )
+    found = search(engine, text, stage, depth=6, retrievers=[stage, case.by(row), other.by(row, depth=9)])
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "the matches of one")
     same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "the matches of the other")
     same(
         len(found_by(found, stage)),
-        len(engine.find(SearchRequest(text, first_stage=stage, depth=6))),
+        len(search(engine, text, stage, depth=6)),
         "words",
     )

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rerank.engines.base import Engine, SearchRequest
+from rerank.records import Candidates
+
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
@@ -35,6 +38,11 @@ def true(holds: object, what: str) -> None:
     """Raise AssertionError with ``what`` is wrong unless something holds."""
     if not holds:
         raise AssertionError(what)
+
+
+def search(engine: Engine, text: str, first_stage: str, depth: int = 10, **options: Any) -> Candidates:
+    """Return the candidates of one request."""
+    return engine.find(SearchRequest(text, first_stage, depth, **options))
 
 
 @contextmanager

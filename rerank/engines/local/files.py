@@ -78,7 +78,7 @@ def unreadable(folder: Path, error: Exception) -> RerankError:
 
 
 def _system_error(folder: Path, error: Exception, text: str) -> OSError | None:
-    """The error of the operating system behind an error of SQLite or tantivy."""
+    """The error of the system that caused an error of SQLite or tantivy."""
     if isinstance(error, OSError):
         return error
     if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):  # tantivy

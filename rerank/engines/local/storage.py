@@ -1,8 +1,8 @@
-"""The files of one numbering of rows: documents, and what is derived from them.
+"""The files of one numbering of rows: documents and derived files.
 
 A write first commits the documents in SQLite, then ids, tf-idf and the text index in this order, and last the
-number of the text index's commit in SQLite. After an interruption, the next writer derives what is missing.
-A reader uses the version that the text index has; ids and tf-idf have it too.
+number of the text index's commit in SQLite. After an interruption, the next writer derives the missing
+files. A reader uses the version of the text index; ids and tf-idf have the same version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
 _CHARACTERS = 2_000_000  # of text whose terms are counted together
-_PENDING = "indexing; the documents are stored, and the next command that writes here indexes them"
 
 
 class Storage:
@@ -86,13 +85,14 @@ class Storage:
 
     def derive(self, documents: Documents) -> None:
         """Bring ids, tf-idf and the text index to the newest version of the documents."""
-        with disk(_PENDING):
+        with disk("indexing; the documents are stored, and the next command that writes here indexes them"):
             versions = documents.versions()
             if len(versions) == 1:
                 return
             stamp = self.index.stamp()
             if stamp == versions[0].stamp:
                 stamp = self._index(documents, *versions)
+        with disk("finishing; all documents are stored and indexed"):
             documents.publish(versions[1], stamp)
             with suppress(sqlite3.Error):
                 documents.checkpoint()

@@ -186,7 +186,7 @@ class Retrieval:
         for name, part in parts.items():
             members = set(part.ids)
             by[name] = np.array([id in members for id in candidates.ids], np.bool_)
-        return replace(candidates, found=by)
+        return replace(candidates, retrieved_by=by)
 
     def select(self, request: SearchRequest) -> Candidates:
         """Score and order the documents of a request's ids."""
