@@ -217,7 +217,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: str = "default
 def unknown_option(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an option that does not exist."""
     close = get_close_matches(name, known, 1)
-    return UsageError(f"there is no setting {name!r}" + (f"; did you mean {close[0]}?" if close else ""))
+    return UsageError(f"setting {name!r} is unknown" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 def check(config: Options) -> None:

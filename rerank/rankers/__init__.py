@@ -1,1 +1,1 @@
-"""Rankers: what one is (``base``), the families there are (``registry``), and a folder for each family."""
+"""Rankers: their interface (``base``), their families (``registry``), and a folder per family."""

@@ -126,7 +126,7 @@ def load_object(place: str) -> Any:
 
 
 def families() -> dict[str, Family]:
-    """Name -> every family; those of installed packages come last."""
+    """Name -> every family; installed packages come last."""
     built_in = {one.name: one for one in BUILT_IN}
     return built_in | {
         entry.name: _family(entry.name, entry.load())
@@ -207,7 +207,7 @@ def configurations(
     if isinstance(config, Options):
         name = next((name for name, one in classes.items() if isinstance(config, one)), None)
         if name is None:
-            raise UsageError(f"a {type(config).__name__} is no configuration of {', '.join(chosen)}")
+            raise UsageError(f"a {type(config).__name__} does not configure {', '.join(chosen)}")
         config = {name: config}
     own, shared = _by_family(config or {}, chosen, classes)
     made = {}

@@ -167,7 +167,7 @@ class RankerStore:
         return [one for one in records if needed is None or one.version in needed.get(name, ())]
 
     def _named(self) -> dict[str, list[Record]]:
-        """Name -> the newest version and those that stacks need; without rankers whose list is damaged."""
+        """Name -> the newest and the needed versions, without rankers whose list is damaged."""
         named = {}
         for name in self.names():
             with suppress(RerankError):

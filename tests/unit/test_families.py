@@ -86,7 +86,7 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["lsi"], {"beta": 1}, "beta has no effect with lsi; it is a setting of s2net"),
         (["text"], {"walks": 3}, "walks has no effect with text; it is a setting of meta, joint"),
         (["text"], {"projection": {"dim": 3}}, "settings of projection have no effect with text"),
-        (["text"], {"epoch": 3}, "no setting 'epoch'; did you mean epochs"),
+        (["text"], {"epoch": 3}, "setting 'epoch' is unknown; did you mean epochs"),
         (["s2net", "dense"], {"gamma": 0.3}, "gamma means one thing for projection and another for dense"),
         (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
         (["dense"], {"gamma": 0.3}, "gamma has no effect with --objective contrastive"),

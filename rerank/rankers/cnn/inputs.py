@@ -34,7 +34,7 @@ class Inputs:
         self.tokens: dict[tuple[str, Part], Ragged] = {}
 
     def prepare(self, part: Part) -> None:
-        """Make embeddings and tokens of a part. Raises TrainingError if there are no words or categories."""
+        """Make embeddings and tokens of a part. Raises TrainingError without words or categories."""
         if ("document", part) in self.embeddings:
             return
         document, query = self._words() if part == "text" else self._categories()

@@ -25,7 +25,7 @@ class ProjectionConfig(Options, frozen=True):
     letters: Annotated[
         Natural, option("Length of the letter sequences that are also terms; 0: words only.")
     ] = 4
-    terms: Annotated[Count, option("Maximum number of terms (V); those in the most texts are used.")] = 50_000
+    terms: Annotated[Count, option("Maximum number of terms (V). Terms of the most texts are used.")] = 50_000
     graded: Annotated[
         bool,
         option("Also learn from lower grades, which rank below higher ones.", only=_PAIRS),

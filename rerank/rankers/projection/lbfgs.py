@@ -22,7 +22,7 @@ LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True)
 class Step:
-    """Where an iteration arrived: the point, the loss there, and how many evaluations there were so far."""
+    """Result of an iteration. evaluations: of the objective so far."""
 
     point: Matrix
     loss: float

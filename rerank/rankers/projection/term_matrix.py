@@ -1,4 +1,4 @@
-"""The term vectors of a whole corpus as a sparse matrix; :meth:`Terms.vector` computes those of one text."""
+"""The term vectors of a corpus as a sparse matrix; for one text see :meth:`Terms.vector`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fit_terms(
 ) -> Terms:
     """Choose the ``most`` terms that occur in the most texts; their idf is ln(N / df).
 
-    Terms of only one text are left out (unless there are no others), and so are terms of every text.
+    Terms of every text are left out, and terms of only one text, unless all are.
     letters: length of letter sequences, see :class:`Terms`. advance: called with the number of texts read.
 
     >>> from rerank.records import Document

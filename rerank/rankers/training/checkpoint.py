@@ -1,4 +1,4 @@
-"""Checkpoints of a training: everything that decides how it continues, as safetensors and JSON."""
+"""Checkpoints of a training, as safetensors and JSON."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ Weights = dict[str, Tensor]
 class Measurement:
     """One evaluation during a training.
 
-    step: steps of the optimizer before it; 0: before the training.
-    loss: mean since the measurement before. None: no step since then.
+    step: steps of the optimizer so far. loss: mean since the previous measurement; None without a step.
     measures: name -> value; the first one decides, and higher is better. Empty if nothing is measured.
-    share: part of the way from the weights before the training to those of this step (see ``between``).
+    share: of the weights, between the start of the training and this step (see ``between``).
 
     >>> print(Measurement(5, 0.25, {"NDCG": 0.5}))
     NDCG 0.5000
@@ -43,7 +42,7 @@ class Measurement:
         return next(iter(self.measures.values()), None)
 
     def better(self, other: Measurement) -> bool:
-        """Whether it is better than another one; without measures the later one always is."""
+        """Whether it is better than an earlier one; without measures it always is."""
         return self.value is None or other.value is None or self.value > other.value
 
     def row(self) -> dict[str, Any]:
@@ -60,10 +59,10 @@ class Measurement:
 
 @dataclass
 class State:
-    """Position of a training. Random draws depend on seed and step only, so no generator has a state.
+    """Position of a training. Random numbers depend only on seed and step.
 
-    stale: measurements without gain, in a row. best: the step with the best weights so far.
-    losses: of the steps since the last measurement. counts: see ``Task.counts``.
+    stale: consecutive measurements without gain. best: step of the best weights.
+    losses: since the last measurement. counts: see ``Task.counts``.
     """
 
     step: int = 0
@@ -80,9 +79,9 @@ class State:
 
 
 class Checkpoint:
-    """A folder with the newest checkpoint. After a crash while it is written, the previous one is valid.
+    """A folder with the newest checkpoint. After a crash during a write, the previous one is valid.
 
-    key: hash of everything that the training depends on; a checkpoint with another key is refused.
+    key: hash of the training's inputs; a checkpoint with another key is refused.
     variant, settings: what ``rerank.rankers.training.unfinished`` reports of an interrupted training.
     """
 
@@ -97,7 +96,7 @@ class Checkpoint:
         optimizers: Sequence[torch.optim.Optimizer],
         best: Weights,
     ) -> None:
-        """Write everything. The state file comes last and names the others; then older files are deleted.
+        """Write the state file after the others, which it names; then delete older files.
 
         total: steps of the whole training. weights, best: contiguous tensors on the CPU.
         """
@@ -116,7 +115,7 @@ class Checkpoint:
                 path.unlink()
 
     def load(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[State, Weights, Weights] | None:
-        """Restore the optimizers; return state, weights and best weights. None if there is no checkpoint.
+        """Restore the optimizers; return state, weights and best weights, or None without a checkpoint.
 
         Raises TrainingError for a checkpoint of another training, or a damaged one.
         """

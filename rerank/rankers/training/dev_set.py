@@ -1,4 +1,4 @@
-"""How good a ranker in training is: dev queries ranked by first stage + ranker."""
+"""Dev measure of a ranker in training: dev queries ranked by first stage and ranker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rerank.evaluation.ranks import NDCG
 from rerank.rankers.training.data import Judged, TrainingData
 
 DEV_QUERIES = 800
-"""Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
+"""Maximum number of dev queries, evenly spaced: enough to compare epochs."""
 DEV_RANDOM = 12
 """Irrelevant documents for each relevant one in a pool; Kuwa et al. 2020, section 5.1: 10 to 15."""
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """The dev queries that are ranked, and the distinct documents they retrieve.
+    """Dev queries and the distinct documents that they retrieve.
 
     documents: (U,) positions of the documents. columns: for each query, its candidates' places in that.
     """
@@ -31,7 +31,7 @@ class DevSet:
 
     @classmethod
     def of(cls, data: TrainingData) -> DevSet:
-        """Take at most DEV_QUERIES of the dev queries; TrainingError when none retrieves anything."""
+        """Take at most DEV_QUERIES. Raises TrainingError if none retrieves a document."""
         judged = _some([one for one in data.dev if len(one.candidates)])
         if not judged:
             raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
@@ -39,10 +39,7 @@ class DevSet:
 
     @classmethod
     def pools(cls, data: TrainingData, seed: int) -> DevSet:
-        """Take at most DEV_QUERIES of the dev queries, each with its relevant documents and random others.
-
-        What the first stage thinks of those is not known: its scores are all 0.
-        """
+        """Take at most DEV_QUERIES, each with its relevant and with random documents; all scores are 0."""
         random = np.random.default_rng(seed)
         judged = []
         for one in _some(data.dev):
@@ -70,10 +67,9 @@ WEIGHTS = np.arange(21) / 20
 def weighted_ndcg(
     judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
 ) -> tuple[float, float, float]:
-    """NDCG without cut-off of first stage + model at the best of 21 weights, model alone, first stage alone.
+    """NDCG without cut-off of first stage + model at the best of 21 weights, and of each by itself.
 
-    Both scores are z-normalized per query. This is the tuner's measure in small; ties count against the
-    relevant document, which is enough to compare epochs with.
+    Scores are z-normalized per query. Ties count against the relevant document.
     """
     total = np.zeros(len(WEIGHTS))
     for one, model in zip(judged, scores):

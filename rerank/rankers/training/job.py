@@ -40,7 +40,7 @@ class TrainingResult:
         nothing iterates.
     dev, baseline: the ``measure`` of held-out data with the ranker, and ``without`` its gain.
     interrupted: the user stopped it, and the best epoch was kept.
-    remarks: what it learned from, for people. details: the same and more, for programs.
+    remarks: lines about the training data. details: the same and more, for JSON.
     curve: measurements as (step, loss, measure).
     cleanup: is called after the ranker is installed, for instance to delete a checkpoint.
     """

@@ -20,12 +20,12 @@ SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 
 
 class Task:
-    """What a family supplies for a training.
+    """The part of a training that a family supplies.
 
     name: of the ranker, for messages.
-    model: everything that learns. Its ``state_dict`` decides, with the optimizers', how a training continues.
+    model: all parameters; its ``state_dict`` is saved in checkpoints.
     steps_per_epoch: batches of an epoch.
-    counts: figures for reports, which checkpoints keep, as the number of texts without a neighbor.
+    counts: figures for reports; checkpoints save them.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Task:
         raise NotImplementedError
 
     def backward(self, batch: Any) -> float:
-        """Add the gradient of a batch to the parameters; return its loss. Override it to save memory."""
+        """Add the gradient of a batch to the parameters; return its loss."""
         loss = self.loss(batch)
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -60,13 +60,13 @@ class Task:
         return {}
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if the training has not learned anything so far."""
+        """Raise TrainingError if nothing is learned."""
 
     def on_start(self, resumed: bool) -> None:
         """Is called before the first step, after the state of a checkpoint is restored."""
 
     def on_epoch_start(self, epoch: int) -> None:
-        """Is called before the first step of an epoch; not if a training resumes within it."""
+        """Is called before the first step of an epoch, but not if a training resumes within it."""
 
     def on_step_end(self, step: int) -> None:
         """Is called after every step, with the number of steps so far."""
@@ -133,7 +133,7 @@ class TrainingRun:
 
 
 class Trainer:
-    """Trains a task until its measure gains no more, or the steps are done.
+    """Trains a task until its measure no longer rises, or all steps are done.
 
     A run that is interrupted and resumed gives the same result as an uninterrupted one.
     """
@@ -161,7 +161,7 @@ class Trainer:
         On KeyboardInterrupt the best state so far is kept and the run is marked as interrupted; before the
         first measurement KeyboardInterrupt is raised.
 
-        Raises TrainingError if the loss is not finite, by ``Task.check``, and for a foreign checkpoint.
+        Raises TrainingError if the loss is not finite, and for a checkpoint of another training.
         """
         if self.options.threads:
             torch.set_num_threads(self.options.threads)
@@ -299,7 +299,7 @@ class Trainer:
         return f"step {step} of {total}"
 
     def _report(self, measured: Measurement) -> None:
-        """Say what was measured."""
+        """Report a measurement."""
         if measured.loss is None:
             self.progress.say(
                 f"{self.task.name} before the training: {measured}"
@@ -329,8 +329,7 @@ def schedule(step: int, total: int, warmup: float) -> float:
 def between(start: Weights, end: Weights, share: float) -> Weights:
     """Return weights on the straight line between two states of a model: start + share (end - start).
 
-    A fine-tuned encoder has learned the collection and lost some of what it knew. Between the two it often is
-    better than either (Wortsman et al. 2022, WiSE-FT).
+    It is often better than both ends (Wortsman et al. 2022, WiSE-FT).
 
     >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
     [0.25, 0.25]

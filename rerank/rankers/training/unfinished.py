@@ -1,4 +1,4 @@
-"""Trainings that were interrupted: what they have left, a folder for each ranker, is told without torch."""
+"""Interrupted trainings, read without torch. Each has a folder named after its ranker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rerank.errors import TrainingError
 from rerank.files import parse_json
 
 STATE = "state.json"
-"""The file of a folder that says where the training stands; it comes last."""
+"""State of a training; it is written last."""
 ABOUT = "about"
 
 
@@ -33,12 +33,12 @@ class Unfinished:
 
 
 def about(variant: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
-    """Return what a state file holds for :func:`unfinished`, under one name."""
+    """Return the part of the state file that :func:`unfinished` reads."""
     return {ABOUT: {"variant": variant, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
-    """Read what interrupted trainings have left in the folders of a folder; damaged ones are left out."""
+    """List the interrupted trainings in a folder, without damaged ones."""
     found = []
     for path in sorted(folder.glob(f"*/{STATE}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -47,7 +47,7 @@ def unfinished(folder: Path) -> list[Unfinished]:
 
 
 def check_settings(folder: Path, name: str, variant: str, settings: Mapping[str, Any]) -> None:
-    """Raise TrainingError where a training of this name was interrupted that had other settings."""
+    """Raise TrainingError if a training of this name was interrupted that had other options."""
     before = next((one for one in unfinished(folder) if one.name == name), None)
     if before is None:
         return
@@ -60,5 +60,5 @@ def check_settings(folder: Path, name: str, variant: str, settings: Mapping[str,
     what = what or f"it was of {before.variant}, and not of {variant}"
     raise TrainingError(
         f"{folder / name}: a training with other settings was interrupted here ({what}); repeat its command"
-        f" to go on with it, or add --restart to drop it"
+        f" to continue it, or add --restart to drop it"
     )
