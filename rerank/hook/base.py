@@ -7,10 +7,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
