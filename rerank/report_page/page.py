@@ -88,7 +88,6 @@ def evaluation_page(
     overlaps = overlaps[1:] or overlaps  # by grade, if there are several grades
     judged = set(evaluation.query_ids)
     timed, stages = latency(workspace, report.stacks[stack], [q for q in queries if q.id in judged])
-    compared = [c for c in report.comparisons if c.measure == measure]
     return render(
         "evaluation.html",
         r=report,
@@ -114,7 +113,9 @@ def evaluation_page(
         tuned={label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")},
         surfaces={label: _surfaces(one) for label, one in report.stacks.items()},
         intervals=interval_chart(
-            compared, _intervals(report), f"Difference to {report.baseline} in {measure}"
+            [c for c in report.comparisons if c.measure == measure],
+            _intervals(report),
+            f"Difference to {report.baseline} in {measure}",
         ),
         depths=depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
         overlaps=_overlap_charts(overlaps),

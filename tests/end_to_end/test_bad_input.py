@@ -21,8 +21,8 @@ from tests.states import STACK, good, state
 GZIP = gzip.compress(b"".join(good(500)))
 LINES = {
     "broken JSON": (b'{"_id": "x", "text": \n', "invalid JSON"),
-    "not an object": (b'["x"]\n', "a JSON list, not an object"),
-    "no _id": (b'{"text": "cell"}\n', "no _id"),
+    "not an object": (b'["x"]\n', "not a JSON object"),
+    "no _id": (b'{"text": "cell"}\n', "missing field _id"),
     "an empty _id": (b'{"_id": " ", "text": "cell"}\n', "_id is empty"),
     "an _id of the wrong type": (b'{"_id": 1.5}\n', "_id: expected"),
     "a text of the wrong type": (b'{"_id": "x", "text": ["a"]}\n', "text: expected"),
@@ -39,7 +39,7 @@ LINES = {
         b'{"_id": "x", "text": "a", "year": 1e400}\n',
         "invalid JSON",
     ),
-    "half a surrogate pair": (b'{"_id": "x", "text": "\\ud83d"}\n', "half of a surrogate pair"),
+    "half a surrogate pair": (b'{"_id": "x", "text": "\\ud83d"}\n', "invalid JSON"),
 }
 
 
@@ -289,7 +289,7 @@ def test_qrels_that_are_none(run, small, workspace, tmp_path, content, what):
             '{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n',
             ":2: query id 'q' is already on line 1",
         ),
-        ('{"_id": "q"}\n', ":1: no text"),
+        ('{"_id": "q"}\n', ":1: missing field text"),
         ("query\n", ":1: invalid JSON"),
         (None, "no such file"),
     ],
@@ -305,9 +305,9 @@ def test_queries_that_are_none(run, small, workspace, tmp_path, content, what):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ('{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: 'document' is empty"),
+        ('{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: document is empty"),
         ('{"query": "a"}\n', ":1: missing field document"),
-        ("a b\n", ":1: not JSON"),
+        ("a b\n", ":1: invalid JSON"),
         ("", "no pairs"),
         (None, "no such file"),
     ],

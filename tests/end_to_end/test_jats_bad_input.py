@@ -124,9 +124,9 @@ def test_what_is_no_archive_of_articles(run, tmp_path):
     (tmp_path / "figures.zip").write_bytes(zipped(("figure.png", b"png"), ("._a.xml", b"of another system")))
     command = ("ingest", "--format", "jats", "--skip-invalid", "-w", tmp_path / "ws")
     for name in ("empty", "notes.txt", "figures.zip"):
-        run(*command, tmp_path / name).fails(1, f"{name}: no article in it; articles are files .xml")
+        run(*command, tmp_path / name).fails(1, f"{name}: no articles")
     run(*command, tmp_path / "nothing.zip").fails(1, "nothing.zip: no such file; check the path")
-    run(*command, "-").fails(2, "articles in JATS are read from files and folders")
+    run(*command, "-").fails(2, "standard input")
     (tmp_path / "c.jsonl").write_text('{"_id": "1"}')
     run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is for --format jats")
 
