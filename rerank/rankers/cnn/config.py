@@ -96,10 +96,10 @@ class CnnConfig(Options, frozen=True):
         return {name: f"--head {self.head}"}
 
 
-def cnn_config(preset: str = "default", **given: Any) -> CnnConfig:
+def cnn_config(preset: str = "default", head: str | None = None, **given: Any) -> CnnConfig:
     """Return the options of a preset, with changes.
 
     >>> cnn_config("paper").hidden, cnn_config(head="mlp").batch, cnn_config().head
     ((1600, 1600, 1600, 1600), 256, 'cosine')
     """
-    return build(CnnConfig, given, preset)
+    return build(CnnConfig, {**({"head": head} if head else {}), **given}, preset)

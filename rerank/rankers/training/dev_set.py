@@ -67,7 +67,7 @@ WEIGHTS = np.arange(21) / 20
 def weighted_ndcg(
     judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
 ) -> tuple[float, float, float]:
-    """NDCG without cut-off of first stage + model at the best of 21 weights, and of each by itself.
+    """NDCG without cut-off: weighted (the best of 21 weights), of the model, and of the first stage.
 
     Scores are z-normalized per query. Ties count against the relevant document.
     """
