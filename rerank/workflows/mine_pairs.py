@@ -14,7 +14,7 @@ from rerank.errors import RerankError, TrainingError, UsageError
 from rerank.files import check_output
 from rerank.formats.pairs import in_tsv, write_labeled_pairs
 from rerank.progress import Progress
-from rerank.rankers.concept.mining import PairMining, Related, Source, draw_pairs, split_units
+from rerank.rankers.concept.mining import PairMining, RelatedDocuments, Source, sample_pairs, split_units
 from rerank.records import Document, LabeledPair, Qrels
 from rerank.results import Report
 from rerank.text import plural, words
@@ -105,7 +105,7 @@ def mine_pairs(
     near = _nearest(workspace, documents, related)
     samples = {}
     for number, name in enumerate(progress.over(names, "draw pairs", len(names), "part")):
-        sample = draw_pairs(related, units[number], replace(mining, seed=mining.seed + number), near)
+        sample = sample_pairs(related, units[number], replace(mining, seed=mining.seed + number), near)
         if not {True, False} <= {pair.related for pair in sample.pairs}:
             raise TrainingError(
                 f"{workspace.folder}: {source} of {plural(len(related), 'document[ gives|s give]')} only"
@@ -146,17 +146,17 @@ def _related(
     workspace: Workspace,
     mining: PairMining,
     qrels: Qrels | None,
-) -> Related:
+) -> RelatedDocuments:
     """Return the related documents. Raises TrainingError without any."""
     if source == "categories":
-        related = Related.by_categories(documents, workspace.category_edges(), mining)
+        related = RelatedDocuments.by_categories(documents, workspace.category_edges(), mining)
     elif source == "links":
-        related = Related.by_links(documents)
+        related = RelatedDocuments.by_links(documents)
     elif source == "titles":
-        related = Related.by_titles(documents)
+        related = RelatedDocuments.by_titles(documents)
     else:
         assert qrels is not None
-        related = Related.by_qrels((one.id for one in documents), qrels)
+        related = RelatedDocuments.by_qrels((one.id for one in documents), qrels)
     if not any(len(mates) for mates in related.mates):
         reasons = {
             "categories": f"no category has {mining.smallest} documents and at most"
@@ -192,7 +192,7 @@ def _short(workspace: Workspace, progress: Progress) -> list[Document]:
 
 
 def _nearest(
-    workspace: Workspace, documents: Sequence[Document], related: Related
+    workspace: Workspace, documents: Sequence[Document], related: RelatedDocuments
 ) -> Callable[[int], list[int]]:
     """Return a function from a document's position to the positions that its title finds."""
     engine, first = workspace.engine, workspace.first_stage

@@ -14,7 +14,7 @@ import pytest
 from rerank import Workspace, ingest
 from rerank.errors import UsageError
 from rerank.formats import read_labeled_pairs
-from rerank.rankers.concept.mining import PairMining, Related, draw_pairs, split_units
+from rerank.rankers.concept.mining import PairMining, RelatedDocuments, sample_pairs, split_units
 from rerank.records import Document, Qrels
 from rerank.workflows.mine_pairs import mine_pairs
 from tests.unavailable import unavailable
@@ -103,17 +103,19 @@ def test_links(workspace):
 
 
 def test_unrelated_ones_by_their_words_where_there_are_no_topics():
-    related = Related.by_links(Document(one["_id"], links=tuple(one["links"])) for one in documents())
+    related = RelatedDocuments.by_links(
+        Document(one["_id"], links=tuple(one["links"])) for one in documents()
+    )
     kind = [KIND[one] for one in related.ids]
 
     def near(i: int) -> list[int]:
         return [j for j, one in enumerate(kind) if one == kind[i]]
 
-    drawn = draw_pairs(related, np.arange(len(related)), PairMining(), near)
+    drawn = sample_pairs(related, np.arange(len(related)), PairMining(), near)
     unrelated = [pair for pair in drawn.pairs if not pair.related]
     # Each is linked with four of the five others of its kind: 27 pairs of a kind are left, and all are drawn.
     assert sum(KIND[a] == KIND[b] for a, b, _ in unrelated) == drawn.hard == 27
-    every = draw_pairs(related, np.arange(len(related)), PairMining(negatives=1e6), near)
+    every = sample_pairs(related, np.arange(len(related)), PairMining(negatives=1e6), near)
     assert len({one.key for one in every.pairs}) == len(every.pairs), "drawing ends where there are no more"
 
 
@@ -170,20 +172,22 @@ def test_a_document_of_several_categories_is_in_one_group_and_never_unrelated_to
         Document("both", categories=("x", "y")),
         *(Document(f"b{i}", categories=("y",)) for i in range(2)),
     ]
-    found = Related.by_categories(some, [("x", "top"), ("y", "top")], PairMining(smallest=2, largest=1.0))
+    found = RelatedDocuments.by_categories(
+        some, [("x", "top"), ("y", "top")], PairMining(smallest=2, largest=1.0)
+    )
     place = {one: i for i, one in enumerate(found.ids)}
     assert found.units[place["both"]] == found.units[place["b0"]], "y is the smaller one"
     assert found.related(place["both"], place["a0"])
     assert not found.related(place["a0"], place["b0"])
     assert found.topics[place["a0"]] == {"top"}
-    drawn = draw_pairs(found, np.arange(6), PairMining(each=5), lambda i: [])
+    drawn = sample_pairs(found, np.arange(6), PairMining(each=5), lambda i: [])
     assert {pair.key for pair in drawn.pairs if not pair.related} <= {
         (f"a{i}", f"b{j}") for i in range(3) for j in range(2)
     }
 
 
 def test_shares():
-    related = Related(list("abcdef"), np.array([0, 0, 0, 1, 1, 2]), [np.zeros(0, int)] * 6)
+    related = RelatedDocuments(list("abcdef"), np.array([0, 0, 0, 1, 1, 2]), [np.zeros(0, int)] * 6)
     assert [len(part) for part in split_units(related, (3, 2, 1))] == [3, 2, 1]
     with pytest.raises(UsageError, match="above 0"):
         split_units(related, (1, -1))
@@ -202,7 +206,7 @@ def test_real_categories(name, largest):
     rows = (DATA / name / "categories.tsv").read_text("utf-8").splitlines()[1:]
     edges = [(a.strip(), b.strip()) for a, b in (row.split("\t") for row in rows)]
     mining = PairMining(largest=largest)
-    related = Related.by_categories(some, edges, mining)
+    related = RelatedDocuments.by_categories(some, edges, mining)
     categories = {one.id: {*one.categories} for one in some}
     parents: dict[str, set[str]] = {}
     for child, parent in edges:
@@ -212,7 +216,7 @@ def test_real_categories(name, largest):
     parts = split_units(related, (0.7, 0.15, 0.15))
     assert sum(map(len, parts)) > 0.85 * len(some)
     for part in parts[1:]:
-        drawn = draw_pairs(related, part, mining, lambda i: [])
+        drawn = sample_pairs(related, part, mining, lambda i: [])
         unrelated = [pair for pair in drawn.pairs if not pair.related]
         assert all(small[a] & small[b] for a, b, label in drawn.pairs if label)
         assert not any(small[a] & small[b] for a, b, label in drawn.pairs if not label)

@@ -29,7 +29,7 @@ _MOMENTUM = ("queue", "momentum", "temperature")
 
 
 class ConceptConfig(EncoderConfig, frozen=True):
-    """Options of a training. The preset ``paper`` has those of Ma et al. 2023."""
+    """Options of a training."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "whole": WHOLE, "paper": PAPER}
 

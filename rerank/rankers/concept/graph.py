@@ -170,7 +170,7 @@ class ConceptGraph:
             yield self._sorted(found[found[:, 0] < found[:, 1]])
 
     def _sample(self, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
-        """Sample different pairs of two components that are not taken; fewer if there are no more."""
+        """Sample different pairs of two components that are not taken, or all of them."""
         known = set(self._keys(taken).tolist())
         found: list[int] = []
         misses = 0

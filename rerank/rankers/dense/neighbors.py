@@ -67,7 +67,7 @@ class Neighbors:
         return cls(indptr, np.asarray(ids, dtype=np.int32), np.asarray(scores, dtype=np.float32), usable)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return the documents that are no negatives of this one, nearest first."""
+        """Return the documents that are never negatives of this one, nearest first."""
         return self.ids[self.indptr[document] : self.indptr[document + 1]]
 
     @property
@@ -141,7 +141,7 @@ class CitedNeighbors(Neighbors):
     refs: Ids = field(kw_only=True)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return the texts that are cited near this one, the nearest first: they are no negatives."""
+        """Return the texts that are cited near this one, the nearest first. They are never negatives."""
         ref, network = int(self.refs[document]), self.triplets.network
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)

@@ -62,7 +62,7 @@ class Quintuplets:
 
 @dataclass(frozen=True)
 class QuintupletSampler:
-    """Draws the quintuplets of an epoch. isolated: documents without neighbors are anchors, too."""
+    """Draws the quintuplets of an epoch. isolated: also documents without neighbors are anchors."""
 
     neighbors: Neighbors
     passages: Passages

@@ -17,7 +17,7 @@ EACH = 5
 """Triplets of a target (K)."""
 
 Strategy = Literal["sentence", "paragraph", "section", "document", "direct"]
-"""Place that cites two texts together; direct: a document and what it cites, as in SPECTER."""
+"""Place that cites two texts together; direct: a document and its references, as in SPECTER."""
 
 
 class Triplet(NamedTuple):
@@ -36,7 +36,7 @@ class TripletSampler:
     strategy: level that cites the positives with the target; ``direct``: the network has direct citations.
     hard:     number of a target's EACH triplets with a negative that shares a section, but no such group.
     usable:   (V,) bool, references with a text. The others are never drawn.
-    direct:   reference -> references that it cites or is cited by. They are no negatives.
+    direct:   reference -> references that it cites or is cited by. They are never negatives.
     excluded: reference -> references that are neither positives nor negatives.
     only:     (V,) bool, references that may be targets; None: all.
 
@@ -69,7 +69,7 @@ class TripletSampler:
 
     @property
     def widest(self) -> Level:
-        """Texts that share a group of this level are no easy negatives."""
+        """Texts that share a group of this level are never easy negatives."""
         return "document" if self.strategy == "document" else "section"
 
     def targets(self) -> Ids:

@@ -149,7 +149,7 @@ class EncoderTask(Task):
         return TrainedEncoder(**vars(run), encoder=self.encoder, rate=rate)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Adam; the parameters of the loss have a learning rate of their own."""
+        """Return Adam; the parameters of the loss have another learning rate."""
         rate = self.config.rate
         groups: list[dict[str, Any]] = [{"params": self.encoder.trainable()}]
         if own := [one for one in self.objective.parameters() if one.requires_grad]:
