@@ -63,7 +63,7 @@ def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> tuple
     signals differ by orders of magnitude (bm25 reaches 50, a cosine 1), so the best weights of raw scores
     lie close to 0, between the points of an even grid. Each weight there is one of 0, 1, 3, 10, 30, 100, 300,
     1000 thousandths and one of them is 1000 (the scale of all weights does not matter): 169 more settings for
-    three signals, without those of the even grid.
+    three signals that are not in the even grid.
 
     >>> weights, parts = weight_grid("none", 2)
     >>> len(weights), weights[-1].tolist(), int(parts[-1])

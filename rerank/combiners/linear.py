@@ -136,7 +136,7 @@ class Linear(Combiner):
         return 0.5 + 0.5 * squashed
 
     def summary(self) -> dict[str, Any]:
-        """Describe the weights and those of the cases as JSON values."""
+        """Describe the weights of all cases as JSON values."""
         cases = {case: one._named() for case, one in self.cases.items()}
         return {**self._named(), "cases": cases}
 

@@ -23,7 +23,7 @@ NORMALIZATIONS = (*PER_QUERY, "none", "bounds")
 """How a signal's raw scores are made comparable, per query; see :func:`normalize`."""
 
 NOISE = 1e-6
-"""A signal whose scores differ by no more than this part of the largest is constant: rankers compute in fp32,
+"""A signal whose scores differ by at most this part of the largest is constant: rankers compute in fp32,
 where equal documents can differ in the last bits."""
 
 

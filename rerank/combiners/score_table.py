@@ -44,7 +44,7 @@ class ScoreTable:
     counts:       (Q,) how many candidates each query has; 0 is allowed.
     cases:        (Q,) where each query's categories come from (``rerank.combiners.base.CASES``); a query can
                   have a row for each case.
-    key:          whatever the caller needs to know what a saved table was made from.
+    key:          a text of the caller that identifies the inputs of a saved table.
     """
 
     signals: tuple[str, ...]

@@ -30,7 +30,7 @@ def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
 
     A coarse grid is measured first. Then parts move between two signals of the best settings, in smaller
     and smaller steps, as long as one of them improves. The result contains the best settings, the best one
-    without each signal, and each signal by itself.
+    without each signal, and each single signal.
     """
     values: dict[Setting, float] = {}
 

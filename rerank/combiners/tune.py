@@ -106,7 +106,7 @@ class TuningResult:
     best:               normalization -> its best.
     near_optimal:       for the grid of the chosen normalization and each of :data:`WITHIN`; empty if not all
                         settings were tried.
-    single_signal:      signal -> what it reached without the others.
+    single_signal:      signal -> its value without the others.
     ablation:           signal -> the best that the others reached without it; empty for one signal.
     weight_surface:     the values of all settings of the chosen normalization.
     """
@@ -135,7 +135,7 @@ class TuningProblem:
     """Everything that the choice is made from, so that tuning and cross-validation choose alike.
 
     table: of the signals that get weights. first: the first stage's column, None if it gets none.
-    first_value: what the first stage reaches alone if it gets no weight. complete: whether the grids have all
+    first_value: the value of the first stage if it gets no weight. complete: whether the grids have all
     settings.
     """
 
@@ -283,7 +283,7 @@ def _grid(
     ranges: Sequence[tuple[float, float]] | None,
     parts: int,
 ) -> Grid:
-    """Return the settings to measure: all of them, or those that a search on some queries has found."""
+    """Return the settings to measure: all of them, or the result of a search on some queries."""
     count = len(table.signals)
     if _is_complete(table, parts):
         return Grid(normalization, *weight_grid(normalization, count, parts))

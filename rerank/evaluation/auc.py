@@ -1,4 +1,4 @@
-"""AUC of a ranking over judged documents: does it tell the relevant ones from those judged not to be?"""
+"""Area under the ROC curve of a ranking over its judged documents."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class RankingAUC:
-    """Area under the ROC curve within a query, over its judged documents alone.
+    """Share of the pairs (relevant, irrelevant document) of a query that are ranked in this order.
 
-    How often a document of grade ``rel`` and up is ranked above one that was judged less; documents that are
-    not ranked share the place behind all others, and a tie counts half. Documents that nobody judged say
-    nothing. Yih et al. 2011, section 4.2, have one curve over the pairs of all queries; here each query has
-    its own, and the measure is their mean.
+    A document is relevant if its grade is at least ``rel``. Documents without a judgment are ignored. All
+    documents that were not retrieved share the last place; a tie counts half. Yih et al. 2011, section 4.2,
+    use one curve for the pairs of all queries; here the measure is the mean over queries.
 
     >>> auc = RankingAUC.parse("AUC")
     >>> auc.value(["a", "x", "b"], {"a": 2, "b": 0, "c": 1})  # c is not ranked, x not judged
@@ -39,7 +38,7 @@ class RankingAUC:
         return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
 
     def value(self, ids: Sequence[str], judged: Mapping[str, int]) -> float:
-        """Of one ranking, best first; NaN where the judgments are not of both kinds."""
+        """Return the AUC of one ranking, best first; NaN without relevant or without irrelevant documents."""
         place = {id: rank for rank, id in enumerate(ids)}
         ranks = np.array([place.get(id, len(ids)) for id in judged])
         relevant = np.array([grade >= self.rel for grade in judged.values()], np.bool_)

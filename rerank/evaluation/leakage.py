@@ -55,7 +55,7 @@ class TrainingRecord(Mapping[str, frozenset[bytes]]):
         return TrainingRecord({name: self.get(name, nothing) | other.get(name, nothing) for name in kinds})
 
     def among(self, kind: str, ids: Iterable[str]) -> list[str]:
-        """Return those of the ids that are recorded, in their order."""
+        """Return the recorded ids, in their order."""
         hashes = self.get(kind, frozenset())
         return [id for id in ids if _hash(id) in hashes] if hashes else []
 

@@ -1,4 +1,4 @@
-"""Runs measured by name, as ir_measures computes them."""
+"""Measures of runs, computed by ir_measures."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from rerank.records import Qrels
 Array = NDArray[np.float64]
 
 MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
-"""What is reported by default, in ir_measures' names; nDCG has no cut-off, as in Kuwa et al. (2020)."""
+"""Measures that are reported by default; nDCG has no cut-off, as in Kuwa et al. (2020)."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Per-query values of each run: the input of every table and every comparison.
+    """Values of each run for each query.
 
-    measures:      names, as ir_measures writes them.
-    query_ids:     Q judged queries that have a relevant document, ascending; means are over all of them.
-    values:        run -> measure -> (Q,). NaN where a query has none: AUC needs judged documents of both
-        kinds.
-    empty:         run -> how many of these queries retrieved nothing; they count as 0.
-    unjudged:      run -> how many of its queries have no judgment; they are left out.
-    none_relevant: judged queries without any relevant document; they are left out of every mean.
+    measures:      names as in ir_measures.
+    query_ids:     Q judged queries with a relevant document, ascending.
+    values:        run -> measure -> (Q,). NaN if the measure is not defined for a query (AUC).
+    empty:         run -> number of these queries that retrieved nothing; their value is 0.
+    unjudged:      run -> number of its queries without judgments; they are ignored.
+    none_relevant: judged queries without a relevant document; they are in no mean.
     """
 
     measures: tuple[str, ...]
@@ -41,12 +40,12 @@ class Evaluation:
     none_relevant: tuple[str, ...]
 
     def mean(self, run: str, measure: str) -> float:
-        """Return the mean over all queries of ``query_ids`` that have a value."""
+        """Return the mean over the queries that have a value."""
         return mean_of(self.values[run][measure])
 
 
 def mean_of(values: Array) -> float:
-    """Mean of those that are not NaN; NaN where all are.
+    """Return the mean of the values that are not NaN; NaN if all are.
 
     >>> mean_of(np.array([0.5, np.nan, 1.0]))
     0.75
@@ -56,7 +55,7 @@ def mean_of(values: Array) -> float:
 
 
 def check_measures(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as ir_measures writes them; ``AUC`` is ours. Raises UsageError for an unknown one.
+    """Return the names as in ir_measures, or ``AUC``. Raises UsageError for an unknown measure.
 
     >>> check_measures(["nDCG@10", "Recall@100", "AUC(rel=2)"])
     ('nDCG@10', 'R@100', 'AUC(rel=2)')
@@ -67,16 +66,14 @@ def check_measures(names: Sequence[str]) -> tuple[str, ...]:
 def evaluate_runs(
     runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels, measures: Sequence[str] = MEASURES
 ) -> Evaluation:
-    """Measure runs (name -> query id -> document ids, best first) against the judgments.
+    """Measure runs (name -> query id -> document ids, best first) with ir_measures.
 
-    ir_measures computes the values. It is handed scores made from the ranks, strictly decreasing, so that
-    the order is the run's own and trec_eval's rule for ties never decides. A judged query that a run does not
-    have, or that retrieved nothing, counts as 0. A judged query without a relevant document has no defined
-    value: it is left out, and listed (trec_eval would count it as 0). ``AUC`` is
-    :class:`~rerank.evaluation.auc.RankingAUC`, a mean over the queries with judged documents of both kinds.
+    A judged query without results counts as 0. A judged query without a relevant document is ignored and
+    listed (trec_eval counts it as 0). Ranks decide, never trec_eval's rule for equal scores. ``AUC`` is
+    :class:`~rerank.evaluation.auc.RankingAUC`.
 
-    Raises UsageError for an unknown measure, InputError when no judged query has a relevant document, or both
-    kinds for AUC, or when a document is retrieved twice for one query.
+    Raises UsageError for an unknown measure; InputError if no judged query has a relevant document (for AUC:
+    also an irrelevant one), or if a query retrieves a document twice.
 
     >>> qrels = Qrels([("q1", "a", 2), ("q1", "b", 1)])
     >>> evaluation = evaluate_runs({"bm25": {"q1": ["b", "a"]}}, qrels, ["nDCG", "RR"])
@@ -95,7 +92,7 @@ def evaluate_runs(
     theirs = [measure for measure in parsed if not isinstance(measure, RankingAUC)]
     ours = [measure for measure in parsed if isinstance(measure, RankingAUC)]
     evaluator = ir_measures.evaluator(theirs, judged) if theirs else None
-    short = all(measure.NAME in _BLIND_BEHIND_THE_LAST for measure in theirs)
+    short = all(measure.NAME in _ENDS_WITH_RELEVANT for measure in theirs)
     values: dict[str, dict[str, Array]] = {}
     for run_name, run in runs.items():
         columns = {name: np.zeros(len(query_ids)) for name in names}
@@ -110,8 +107,8 @@ def evaluate_runs(
             columns[str(one)][:] = [one.value(run.get(query) or (), judged[query]) for query in query_ids]
             if np.isnan(columns[str(one)]).all():
                 raise InputError(
-                    f"{one}: no query has both a document judged {one.rel} or more and one judged less; give"
-                    " qrels with both, or leave the measure out"
+                    f"{one}: no query has judgments of {one.rel} or more and also lower ones; add such"
+                    " judgments, or remove the measure"
                 )
         values[run_name] = columns
     return Evaluation(
@@ -127,12 +124,11 @@ def evaluate_runs(
 def grade_one_only(
     runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels
 ) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
-    """Take every document of grade 2 and up out of the judgments and of the rankings.
+    """Remove every document of grade 2 and above from the judgments and from the rankings.
 
-    For collections whose query was made from one of the documents (the *wanted* one, grade 2): what is left
-    tells how well the merely related documents (grade 1) are ranked. Evaluate it beside the headline:
-    ``evaluate_runs(*grade_one_only(runs, qrels))``. Queries without a document of grade 1 are then listed in
-    ``none_relevant``, so the two lines may be over different queries.
+    For collections whose queries were made from one of the documents (grade 2): measures how well the related
+    documents (grade 1) are ranked, by ``evaluate_runs(*grade_one_only(runs, qrels))``. Queries without a
+    document of grade 1 are then in ``none_relevant``.
 
     >>> runs, qrels = grade_one_only({"r": {"q": ["a", "b"]}}, Qrels([("q", "a", 2), ("q", "b", 1)]))
     >>> runs, dict(qrels)
@@ -142,7 +138,7 @@ def grade_one_only(
     kept: list[tuple[str, str, int]] = []
     for query in qrels:
         left = [(query, id, grade) for id, grade in qrels[query].items() if grade < 2]
-        # A query must stay judged to be counted as one without relevant documents.
+        # A query must stay judged to count as a query without relevant documents.
         kept += left or [(query, next(iter(qrels[query])), 0)]
     filtered = {
         name: {query: [id for id in ids if id not in wanted.get(query, ())] for query, ids in run.items()}
@@ -164,21 +160,21 @@ def _parse(names: Sequence[str]) -> list[Any]:
         try:
             measure = ir_measures.parse_measure(name)
             supported = pipeline.supports(measure)
-        except Exception as error:  # whatever its parser meets: NameError, ValueError, SyntaxError, ...
+        except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
             raise UsageError(
-                f"unknown measure {name!r} ({error}); for instance {', '.join(MEASURES)}"
+                f"unknown measure {name!r} ({error}); for example {', '.join(MEASURES)}"
             ) from error
         if not supported:
-            raise UsageError(f"measure {name!r} cannot be computed here; for instance {', '.join(MEASURES)}")
+            raise UsageError(f"measure {name!r} cannot be computed here; for example {', '.join(MEASURES)}")
         if measure not in parsed:
             parsed.append(measure)
     if not parsed:
-        raise UsageError(f"name one measure at least; for instance {', '.join(MEASURES)}")
+        raise UsageError(f"name at least one measure, for example {', '.join(MEASURES)}")
     return parsed
 
 
-_BLIND_BEHIND_THE_LAST = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
-"""Measures that do not see what is ranked behind the last relevant document, so that is not handed on."""
+_ENDS_WITH_RELEVANT = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
+"""Measures that do not depend on the ranks after the last relevant document."""
 
 
 def _rank_scores(query: str, ids: Sequence[str], judged: Mapping[str, int] | None) -> dict[str, float]:

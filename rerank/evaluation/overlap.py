@@ -1,4 +1,4 @@
-"""How much of a relevant document's categories a query has."""
+"""The share of a relevant document's categories that its query has."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 OVERLAP_BUCKETS = ("0%", *(f"{10 * tenth}-{10 * tenth + 10}%" for tenth in range(10)))
-"""0 alone, then ten buckets that include their upper end: (0, 10], (10, 20], ... (90, 100]."""
+"""Exactly 0, then ten buckets that include their upper end: (0, 10], (10, 20], ... (90, 100]."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bar of a histogram over pairs of a query and a relevant document, as Figure 2 of Kuwa et al. (2020).
+    """A bar of a histogram over pairs of a query and a relevant document (Kuwa et al. 2020, Figure 2).
 
-    bucket: one of OVERLAP_BUCKETS. share: its part of all pairs; 0 when there are none.
+    bucket: one of OVERLAP_BUCKETS. share: its part of all pairs.
     """
 
     bucket: str
@@ -23,12 +23,11 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The histogram of the documents of one grade, or of all.
+    """The histogram of the documents of one grade, or of all grades (None).
 
-    grade:            theirs; None: all of them.
-    pairs:            of which both sides have categories: those that the buckets are over.
-    without_query:    pairs whose query brings no categories.
-    without_document: other pairs, whose document has none.
+    pairs:            pairs in the histogram: query and document have categories.
+    without_query:    pairs whose query has no categories.
+    without_document: other pairs, whose document has no categories.
     """
 
     grade: int | None
@@ -39,11 +38,9 @@ class Overlap:
 
 
 def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) -> list[Overlap]:
-    """Count how much of a relevant document's categories the query has, over (grade, query's, document's).
+    """Return histograms of (grade, categories of the query, categories of the document).
 
-    One histogram over all pairs, and one for each grade, the highest first, where there are several. Most
-    pairs in the 0 bucket mean that matching categories exactly cannot find those documents, and that a signal
-    has to learn which categories go together.
+    The first is over all pairs; if there are several grades, one for each follows, the highest first.
 
     >>> pairs = [(2, "ab", "ac"), (1, "a", "d"), (1, "", "d"), (1, "a", "")]
     >>> whole, wanted, related = category_overlap(pairs)
@@ -59,7 +56,7 @@ def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) 
             place = -2
         elif not document:
             place = -1
-        else:  # rounded up; only 0 is in the first bucket
+        else:  # round up: only 0 is in the first bucket
             place = -(-10 * len(document & query) // len(document))
         counts.setdefault(grade, [0] * (len(OVERLAP_BUCKETS) + 2))[place] += 1
     whole = [sum(column) for column in zip(*counts.values())] or [0] * (len(OVERLAP_BUCKETS) + 2)

@@ -1,4 +1,4 @@
-"""How well scores tell related pairs from unrelated ones: accuracy, F1, AUC, calibration, significance."""
+"""Measures of scores of related and unrelated pairs: accuracy, F1, AUC, calibration, significance."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Pairs whose probability is from ``low`` to ``high``.
+    """Pairs with a probability from ``low`` to ``high``.
 
-    mean: of their probabilities; share: of them that are related.
+    mean: mean probability; share: share of related pairs.
     """
 
     low: float
@@ -32,7 +32,7 @@ class Bin:
 
 
 def auc(scores: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the ROC curve: how often a related pair scores above an unrelated one; a tie is half.
+    """Return the area under the ROC curve: how often a related pair scores higher; a tie counts half.
 
     >>> auc([0.9, 0.4, 0.4, 0.1], [True, True, False, False])
     0.875
@@ -42,7 +42,7 @@ def auc(scores: ArrayLike, labels: ArrayLike) -> float:
 
 
 def accuracy(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
-    """Share of the pairs that are on the side of the threshold where they belong; on it: related.
+    """Return the share of correct answers; a score equal to the threshold means related.
 
     >>> accuracy([0.9, 0.4, 0.4, 0.1], [True, True, False, False], 0.4)
     0.75
@@ -52,7 +52,7 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
 
 
 def f1(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
-    """Harmonic mean of precision and recall of the pairs called related; 0 where none is found.
+    """Return the harmonic mean of precision and recall of related pairs; 0 without any correct one.
 
     >>> f1([0.9, 0.4, 0.4, 0.1], [True, True, False, False], 0.4)
     0.8
@@ -62,9 +62,9 @@ def f1(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
 
 
 def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
-    """The threshold of the best accuracy, half-way between two scores; of several the middle one.
+    """Return the threshold of the best accuracy, between two scores; the middle one of several.
 
-    Raises UsageError where all labels are the same.
+    Raises UsageError if all labels are equal.
 
     >>> best_threshold([0.9, 0.6, 0.4, 0.1], [True, True, False, False])
     0.5
@@ -72,8 +72,8 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
     values, related = _checked(scores, labels)
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    # Cutting before place i calls i pairs unrelated: what is right is those among them that are, and the
-    # related ones after them.
+    # A cut before place i answers "unrelated" for i pairs: count the unrelated ones before it, and the
+    # related ones after it.
     right = np.concatenate(([0], np.cumsum(~related[order]))) + related.sum()
     right = right - np.concatenate(([0], np.cumsum(related[order])))
     between = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
@@ -88,10 +88,10 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
 
 
 def calibration(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> tuple[float, list[Bin]]:
-    """Expected calibration error, and the bins of equal width it comes from (Guo et al. 2017, equation 3).
+    """Return the expected calibration error and its bins of equal width (Guo et al. 2017, equation 3).
 
-    The error is the mean distance of a bin's mean probability from its share of related pairs, each bin
-    counted by its pairs. Empty bins are left out.
+    The error is the mean distance between a bin's mean probability and its share of related pairs, weighted
+    by the number of pairs. Empty bins are skipped.
 
     >>> error, table = calibration([0.9, 0.9, 0.1, 0.1], [True, True, False, True])
     >>> round(error, 6), [(one.low, one.pairs, one.share) for one in table]
@@ -100,7 +100,7 @@ def calibration(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -
     values, related = _checked(probabilities, labels, both=False)
     if values.min() < 0 or values.max() > 1:
         raise UsageError("probabilities are from 0 to 1")
-    # A number such as 0.3 is put where it is written to belong, above 3 times 0.1.
+    # Rounding puts 0.3 into the bin from 0.3, although 3 * 0.1 > 0.3 in floating point.
     place = np.minimum(np.floor(np.round(values * bins, 9)).astype(np.int64), bins - 1)
     table = [
         Bin(
@@ -118,14 +118,14 @@ def calibration(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -
 
 @dataclass(frozen=True, slots=True)
 class Sigmoid:
-    """Scores as probabilities: 1 / (1 + exp(-(slope score + shift))) (Platt 1999)."""
+    """Maps scores to probabilities: 1 / (1 + exp(-(slope * score + shift))) (Platt 1999)."""
 
     slope: float
     shift: float
 
     @classmethod
     def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Sigmoid:
-        """Fit it to labeled scores by Newton's method, to the targets of Platt, which are not quite 0 and 1.
+        """Fit labeled scores by Newton's method, with Platt's targets slightly inside of 0 and 1.
 
         >>> fitted = Sigmoid.fit([0.9, 0.6, 0.6, 0.1], [True, True, False, False])
         >>> fitted([0.1, 0.6, 0.9]).round(2).tolist()
@@ -158,7 +158,7 @@ class Sigmoid:
         return cls(slope, float(w[1]) - slope * center)
 
     def __call__(self, scores: ArrayLike) -> Array:
-        """(n,) probabilities."""
+        """Return (n,) probabilities."""
         found: Array = 0.5 * (1 + np.tanh(0.5 * (self.slope * np.asarray(scores, np.float64) + self.shift)))
         return found
 
@@ -171,16 +171,14 @@ def paired_test(
     permutations: int = 2000,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Randomization test over pairs: measure -> two-sided p of the difference (Yeh 2000).
+    """Return measure -> two-sided p of a randomization test over pairs (Yeh 2000).
 
-    first, second: for each seed (n,) scores and their threshold; as many of one as of the other, or one that
-    stands for all. Differences are means over the seeds. Under the null hypothesis the two may as well have
-    answered each other's pairs: answers, and for AUC the scores' ranks, are exchanged for pairs that are
-    drawn, and p is (count + 1) / (permutations + 1) of the exchanges that differ as much as what was found.
+    first, second: (n,) scores and a threshold for each seed; equal numbers of seeds, or one for all. The test
+    exchanges answers (for AUC: ranks of scores) of random pairs and compares the differences of the means over
+    seeds; p = (count + 1) / (permutations + 1). Pairs that share a document are not independent: p is rather
+    too small.
 
-    Pairs that share a document are not independent, so p is too small rather than too large.
-
-    Raises UsageError for numbers of seeds that do not go together.
+    Raises UsageError for numbers of seeds that do not pair.
     """
     size = max(len(first), len(second))
     if not {len(first), len(second)} <= {1, size}:
@@ -202,10 +200,9 @@ def paired_test(
 
 
 def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Two-sided p of the paired t-test over seeds, the i-th of one against the i-th of the other.
+    """Return the two-sided p of the paired t-test over seeds. A single number stands for all seeds.
 
-    One number on one side stands for all seeds. None if no test is possible: fewer than two seeds, numbers of
-    seeds that do not pair, or the same difference for every seed.
+    None if no test is possible: fewer than two seeds, numbers that do not pair, or equal differences.
 
     >>> round(seeds_test([0.8, 0.82, 0.81], [0.7]), 4)
     0.0027
@@ -233,11 +230,10 @@ def _checked(scores: ArrayLike, labels: ArrayLike, *, both: bool = True) -> tupl
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks from 1; ties share their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    found: Array = (ends - (counts - 1) / 2)[inverse]
-    return found
+    """Return ranks from 1; equal values share their mean rank."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(values), np.float64)
 
 
 def _aucs(values: Array, related: Labels) -> Array:
@@ -256,6 +252,6 @@ def _f1s(answers: Labels, related: Labels) -> Array:
 
 
 def _differences(answers: Labels, ranks: Array, related: Labels) -> Array:
-    """(2, S, n) answers and ranks of two -> (3,) first minus second, in the order of MEASURES."""
+    """Return first minus second for each of MEASURES, (3,), from (2, S, n) answers and ranks."""
     found = ((answers == related).mean(axis=-1), _f1s(answers, related), _aucs(ranks, related))
     return np.array([(one[0] - one[1]).mean() for one in found])

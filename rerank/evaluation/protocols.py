@@ -1,4 +1,4 @@
-"""Which documents are ranked for a query."""
+"""The documents that are ranked for a query in an evaluation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ JUDGED = "judged"
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Which documents are ranked for a query (Kuwa et al. 2020).
+    """The documents that are ranked for a query (Kuwa et al. 2020).
 
-    retrieved:N    what the first stage returned, N at most: what a user gets
-    pool-random:N  all relevant documents and N random irrelevant ones (their Tables 2 and 3)
-    pool-first:N   all relevant documents and the first stage's N best irrelevant ones (their Table 4)
-    judged         all judged documents, relevant or not, and no others (Yih et al. 2011, section 4.2)
+    retrieved:N    at most N documents that the first stage returns, as for a user
+    pool-random:N  all relevant documents and N random irrelevant ones (Tables 2 and 3)
+    pool-first:N   all relevant documents and the N best irrelevant ones of the first stage (Table 4)
+    judged         all judged documents (Yih et al. 2011, section 4.2)
     """
 
     kind: str
@@ -29,9 +29,9 @@ class Protocol:
 
     @property
     def cut(self) -> int | None:
-        """How many documents of a ranking are measured; None: all, since a pool is the same for every stack.
+        """The number of documents of a ranking that are measured; None: all of a pool.
 
-        Several retrievers together find more than N documents, so rankings of them are cut at N, too.
+        Several retrievers together can find more than N documents.
         """
         return self.count if self.kind == "retrieved" else None
 
@@ -47,5 +47,5 @@ def parse_protocol(text: str) -> Protocol:
     match = re.fullmatch(r"([a-z-]+):([0-9]{1,9})", text.strip())
     if match is None or match[1] not in PROTOCOLS or int(match[2]) < 1:
         kinds = ", ".join(f"{kind}:N" for kind in PROTOCOLS)
-        raise UsageError(f"unknown protocol {text!r}; choose {JUDGED}, or one of {kinds} with N of 1 or more")
+        raise UsageError(f"unknown protocol {text!r}; use {JUDGED}, or one of {kinds} with N of 1 or more")
     return Protocol(match[1], int(match[2]))

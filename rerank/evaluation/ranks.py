@@ -1,4 +1,4 @@
-"""Measures that only ask at which ranks the relevant documents are: weights, encoders are chosen by them."""
+"""Measures computed from the ranks of the relevant documents, for tuning and early stopping."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RankMeasure:
-    """nDCG, RR or AP, each of all ranks or of the first ``cutoff``, as trec_eval computes them.
+    """nDCG, RR or AP of all ranks or of the first ``cutoff``, as in trec_eval.
 
-    nDCG weighs documents by their grade; for RR and AP one of grade 1 is as relevant as any.
-    cut: how many documents of a ranking are measured at all; None: all of them.
+    nDCG uses grades; RR and AP do not. cut: number of documents of a ranking that are measured; None: all.
 
     >>> ranks = np.array([[0, 1], [2, 0]])  # of two documents under two settings
     >>> RankMeasure.parse("AP").values(ranks, np.array([1.0, 1.0]), ideal=2.0, depth=3).round(3).tolist()
@@ -41,7 +40,7 @@ class RankMeasure:
         match = re.fullmatch(r"(nDCG|RR|AP)(?:@([1-9][0-9]{0,8}))?", text)
         if match is None:
             raise UsageError(
-                f"{text!r} is no measure to choose by; take nDCG, RR or AP, or nDCG@10 for ten ranks alone"
+                f"weights cannot be tuned for {text!r}; use nDCG, RR or AP, or a cut-off as in nDCG@10"
             )
         return cls(match[1], int(match[2]) if match[2] else None, cut)
 
@@ -49,7 +48,7 @@ class RankMeasure:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
 
     def ideal(self, grades: NDArray[Any]) -> float:
-        """Return what values are divided by: that of the best ranking. ``grades`` are all above 0."""
+        """Return the divisor of a query: the gain of the best ranking. ``grades`` are above 0."""
         if self.kind == "RR":
             return 1.0
         if self.kind == "AP":
@@ -58,10 +57,9 @@ class RankMeasure:
         return float((best * _worth(True, self.cutoff, len(best))).sum())
 
     def values(self, ranks: NDArray[Any], grades: NDArray[Any], *, ideal: float, depth: int) -> Array:
-        """Return the measure under G settings, from R relevant documents' ranks (R, G), counted from 0.
+        """Return the measure for G settings, (G,), from the ranks (R, G) of R relevant documents, from 0.
 
-        grades: (R,) theirs, above 0. ideal: what :meth:`ideal` says of all relevant documents, ranked or not.
-        depth: how many documents are ranked.
+        grades: (R,), above 0. ideal: :meth:`ideal` of all relevant documents. depth: ranked documents.
         """
         ends = [end for end in (self.cutoff, self.cut) if end is not None]
         worth = _worth(self.kind == "nDCG", min(ends, default=None), depth)
@@ -76,7 +74,7 @@ class RankMeasure:
 
 @lru_cache(maxsize=256)
 def _worth(logarithmic: bool, cutoff: int | None, depth: int) -> Array:
-    """(depth,) what a relevant document at each rank counts."""
+    """Return the discount of each rank: (depth,)."""
     places = np.arange(1, depth + 1, dtype=np.float64)
     worth = 1.0 / (np.log2(places + 1.0) if logarithmic else places)
     if cutoff is not None:

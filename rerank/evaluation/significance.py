@@ -1,4 +1,4 @@
-"""Whether a difference is more than chance: paired randomization tests, corrected for being several."""
+"""Paired randomization tests with Holm's correction."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _CELLS = 2_000_000  # signs drawn at a time
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One stack against the baseline on one measure.
+    """One stack compared with the baseline by one measure.
 
     delta: mean of the stack minus mean of the baseline; p: two-sided, of :func:`randomization_test`;
-    p_holm: p corrected for all comparisons that were made with it; wins, losses: queries; protocol: which
-    documents were ranked, if that was said.
+    p_holm: p corrected for all comparisons of the table; wins, losses: numbers of queries.
     """
 
     stack: str
@@ -46,9 +45,7 @@ def compare(
     permutations: int = 100_000,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare every other run with ``baseline`` on each measure; Holm's correction is over all of them.
-
-    Comparisons come in the order of the runs, then of the measures. The same seed gives the same p-values.
+    """Compare every other run with ``baseline`` by each measure; Holm's correction is over all comparisons.
 
     Raises UsageError for a baseline or a measure that was not evaluated.
     """
@@ -60,7 +57,7 @@ def compare(
             raise UsageError(f"{name} was not measured; there are {', '.join(evaluation.measures)}")
     pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
     differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
-    # A query without a value counts for nothing, as one that does not differ.
+    # A query without a value counts as equal.
     compared = [np.nan_to_num(difference) for difference in differences]
     found = randomization_tests(compared, permutations=permutations, seed=seed)
     return [
@@ -81,10 +78,9 @@ def compare(
 def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, seed: int = 0) -> float:
     """Paired randomization test (Smucker et al. 2007): two-sided p of the mean of n per-query differences.
 
-    Under the null hypothesis the two runs' values are exchangeable within each query, so each difference may
-    as well have the other sign. p is the share of sign assignments whose mean is at least as far from 0 as
-    the observed one. With 16 differing queries or fewer all assignments are enumerated and p is exact;
-    otherwise ``permutations`` of them are drawn and p = (count + 1) / (permutations + 1), never 0.
+    Under the null hypothesis each difference may have either sign. p is the share of sign assignments whose
+    mean is at least as far from 0 as the observed mean. With at most 16 different queries p is exact;
+    otherwise ``permutations`` assignments are drawn and p = (count + 1) / (permutations + 1).
 
     >>> randomization_test([0.1, 0.2, 0.3])
     0.25
@@ -95,9 +91,9 @@ def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, s
 def randomization_tests(
     differences: Sequence[ArrayLike], *, permutations: int = 100_000, seed: int = 0
 ) -> list[float]:
-    """Test K rows of n differences over the same queries, each as :func:`randomization_test`.
+    """Test K rows of n differences over the same queries, with the same drawn signs.
 
-    All share the drawn signs, so that K tests are one matrix product and little dearer than one.
+    One matrix product serves all rows.
     """
     rows = np.array([np.asarray(row, dtype=np.float64) for row in differences])
     if rows.size == 0:
@@ -116,7 +112,7 @@ def randomization_tests(
 
 
 def _reach(values: Array) -> Array:
-    """How far from 0 a sum must be to count, per row: sums that are equal but for rounding do."""
+    """Distance from 0 at which a sum counts, for each row; sums that differ only by rounding count."""
     reach: Array = np.abs(values.sum(axis=-1)) - 1e-12 * np.abs(values).sum(axis=-1)
     return reach
 
@@ -150,9 +146,9 @@ def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for being several (Holm 1979): in the order given, each at least what it was.
+    """Correct p-values for multiple comparisons (Holm 1979), in the given order.
 
-    The k-th smallest of m is multiplied by m - k + 1; a larger one never ends below a smaller one.
+    The k-th smallest of m is multiplied by m - k + 1; the order of the values stays.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -1,4 +1,4 @@
-"""Candidates of many queries scored by every signal: the table that tuning and evaluation read."""
+"""Builds the score table of many queries for tuning and evaluation."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class ScoringReport:
     """Counts of scored, unknown and recomputed queries and documents.
 
     unknown_categories: queries with categories that no signal knows; these categories are ignored.
-    candidate_recall: retriever, and ``together`` for all of them -> mean share of a query's relevant
-        documents that are among what it found: no ranking of these candidates can find the others. Empty
-        for pools.
-    not_found: retriever -> documents that have no feature of it, and so cannot be found by it.
-    silent: queries that retrieve nothing, by their ids.
+    candidate_recall: retriever, or ``together`` for all -> mean share of a query's relevant documents that it
+        found; empty for pools.
+    not_found: retriever -> documents without features, which it cannot find.
+    silent: ids of queries that retrieve nothing.
     """
 
     queries: int = 0
@@ -52,7 +51,7 @@ class ScoringReport:
     from_cache: bool = False
 
     def add(self, other: ScoringReport) -> None:
-        """Take in what another first stage gave for the same queries."""
+        """Add the report of another first stage on the same queries."""
         self.queries, self.unknown_documents = other.queries, other.unknown_documents
         self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
         if other.without_hits >= self.without_hits:
@@ -67,10 +66,9 @@ class ScoringReport:
 class TableRequest:
     """The queries, candidates and signals of a score table.
 
-    protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
-    first stage alone. search: the user's own, if ``first_stage`` is ``search``. filters: conditions that
-    retrieved candidates must meet. every_case: a row for each case that a query can be in, also as if it had
-    brought no categories.
+    protocol: the documents that are candidates. retrieve: the retrievers, as in a stack. search: the user's
+    search, if ``first_stage`` is ``search``. filters: conditions for retrieved candidates. every_case: one row
+    for each case that a query can be in, also as a query without categories.
     """
 
     queries: Sequence[Query]
@@ -101,11 +99,11 @@ class TableRequest:
 
     @property
     def retrieved(self) -> bool:
-        """Whether the retrievers find the candidates."""
+        """Whether retrievers find the candidates, not a pool."""
         return self.protocol.kind == "retrieved"
 
     def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
-        """A hash of everything that can change a score, or the report on the table."""
+        """Return a hash of everything that can change a score or the report."""
         depths = retriever_depths(self.retrieve)
         made_from = {
             "engine": pipeline.engine.version(),
@@ -135,7 +133,7 @@ def score_table(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score the candidates of each query by each signal, once; return the table, and a report on it.
+    """Score the candidates of each query by each signal; return the table and a report.
 
     cache: folder for tables. A table of the same documents, rankers, queries and settings is read from it,
     unless a signal has a decay from now.
@@ -169,7 +167,7 @@ def score_table(
 
 
 def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
-    """Read a table from its file, and complete the report; None if there is no such table."""
+    """Return the table of a file and complete the report; None without a usable file."""
     try:
         table = ScoreTable.load(path) if path.exists() else None
     except WorkspaceError:
@@ -186,7 +184,7 @@ def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
 
 
 class _Rows:
-    """Scores candidates, and counts for the report what happens.
+    """Scores candidates and counts events for the report.
 
     cases: the case of each row. recall: retriever -> its share of the relevant documents, for each query.
     """
@@ -202,7 +200,7 @@ class _Rows:
     def of(
         self, found: Iterable[tuple[Query, Candidates]]
     ) -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        """Query id, document ids and (n, S) scores: a row for each query, or for each case of it."""
+        """Yield query id, document ids and (n, S) scores for each query, or for each of its cases."""
         request, scorer = self._request, self._scorer
         for query, candidates in found:
             if request.retrieved:
@@ -227,7 +225,7 @@ class _Rows:
                 yield query.id, candidates.ids, raw
 
     def _voters(self, query: Query) -> Candidates | None:
-        """The candidates that vote for missing categories; None: the scored ones.
+        """Return the candidates from which missing categories are inferred; None: the scored ones.
 
         A pool holds documents because they are relevant: those must not give away the categories.
         """
@@ -246,7 +244,7 @@ class _Rows:
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
-    """Share of the relevant documents that each retriever found; nothing where none is relevant."""
+    """Return the share of the relevant documents that each retriever found."""
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
@@ -259,13 +257,13 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
 
 
 def _case(scored: ScoringResult, scorer: Scorer) -> str:
-    """The case of a query; one without candidates is of the case that it would be with some."""
+    """Return the case of a query; without candidates, the case that it would have with some."""
     expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
     return expected if scored.case == "none" else scored.case
 
 
 def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
-    """Mean share of the relevant documents that are in the table, over queries that have some."""
+    """Return the mean share of a query's relevant documents that are in the table."""
     shares = [
         len(relevant.keys() & ids) / len(relevant)
         for query, ids in zip(table.query_ids, map(set, table.document_ids))
@@ -277,7 +275,7 @@ def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
 def _candidates(
     pipeline: Pipeline, request: TableRequest, known: set[str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    """Each query with its candidates. known: the relevant documents that the engine has."""
+    """Yield each query with its candidates. known: relevant documents that the engine has."""
     features, first_stage, depth = (
         pipeline.features(request.signals),
         request.first_stage,
@@ -298,7 +296,7 @@ def _candidates(
 
 
 def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[list[str]]:
-    """The documents to score for each query: the judged ones, or the relevant ones and others."""
+    """Yield the documents to score for each query: all judged ones, or the relevant ones and others."""
     kind, count, qrels = request.protocol.kind, request.protocol.count, request.qrels
     everything = engine.ids() if kind == "pool-random" else []
     for query in request.queries:
@@ -308,7 +306,7 @@ def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[l
         relevant = [d for d in qrels.relevant(query.id) if d in known]
         excluded = set(relevant)
         if kind == "pool-random":
-            # Seeded by the query too, so that leaving a query out changes no other pool.
+            # The seed contains the query: removing a query does not change other pools.
             rng = np.random.default_rng([request.seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
             size = min(len(everything), count + len(excluded))
             drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
@@ -318,7 +316,7 @@ def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[l
 
 
 def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
-    """Keep each query's ``depth`` best candidates by the first stage: the table at a smaller depth."""
+    """Return the table with the ``depth`` best candidates of each query by the first stage."""
     column = table.signals.index(first_stage)
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:

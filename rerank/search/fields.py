@@ -1,4 +1,4 @@
-"""Fields of documents that are signals: whether any document has one, of the type that the signal reads."""
+"""Checks that documents have the fields that are used as signals."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rerank.filters import Filter
 from rerank.stack.signals import FieldSignal
 
 _SOME = 1000
-"""Documents that are looked at for the fields that there are."""
+"""Number of documents that are read to list the existing fields."""
 
 _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
-    # what it is called, and filters by such a field, of which an engine refuses those that it has none for
+    # its name in messages, and filters that an engine refuses if no document has such a field
     "number": ("a number", ((">=", "0"),)),
     "date": ("a date", ((">=", "1970-01-01"),)),
     None: ("a number or a date", ((">=", "1970"), ("=", "true"))),
@@ -23,9 +23,9 @@ _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
 
 
 def check_fields(engine: Engine, signals: Iterable[FieldSignal], ids: Sequence[str] = ()) -> None:
-    """Raise UsageError for a signal whose field no document has, or of another type: it would be 0 for all.
+    """Raise UsageError for a signal whose field no document has with the right type.
 
-    ids: documents whose fields the message lists, if the engine has no types of fields; empty: some.
+    ids: documents whose fields the message lists; empty: the first ones.
     """
     for signal in signals:
         what, filters = _READS[signal.reads]

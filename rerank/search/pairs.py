@@ -1,4 +1,4 @@
-"""How related two documents are by a signal: the mean of its scores with each of them as the query."""
+"""Scores of pairs of documents: the mean of a signal's scores with each of them as the query."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rerank.records import Document, Query
 from rerank.search.scorer import Scorer, ScoringInput
 from rerank.stack.signals import RankerSignal, Signal
 
-_BLOCK = 1000  # documents that an engine is asked for at once
+_BLOCK = 1000  # documents per request
 
 
 @runtime_checkable
 class Relates(Protocol):
-    """A ranker that relates two documents by the features of both, which comes first says nothing.
+    """A ranker that scores two documents by their features, in any order.
 
-    threshold: from which score on they count as related.
+    threshold: pairs with at least this score count as related.
     """
 
     threshold: float
@@ -36,10 +36,9 @@ class Relates(Protocol):
 def score_pairs(
     engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """(n,) scores of n pairs of documents by a signal; which of a pair comes first says nothing.
+    """Return the (n,) scores of n pairs of documents by a signal; the order in a pair does not matter.
 
-    A ranker that relates features (:class:`Relates`) does so; of others the mean of both orders counts. Of
-    documents without features these are computed. Raises InputError for an unknown id.
+    Features of documents are computed if they are missing. Raises InputError for an unknown id.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -57,7 +56,7 @@ def score_pairs(
         block = ids[start : start + _BLOCK]
         for name, document in zip(block, engine.get(block)):
             if document is None:
-                raise InputError(f"there is no document {name!r}; run `rerank ingest` with it")
+                raise InputError(f"unknown document {name!r}; run `rerank ingest` with it")
             documents[name] = document
     features: NDArray[Any] | None = None
     if isinstance(signal, RankerSignal):
@@ -89,7 +88,7 @@ def score_pairs(
 
 
 def _features(engine: Engine, ranker: Ranker, documents: Mapping[str, Document]) -> NDArray[Any]:
-    """(n, width) features of documents, in ascending order of their ids: the stored ones, or computed."""
+    """Return the stored or computed features of documents, (n, width), in ascending order of ids."""
     blocks: list[NDArray[Any]] = []
     ids = list(documents)
     for start in range(0, len(ids), _BLOCK):
@@ -100,7 +99,7 @@ def _features(engine: Engine, ranker: Ranker, documents: Mapping[str, Document])
         stored, missing = found.features[ranker.name][order], found.missing[ranker.name][order]
         if missing.any():
             fresh = ranker.encode_documents([documents[block[i]] for i in np.flatnonzero(missing).tolist()])
-            if stored.shape[1:] != fresh.shape[1:]:  # nothing of this version is stored
+            if stored.shape[1:] != fresh.shape[1:]:  # no document has features of this version
                 stored = np.zeros((len(block), *fresh.shape[1:]), fresh.dtype)
             stored[missing] = fresh
         blocks.append(stored)

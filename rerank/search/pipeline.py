@@ -33,18 +33,16 @@ STAGES = ("engine", "transfer", "encode", "score")
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
-    """A ranking and how it came about.
+    """The ranking of a query.
 
-    query:      with the categories that were used, given or inferred.
-    stack:      whose ranking it is: of a stack with cases, that of the query's.
-    inferred:   True when the categories were inferred from the first candidates.
-    found:      retriever -> how many candidates it found.
-    recomputed: ranker -> candidates whose stored features were missing or of another version, and were
-                computed from the document instead.
-    seconds:    stage -> time taken: ``engine`` (retrieval, features, documents looked up), ``transfer`` (the
-                answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
-                features are missing), ``score``.
-    case:       where the query's categories come from: ``given``, ``inferred`` or ``none``.
+    query:      the query with the categories that were used.
+    stack:      the stack with the weights of the query's case.
+    inferred:   whether the categories were inferred from the first candidates.
+    found:      retriever -> number of candidates that it found.
+    recomputed: ranker -> number of features that were missing or outdated, and were computed.
+    seconds:    time of the stages ``engine`` (retrieval, features), ``transfer`` (response of a remote
+                engine), ``encode`` (query, and documents without features), ``score``.
+    case:       the source of the query's categories: ``given``, ``inferred`` or ``none``.
     unknown_categories: categories of the query that no signal knows; they were ignored.
 
     >>> import tempfile
@@ -117,7 +115,7 @@ class ResultPage(Report):
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError for filters together with a search template, which has filters of its own."""
+    """Raise UsageError for filters together with a search template."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"

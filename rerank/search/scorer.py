@@ -1,4 +1,4 @@
-"""The one place where candidates are scored: the library, the commands and every endpoint of the service.
+"""Scores candidates by signals, for the library, the commands and the service.
 
 Known scores and features come with the candidates (:class:`ScoringInput`); the scorer asks the engine for the
 others. A deleted or unknown document counts as an empty one: it is scored by the features of a document
@@ -42,10 +42,7 @@ INFERENCE_DEPTH = 10
 
 
 class StageTimer:
-    """Times the stages of scoring; called before each one.
-
-    A caller's own class may end the work there by raising. ``seconds``: stage -> time taken.
-    """
+    """Measures the time of each stage: ``seconds``. A subclass can raise to stop the work."""
 
     seconds: dict[str, float]
 
@@ -57,14 +54,14 @@ class StageTimer:
         return _Stage(self.seconds, name)
 
     def leaves(self) -> None:
-        """Hear that the engine is asked next, or documents are encoded, which may take long."""
+        """Called before a search of the engine or the encoding of documents, which may take long."""
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Hear how much CPU time a ranker took to encode the query."""
+        """Called with the CPU time that a ranker needed to encode the query."""
 
 
 class _Stage:
-    """Adds the time of a block to a stage's time; a block that raises does not count."""
+    """Adds the time of a block to its stage, unless the block raises."""
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds, self._name = seconds, name
@@ -83,13 +80,12 @@ class ScoringInput:
     """n documents to score, in any order, with their known scores and features.
 
     ids:        n ids, each once.
-    scores:     lexical signal, or one that comes with a search's hits -> (n,) float64.
-    features:   ranker -> (n, width) features, in the version in use; missing: ranker -> (n,) bool, where
-                they are not.
+    scores:     lexical signal, or signal of the user's search -> (n,) float64.
+    features:   ranker -> (n, width) features; missing: ranker -> (n,) bool, documents without features.
     categories: id -> categories, of some of the documents.
-    documents:  ids -> documents, as :meth:`Engine.get`; None: those of the engine.
-    candidates: how the engine knows them, if it has found them.
-    vectors:    ranker -> vector of the query as it came, where that is known.
+    documents:  ids -> documents, as :meth:`Engine.get`; None: the engine's method.
+    candidates: the result of the engine's search, if there was one.
+    vectors:    ranker -> vector of the query, if it is known.
     """
 
     ids: Sequence[str]
@@ -105,7 +101,7 @@ class ScoringInput:
     def unseen(
         cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
     ) -> ScoringInput:
-        """Documents that are in no engine: the features of all rankers are computed."""
+        """Score documents of a request: the features of all rankers are computed."""
         by_id = {document.id: document for document in documents}
         nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
         features, missing = dict.fromkeys(rankers, nothing), dict.fromkeys(rankers, all_of_them)
@@ -113,26 +109,25 @@ class ScoringInput:
 
     @classmethod
     def found(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
-        """Candidates of a search, with their scores by ``first_stage`` and their features."""
+        """Score the candidates of a search, with their first-stage scores and their features."""
         scores = {first_stage: found.scores, **found.signals}
-        if first_stage == SEARCH:  # hits of a search that is not the engine's own: it knows them by their ids
+        if first_stage == SEARCH:  # the engine has only the ids of these
             return cls(found.ids, scores, **options)
         return cls(found.ids, scores, found.features, found.missing, candidates=found, **options)
 
 
 @dataclass(frozen=True)
 class ScoringResult:
-    """Candidates with the scores of S signals, and how these came about.
+    """Candidates with the scores of S signals.
 
     ids:        n ids, in the order they were given.
     raw:        (n, S) float64 raw scores.
-    query:      with the categories that were used; inferred: whether they were inferred.
+    query:      the query with the categories that were used; inferred: whether they were inferred.
     unknown_categories: categories of the query that no signal knows; they were ignored.
-    missing:    ranker -> candidates whose features did not come with them, and were fetched or computed.
-    recomputed: ranker -> number of features that were computed from the documents.
-    unknown:    candidates that the engine was asked for and does not know.
-    seconds:    stage -> time taken: ``engine`` (what it was asked for), ``encode`` (the query, and documents
-                whose features were missing), ``score``.
+    missing:    ranker -> number of features that were fetched or computed.
+    recomputed: ranker -> number of features that were computed.
+    unknown:    candidates that the engine does not have.
+    seconds:    time of the stages ``engine``, ``encode`` (query, and documents without features), ``score``.
     """
 
     ids: Sequence[str]
@@ -147,7 +142,7 @@ class ScoringResult:
 
     @property
     def case(self) -> str:
-        """Where the query's categories come from: ``given``, ``inferred`` or ``none``."""
+        """The source of the query's categories: ``given``, ``inferred`` or ``none``."""
         return "inferred" if self.inferred else "given" if self.query.categories else "none"
 
 
@@ -155,10 +150,10 @@ class ScoringResult:
 class Scorer:
     """Scores candidates by the signals of a stack.
 
-    signals:     S of them, resolved (``rerank.stack.signals``).
+    signals:     S resolved signals (``rerank.stack.signals``).
     first_stage: the signal that orders candidates.
-    infer:       guess the categories of queries that bring none, if a signal reads them.
-    vectors:     the last queries' vectors, where they are kept.
+    infer:       infer the categories of queries without categories, if a signal reads them.
+    vectors:     cache of query vectors.
     """
 
     engine: Engine
@@ -169,14 +164,13 @@ class Scorer:
 
     @cached_property
     def infers(self) -> bool:
-        """Whether the categories of a query that brings none are inferred: a signal reads them."""
+        """Whether categories are inferred for a query without categories."""
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
     def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
         """Return the query with the categories that the signals know, and the unknown ones.
 
-        Categories match without regard to case and get the spelling of the training. If all are unknown, the
-        query is one without categories. If no signal reads categories, or one accepts any, all are kept.
+        Matching ignores case. If no signal reads categories, or one accepts any, all are kept.
         """
         names = self._category_names
         if names is None or not query.categories:
@@ -209,7 +203,7 @@ class Scorer:
 
     @cached_property
     def _checked(self) -> set[str]:
-        """Signals whose fields documents have."""
+        """Names of signals whose fields exist."""
         return set()
 
     def score(
@@ -222,8 +216,7 @@ class Scorer:
     ) -> ScoringResult:
         """Score documents by each signal.
 
-        voters: candidates whose categories vote for missing categories of the query; None: the given ones.
-        stages: called before each stage; it can raise to stop the work.
+        voters: candidates from which missing categories of the query are inferred; None: the given ones.
         """
         stages = stages or StageTimer()
         query, unknown_categories = self.with_known_categories(query)
@@ -277,7 +270,7 @@ class Scorer:
         )
 
     def fetched(self, text: str, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
-        """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
+        """Return the input with the lexical scores and features that were missing, from the engine."""
         given = self._with_fields(given, stages)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
@@ -313,7 +306,7 @@ class Scorer:
         )
 
     def _with_fields(self, given: ScoringInput, stages: StageTimer | None) -> ScoringInput:
-        """Read the numbers of the documents' fields that signals are."""
+        """Add the scores of the signals that are fields."""
         lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
         if not lacking:
             return given
@@ -327,7 +320,7 @@ class Scorer:
         return replace(given, scores={**given.scores, **found})
 
     def _documents(self, given: ScoringInput, stages: StageTimer) -> dict[int, Document | None]:
-        """Look up the documents without features of a ranker: position -> document."""
+        """Return the documents without features of a ranker: position -> document."""
         lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
         if not lacking:
             return {}
@@ -349,12 +342,12 @@ class Scorer:
 
 
 def _given(name: str, given: ScoringInput) -> Array:
-    """Scores that came with the candidates. Raises UsageError if their search was not made."""
+    """Return the scores of a user's search or clause. Raises UsageError without that search."""
     if name not in given.scores and name != SEARCH and SEARCH in given.scores:
-        return np.zeros(len(given.ids))  # no hit matches the clause
+        return np.zeros(len(given.ids))  # the clause matches no hit
     if name not in given.scores:
         raise UsageError(
-            f"the signal {name} is the score of a search of your own; give --first-stage template:FILE"
+            f"the signal {name} is the score of your own search; give --first-stage template:FILE"
         )
     return given.scores[name]
 
@@ -362,19 +355,18 @@ def _given(name: str, given: ScoringInput) -> Array:
 def vote(
     ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
 ) -> tuple[str, ...]:
-    """Guess a query's categories from the first of n candidates, by their (n,) first-stage scores.
+    """Infer a query's categories from the best INFERENCE_DEPTH of n candidates with a score above 0.
 
-    Those vote that are among the INFERENCE_DEPTH best and have a score above 0: what only other retrievers
-    found has none to vote with. categories: ids -> the categories of each.
+    scores: (n,) of the first stage. categories: ids -> their categories.
 
     >>> known = {"a": ("x",), "b": ("y", "z"), "c": ("x",)}
     >>> vote(["a", "b", "c"], np.array([1.0, 4.0, 0.0]), lambda ids: [known[id] for id in ids])
     ('y', 'z')
     """
-    if len(scores) and scores.min() < 0:  # of a run
+    if len(scores) and scores.min() < 0:  # scores of a run file
         scores = scores - scores.min()
     where = np.flatnonzero(scores > 0)
-    if len(where) > INFERENCE_DEPTH:  # ids settle ties, and only those that matter are looked at
+    if len(where) > INFERENCE_DEPTH:  # only ids of ties at the limit matter
         where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]
     order = rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]
     best = where[order].tolist()
@@ -390,9 +382,9 @@ def _completed(
     """Compute the features that are missing."""
     where = np.flatnonzero(missing)
     fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
-    if features.shape[1:] != fresh.shape[1:]:  # nothing of this version is stored
+    if features.shape[1:] != fresh.shape[1:]:  # no document has features of this version
         features = np.zeros((len(features), *fresh.shape[1:]), fresh.dtype)
     else:
-        features = features.copy()  # what came may be read-only
+        features = features.copy()  # the input may be read-only
     features[where] = fresh
     return features

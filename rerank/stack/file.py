@@ -41,7 +41,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def linear(
         self, bounds: Mapping[str, tuple[float, float]], cases: Mapping[str, Weights] | None = None
     ) -> Linear:
-        """Return the weights, with those of the cases. Raises UsageError if they do not fit together."""
+        """Return the weights of all cases. Raises UsageError if they do not fit together."""
         used = {name: pair for name, pair in bounds.items() if name in self.weights}
         linear = Linear(
             signals=tuple(self.weights),

@@ -65,7 +65,7 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
 
 
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
-    """Name of each retriever -> the depth of its own, as in ``s2net:200``; None where it has none.
+    """Return retriever -> its separate depth, as in ``s2net:200``, or None.
 
     Raises UsageError for a text that is not a retriever, one named twice, and a first stage with a depth.
 

@@ -86,12 +86,12 @@ class LexicalSignal:
         check_signal(self.name, engine.first_stages)
 
     def retriever(self, query: Query, depth: int | None = None) -> Retriever:
-        """Return what the engine retrieves with for a query."""
+        """Return the retriever of the engine for a query."""
         return self.name
 
 
 class _NoRetriever:
-    """A signal by which nothing can be retrieved."""
+    """A signal that cannot retrieve."""
 
     __slots__ = ()
     name: str
@@ -115,9 +115,11 @@ class GivenSignal(_NoRetriever):
 
 @dataclass(frozen=True, slots=True)
 class FieldSignal(_NoRetriever):
-    """A number of every document: ``field:popularity``, its logarithm, ``field:popularity:log``, or how near
-    it is to another one: ``field:year:decay:2024:5`` is 1 in 2024, and half as much with every 5 from there.
-    Dates are seconds since 1970; their decay has days: ``field:published:decay:now:30d``.
+    """A numeric field of documents.
+
+    ``field:popularity`` is the number, ``field:popularity:log`` its logarithm. ``field:year:decay:2024:5`` is 1
+    for 2024 and halves with every distance of 5. Dates are seconds since 1970; their decay is in days:
+    ``field:published:decay:now:30d``.
 
     >>> FieldSignal("field:popularity:log").values(np.array([0.0, np.e - 1, np.nan])).tolist()
     [0.0, 1.0, 0.0]
@@ -203,7 +205,7 @@ class RankerSignal:
             raise cannot_retrieve(self.name)
 
     def retriever(self, query: Query, depth: int | None = None) -> VectorQuery:
-        """Return what the engine retrieves with; depth: how many, None: as many as the others.
+        """Return the retriever of the engine; depth: number of documents, None: the depth of the stack.
 
         Categories are not inferred for the query's vector: they come from candidates.
         """
