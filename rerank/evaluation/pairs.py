@@ -173,8 +173,8 @@ def paired_test(
 ) -> dict[str, float]:
     """Return measure -> two-sided p of a randomization test over pairs (Yeh 2000).
 
-    first, second: (n,) scores and a threshold for each seed; equal numbers of seeds, or one for all. The test
-    exchanges answers (for AUC: ranks of scores) of random pairs and compares the differences of the means over
+    first, second: (n,) scores and a threshold for each seed; equal numbers of seeds, or one for all. It
+    exchanges answers (for AUC: ranks of scores) of random pairs and compares differences of the means over
     seeds; p = (count + 1) / (permutations + 1). Pairs that share a document are not independent: p is rather
     too small.
 

@@ -66,8 +66,8 @@ class ScoringReport:
 class TableRequest:
     """The queries, candidates and signals of a score table.
 
-    protocol: the documents that are candidates. retrieve: the retrievers, as in a stack. search: the user's
-    search, if ``first_stage`` is ``search``. filters: conditions for retrieved candidates. every_case: one row
+    protocol: the documents that are candidates. retrieve: the retrievers, as in a stack. search: your
+    search, if ``first_stage`` is ``search``. filters: conditions for candidates. every_case: one row
     for each case that a query can be in, also as a query without categories.
     """
 

@@ -117,7 +117,7 @@ class GivenSignal(_NoRetriever):
 class FieldSignal(_NoRetriever):
     """A numeric field of documents.
 
-    ``field:popularity`` is the number, ``field:popularity:log`` its logarithm. ``field:year:decay:2024:5`` is 1
+    ``field:popularity`` is the number, ``field:popularity:log`` its log. ``field:year:decay:2024:5`` is 1
     for 2024 and halves with every distance of 5. Dates are seconds since 1970; their decay is in days:
     ``field:published:decay:now:30d``.
 
