@@ -225,7 +225,7 @@ def test_auc_against_scikit_learn(rel):
 
 
 def test_auc_needs_documents_that_were_judged_not_relevant():
-    with pytest.raises(InputError, match="^AUC: "):
+    with pytest.raises(InputError, match=r"^AUC: "):
         evaluate_runs({"r": {"q": ["a"]}}, Qrels([("q", "a", 1)]), ["AUC"])
     with pytest.raises(UsageError, match="unknown measure 'AUC@5'"):
         check_measures(["AUC@5"])
