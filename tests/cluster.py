@@ -24,8 +24,8 @@ import pytest
 from msgspec import structs
 
 from rerank.engines.base import Engine, SearchRequest
-from rerank.engines.opensearch import OpenSearchEngine, Settings, encoding, writing
-from rerank.engines.opensearch.layout import FEATURES
+from rerank.engines.opensearch import OpenSearchEngine, Settings, doc_value_features, writing
+from rerank.engines.opensearch.columns import FEATURES
 from rerank.errors import EngineError
 from rerank.records import Document
 from tests.node import CannotRunError, Cluster, Node
@@ -90,7 +90,7 @@ def clean(cluster: Cluster) -> Iterator[None]:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small requests, so that a fault falls between them."""
     monkeypatch.setattr(writing, "CHUNK_ACTIONS", 40)
-    monkeypatch.setattr(encoding, "_BATCH", 64)
+    monkeypatch.setattr(doc_value_features, "_BATCH", 64)
 
 
 def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearchEngine:
@@ -159,7 +159,7 @@ def wrong_features(
     engine: OpenSearchEngine, node: Node, name: str, version: str, encode: Callable[..., np.ndarray] = feature
 ) -> tuple[list[str], int]:
     """Ids whose feature is not what their content gives, and how many have none, over all copies."""
-    column, key = engine.encoder.stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
+    column, key = engine.doc_values.stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
     wrong, missing = [], 0
     for hits in copies(node, engine.settings.index, docvalue_fields=[key]):
         there = [hit.get("fields", {}).get(key, [None])[0] for hit in hits]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import SearchRequest
-from rerank.engines.opensearch.features import Column
+from rerank.engines.opensearch.columns import Column
 from rerank.formats import read_queries
 from rerank.records import Query
 from rerank.service.schemas import NUMBERS_FOLLOW

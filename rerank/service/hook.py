@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import to_float32
-from rerank.engines.opensearch.features import Column
-from rerank.engines.opensearch.layout import feature_key
+from rerank.engines.opensearch.columns import Column, feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
 from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringResult

@@ -11,8 +11,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from rerank.engines.opensearch.features import Column, column
-from rerank.engines.opensearch.layout import feature_key
+from rerank.engines.opensearch.columns import Column, column, feature_key
 from rerank.errors import RerankError, UsageError, WorkspaceError
 from rerank.rankers.base import Ranker
 from rerank.records import Document

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.opensearch.features import Column
+from rerank.engines.opensearch.columns import Column
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace

@@ -264,9 +264,9 @@ from pathlib import Path
 sys.path.insert(0, json.loads(sys.argv[1])[0])
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine, Settings
-from rerank.engines.opensearch import encoding
+from rerank.engines.opensearch import doc_value_features
 from tests.cluster import feature
-encoding._BATCH = 64
+doc_value_features._BATCH = 64
 _, table, folder, version, number, count, pause, log = json.loads(sys.argv[1])
 engine = OpenSearchEngine.open(Settings.read(table, "test"), Path(folder))
 with open(log, "a") as seen:

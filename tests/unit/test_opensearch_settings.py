@@ -13,10 +13,10 @@ from opensearchpy import exceptions as client_errors
 
 from rerank import config_file
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
+from rerank.engines.opensearch.columns import FEATURES, Column, column, columns, feature_key, ranker_of
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import block, cause, explain
-from rerank.engines.opensearch.features import Column, column, columns, ranker_of
-from rerank.engines.opensearch.layout import FEATURES, OwnedLayout, feature_key
+from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, InputError, UsageError
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
@@ -252,12 +252,12 @@ def test_features_come_back(dtype: str, width: int, there: list[bool], seed: int
 
 def test_features_that_are_of_another_width() -> None:
     texts = Column("<f4", 4, 0).encode(np.ones((2, 4), np.float32))
-    with pytest.raises(EngineError, match=r"not of 8 values of <f4; encode them again"):
+    with pytest.raises(EngineError, match=r"8 values of <f4"):
         Column("<f4", 8, 0).decode(texts)
     with pytest.raises(EngineError, match="encode them again"):
         Column("<f4", 4, 0).decode([texts[0][:8], texts[1] + texts[0][8:]])
     for shape in ((3, 2), (2, 0), (2,)):
-        with pytest.raises(EngineError, match="'text' encoded 2 documents into an array of shape"):
+        with pytest.raises(EngineError, match="'text' encoded 2"):
             column("text", np.zeros(shape, np.float32), 2, None)
     with pytest.raises(
         EngineError, match="width 2, but its stored ones have dtype <f4 and width 4; give it a"

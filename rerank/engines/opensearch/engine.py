@@ -24,7 +24,7 @@ from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult, bat
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
-from rerank.engines.opensearch.encoding import Features
+from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
@@ -60,13 +60,13 @@ class OpenSearchEngine(Engine):
         self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
         self.first_stages = index.layout.first_stages
         self.reader = Reader(index)
-        self.encoder = Features(index, self.reader)
-        self.writer = Writer(index, self.encoder, self.reader)
+        self.doc_values = DocValueFeatures(index, self.reader)
+        self.writer = Writer(index, self.doc_values, self.reader)
         attached = isinstance(index.layout, AttachedLayout)
         self.attached_features = (
             AttachedFeatures(index, self.reader, index.folder / "features") if attached else None
         )
-        self.retrieval = Retrieval(index, self.encoder, self.attached_features)
+        self.retrieval = Retrieval(index, self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
         self._look_again: dict[str, float] = {}
@@ -249,25 +249,25 @@ class OpenSearchEngine(Engine):
         """
         self.index.check_fields()
         if self.attached_features is None:
-            return self.encoder.write(encoders, part=part, force=force, keep=keep, progress=progress)
-        self.encoder.stored()
-        finding = self.encoder.retrieving(encoders)
+            return self.doc_values.write(encoders, part=part, force=force, keep=keep, progress=progress)
+        self.doc_values.stored()
+        finding = self.doc_values.retrieving(encoders)
         some = [encoder for encoder in encoders if encoder.name in finding]
         if some:
-            self.encoder.write(some, part=part, keep=keep)
+            self.doc_values.write(some, part=part, keep=keep)
         return self.attached_features.write(encoders, part=part, force=force, keep=keep, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; None where none was prepared for it."""
-        return self.encoder.prepared(name, version)
+        return self.doc_values.prepared(name, version)
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents without a feature, also those that changed after they were encoded."""
-        return (self.attached_features or self.encoder).missing(name, version)
+        return (self.attached_features or self.doc_values).missing(name, version)
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""
-        return (self.attached_features or self.encoder).versions()
+        return (self.attached_features or self.doc_values).versions()
 
 
 def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:

@@ -12,13 +12,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rerank.engines.base import FIRST_STAGES
+from rerank.engines.opensearch.columns import FEATURES
 from rerank.errors import EngineError, UsageError
 from rerank.filters import FIELD, terms_of
 from rerank.records import Document
-
-FEATURES = "rerank_features"
-"""The object field that holds the features: one binary field in it for each ranker and version, and for those
-that retrieve one for the k-NN plugin."""
 
 _SEARCHED = ("text", "match_only_text")
 
@@ -143,41 +140,6 @@ class AttachedLayout(Layout):
             tuple(found.get("links", ())),
             next(iter(found.get("lang", ())), None),
         )
-
-
-def feature_field(name: str, version: str) -> str:
-    """Name of the binary field that holds a ranker's features.
-
-    >>> feature_field("text", "5865d3bb237ae6a4")
-    'rerank_features.text@5865d3bb237ae6a4'
-    """
-    return f"{FEATURES}.{feature_key(name, version)}"
-
-
-def feature_key(name: str, version: str) -> str:
-    """The last part of :func:`feature_field`; a dot would lead into an object."""
-    return f"{name}@{version}".replace(".", "%2E")
-
-
-def vector_key(key: str) -> str:
-    """Key of the k-NN field of a binary field. No name and no version contains a colon.
-
-    >>> vector_key("s2net@5865d3bb237ae6a4")
-    's2net@5865d3bb237ae6a4:knn'
-    """
-    return f"{key}:knn"
-
-
-def passages_key(name: str) -> str:
-    """Key of the nested field with the vectors of a ranker that has several for each document.
-
-    Every vector is a nested document with one field, which is named as the version. One nested field does for
-    all versions: an index takes 50 of them.
-
-    >>> passages_key("dense")
-    'dense:knn'
-    """
-    return f"{name}:knn".replace(".", "%2E")
 
 
 def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:

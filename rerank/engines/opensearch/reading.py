@@ -10,9 +10,10 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
+from rerank.engines.opensearch.columns import FEATURES
 from rerank.engines.opensearch.errors import explain
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import FEATURES, AttachedLayout
+from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.errors import EngineError
 from rerank.records import Document

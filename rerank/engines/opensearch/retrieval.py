@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import Engine, SearchRequest, VectorQuery, cannot_retrieve
 from rerank.engines.opensearch.attached_features import AttachedFeatures
-from rerank.engines.opensearch.encoding import Features
-from rerank.engines.opensearch.features import Column, ranker_of, vector_field
+from rerank.engines.opensearch.columns import Column, feature_key, ranker_of, vector_field
+from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import NUMERIC, TIMES, Fields
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import feature_key
 from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher, pieces
 from rerank.errors import EngineError, UsageError, WorkspaceError
@@ -33,7 +32,7 @@ class Retrieval:
     attached: the features of an attached index; those in the index itself only serve to find documents.
     """
 
-    def __init__(self, index: Index, features: Features, attached: AttachedFeatures | None) -> None:
+    def __init__(self, index: Index, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
         self._attached = attached
         self._index, self._features = index, features
         self._settings, self._layout = index.settings, index.layout

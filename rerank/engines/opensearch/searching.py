@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from opensearchpy import exceptions as client_errors
 
+from rerank.engines.opensearch.columns import FEATURES
 from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
-from rerank.engines.opensearch.layout import FEATURES
 from rerank.text import words
 
 _DOING = "searching"

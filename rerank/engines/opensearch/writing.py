@@ -14,11 +14,11 @@ from typing import IO
 
 from rerank.engines.base import Encoder, WriteResult
 from rerank.engines.opensearch.bulk import CHUNK_ACTIONS, CHUNK_BYTES, Action, Written, action, send
+from rerank.engines.opensearch.columns import FEATURES, Column, column, feature_key
 from rerank.engines.opensearch.connection import check
-from rerank.engines.opensearch.encoding import Features
-from rerank.engines.opensearch.features import Column, column
+from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, OwnedLayout, feature_key
+from rerank.engines.opensearch.layout import AttachedLayout, OwnedLayout
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import DISK_ERRORS
@@ -70,7 +70,7 @@ class _Spool:
 class Writer:
     """Ingests documents into an index."""
 
-    def __init__(self, index: Index, features: Features, reader: Reader) -> None:
+    def __init__(self, index: Index, features: DocValueFeatures, reader: Reader) -> None:
         self._index, self._features, self._reader = index, features, reader
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 

@@ -1,4 +1,4 @@
-"""The features that the documents of an index have: writing and counting them."""
+"""The features in an index: which documents have them, and encoding of the others."""
 
 from __future__ import annotations
 
@@ -12,38 +12,42 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.bulk import Action, action, send
-from rerank.engines.opensearch.features import (
+from rerank.engines.opensearch.columns import (
+    FEATURES,
     Column,
     check_mapping,
     column,
     columns,
+    feature_key,
     ranker_of,
+    vector_key,
     without_vectors,
 )
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, feature_field, feature_key, vector_key
+from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.errors import EngineError
 
-_BATCH = 256  # documents a call of an encoder
-_PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
-_ROUNDS = 5  # passes over documents that others keep changing while they are encoded
+_BATCH = 256  # documents per call of an encoder
+_PAUSE = 3.0  # seconds in which copies replace lost shards
+_ROUNDS = 5  # passes over documents that other clients change during the encoding
+
+Encoded = list[tuple[str, set[str]]]
+"""Ids of the documents that were encoded, for each ranker."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The plan of one pass over the documents. Keys name a ranker and a version.
+    """One pass over the documents. Keys name a ranker and a version.
 
     wanted: features to write, and their encoders. stored: columns of the mapping; new ones are added.
-    retrieving: names of rankers that retrieve. vectors: wanted keys whose documents need vectors.
-    fresh: wanted keys without vectors until now.
-    kept: stored features that are written again with a document.
-    dropped: fields to remove from ``_source``. force: encode all documents.
+    vectors: wanted keys whose documents need vectors. fresh: those without vectors until now.
+    kept: stored features that are written again with a document. dropped: fields to remove from ``_source``.
+    force: encode all documents.
     """
 
     wanted: dict[str, Encoder]
     stored: dict[str, Column]
-    retrieving: set[str]
     vectors: list[str]
     fresh: set[str]
     kept: list[str]
@@ -52,13 +56,12 @@ class _Plan:
 
     def body(self, source: bool | list[str]) -> dict[str, Any]:
         """The search for the documents to write, with their stored features."""
-        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in self.wanted]
+        lacking = [{"bool": {"must_not": _exists(key)}} for key in self.wanted]
         lacking += [without_vectors(key, self.wanted[key].passages) for key in self.vectors]
+        some = {"bool": {"should": lacking, "minimum_should_match": 1}}
         return {
             "size": _BATCH,
-            "query": {"match_all": {}}
-            if self.force
-            else {"bool": {"should": lacking, "minimum_should_match": 1}},
+            "query": {"match_all": {}} if self.force else some,
             "_source": source,
             "docvalue_fields": [f"{FEATURES}.{key}" for key in self.kept],
             "seq_no_primary_term": True,
@@ -83,7 +86,7 @@ class _Plan:
         ]
 
 
-class Features:
+class DocValueFeatures:
     """Writes and counts the features of an index's documents.
 
     columns: feature key -> column of the mapping, as it was last read.
@@ -95,47 +98,54 @@ class Features:
         self.columns: dict[str, Column] = {}
 
     def stored(self) -> dict[str, Column]:
-        """Read what features the mapping knows."""
+        """Read the columns of the mapping."""
         with self._index.asking("reading the mapping"):
             mappings = self._client.indices.get_mapping(index=self._settings.index)
         self.columns = {}
         for about in mappings.values():
             for key, found in columns(about["mappings"]).items():
                 known = self.columns.get(key, found)
-                # Of several indices the one that can do least decides: "" < "exact" < "hnsw".
+                # All indices must support a search: "" < "exact" < "hnsw".
                 self.columns[key] = replace(known, vectors=min(known.vectors, found.vectors))
         return self.columns
 
-    def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
-        """Names of the rankers that retrieve, in whatever version, or are to from now on."""
-        there = {ranker_of(key)[0] for key, c in self.columns.items() if c.vectors}
-        return there | {encoder.name for encoder in encoders if encoder.retrieves}
+    def searchable(self, name: str, version: str) -> Column | None:
+        """Return the column of a ranker's vectors; None if they cannot be searched."""
+        key = feature_key(name, version)
+        found = self.columns.get(key)
+        if found is None or not found.vectors:
+            found = self.stored().get(key)
+        return found if found is not None and found.vectors else None
 
-    def map(self, made: Mapping[str, Column], index: str) -> None:
+    def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
+        """Return the names of the rankers that retrieve, in any version, or will retrieve."""
+        now = {ranker_of(key)[0] for key, c in self.columns.items() if c.vectors}
+        return now | {encoder.name for encoder in encoders if encoder.retrieves}
+
+    def map(self, new: Mapping[str, Column], index: str) -> None:
         """Add the fields of features to an index's mapping."""
-        there = self._client.indices.get_mapping(index=index)
-        for name, about in there.items():
-            check_mapping(name, about["mappings"], FEATURES)
+        for name, about in self._client.indices.get_mapping(index=index).items():
+            check_mapping(name, about["mappings"])
             known = columns(about["mappings"])
-            new = {key: c.mapping() for key, c in made.items() if key not in known}
-            there_by = {key for key, c in known.items() if c.vectors}
-            lacking = [key for key, c in made.items() if c.vectors and key not in there_by]
-            if lacking:
+            fields = {key: c.mapping() for key, c in new.items() if key not in known}
+            vectors = [
+                key for key, c in new.items() if c.vectors and (key not in known or not known[key].vectors)
+            ]
+            if vectors:
                 settings = self._client.indices.get_settings(index=name)[name]["settings"]["index"]
                 graph = str(settings.get("knn")).lower() == "true"
-                for key in lacking:
-                    new |= made[key].vector_mapping(key, graph)
-            if not new:
+                for key in vectors:
+                    fields |= new[key].vector_mapping(key, graph)
+            if not fields:
                 continue
-            body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": new}}}
+            body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": fields}}}
             try:
                 self._client.indices.put_mapping(index=name, body=body)
             except client_errors.RequestError as error:
-                if lacking and "No handler for type [knn_vector]" in str(error.info):
+                if vectors and "No handler for type [knn_vector]" in str(error.info):
                     raise EngineError(
-                        f"{self._settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]}"
-                        " needs to retrieve; install opensearch-knn on every node, or leave"
-                        f" --retrieve out"
+                        f"{self._settings.where} has no k-NN plugin, which {ranker_of(vectors[0])[0]} needs"
+                        " to retrieve; install opensearch-knn on every node, or omit --retrieve"
                     ) from error
                 raise
 
@@ -150,9 +160,8 @@ class Features:
     ) -> dict[str, int]:
         """Encode the documents that lack features; see :meth:`Engine.write_features`.
 
-        Every document that lacks any of them is written once, with all of them, and only if nobody else
-        has changed it since it was read; one that was changed is read again. ``part`` makes use of sliced
-        points in time, so that several processes, on several machines, share the work.
+        A document is written once, with all features, and only if no other client has changed it since it was
+        read; a changed one is read again. Parts are slices of a point in time.
         """
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
@@ -169,9 +178,9 @@ class Features:
             try:
                 if not self._pass(self._plan(encoders, others, force), part, count):
                     break
-                force = False  # what was changed meanwhile has lost its features
+                force = False  # changed documents have lost their features
             except EngineError:
-                # A node that dies takes the point in time with it: go on at another one if that may help.
+                # The point in time is lost with a node: continue on another one if that may help.
                 if not left or sum(encoded.values()) == before:
                     raise
                 time.sleep(_PAUSE)
@@ -186,29 +195,29 @@ class Features:
         retrieving = self.retrieving(encoders)
         vectors = [key for key, encoder in wanted.items() if encoder.name in retrieving]
         fresh = {key for key in vectors if key not in stored or not stored[key].vectors}
-        made = {
+        new = {
             key: replace(stored[key], vectors="hnsw", passages=wanted[key].passages)
             for key in fresh
             if key in stored
         }
-        self.map(made, self._settings.index)
-        stored |= made
+        self.map(new, self._settings.index)
+        stored |= new
         # An update of a document drops its features (they are not part of _source): all are written again.
         serving = {feature_key(name, version) for name, version in self.versions().items()}
         kept = sorted(key for key in stored if key in serving or key in wanted or key in others)
-        # They are part of _source in an attached index, where null removes those that nobody needs any more.
+        # They are part of _source in an attached index, where null removes the unused ones.
         attached = isinstance(self._layout, AttachedLayout)
         dropped = [key for key in stored if attached and key not in kept]
         # A list of passages is replaced anyway.
-        dropped += [vector_key(key) for key in dropped if stored[key].vectors and not stored[key].passages]
-        return _Plan(wanted, stored, retrieving, vectors, fresh, kept, dropped, force)
+        dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
+        return _Plan(wanted, stored, vectors, fresh, kept, dropped, force)
 
     def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
         """Encode the documents without features; return whether some were changed during the pass."""
 
-        def batches() -> Iterator[tuple[list[tuple[str, set[str]]], list[Action]]]:
+        def batches() -> Iterator[tuple[Encoded, list[Action]]]:
             for hits in self._reader.pages(plan.body(self._layout.source), part):
-                features, encoded = self._encoded(plan, hits)
+                features, encoded = self._encode(plan, hits)
                 yield encoded, plan.actions(hits, features)
 
         changed = False
@@ -223,18 +232,19 @@ class Features:
             self._index.refresh(self._settings.index)
         return changed
 
-    def _encoded(
-        self, plan: _Plan, hits: Sequence[Mapping[str, Any]]
-    ) -> tuple[list[dict[str, Any]], list[tuple[str, set[str]]]]:
+    def _encode(self, plan: _Plan, hits: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Encoded]:
         """Return all features of each hit, and the ids that were encoded for each ranker."""
         read = [key for key in plan.kept if not (plan.force and key in plan.wanted)]
-        features = [_stored_texts(hit, read) for hit in hits]
+        features: list[dict[str, Any]] = [
+            {key: values[0] for key in read if (values := hit.get("fields", {}).get(f"{FEATURES}.{key}"))}
+            for hit in hits
+        ]
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
-        counted: list[tuple[str, set[str]]] = []
+        encoded: Encoded = []
         for key, encoder in plan.wanted.items():
             rows = [i for i, found in enumerate(features) if key not in found]
-            if key in plan.fresh:  # documents with the feature get a vector of it
-                counted.append(
+            if key in plan.fresh:  # documents with the feature get its vector
+                encoded.append(
                     (encoder.name, {hit["_id"] for hit, found in zip(hits, features) if key in found})
                 )
             if not rows:
@@ -242,18 +252,18 @@ class Features:
             values = encoder.encode([documents[i] for i in rows])
             for i, text in zip(rows, self._column(plan, key, values, len(rows)).encode(values)):
                 features[i][key] = text
-            counted.append((encoder.name, {hits[i]["_id"] for i in rows}))
+            encoded.append((encoder.name, {hits[i]["_id"] for i in rows}))
         for key in dict.fromkeys([*plan.kept, *plan.vectors]):
-            if ranker_of(key)[0] in plan.retrieving and key in plan.stored and plan.stored[key].vectors:
+            if key in plan.stored and plan.stored[key].vectors:
                 plan.stored[key].add_vectors(key, features, [found.get(key) for found in features])
-        return features, counted
+        return features, encoded
 
     def _column(self, plan: _Plan, key: str, values: NDArray[Any], count: int) -> Column:
-        """The column that encoded values belong to; its field is added to the mapping if it is new."""
+        """The column of encoded values; its field is added to the mapping if it is new."""
         encoder, known = plan.wanted[key], plan.stored.get(key)
         found = column(encoder.name, values, count, known)
         if known is None:
-            if encoder.name in plan.retrieving:
+            if key in plan.vectors:
                 found = replace(found, vectors="hnsw", passages=encoder.passages)
             self.map({key: found}, self._settings.index)
         plan.stored[key] = found
@@ -261,42 +271,31 @@ class Features:
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
-        lacking = {"bool": {"must_not": {"exists": {"field": feature_field(name, version)}}}}
         with self._index.asking("counting features"):
-            return self._index.count(lacking)
+            return self._index.count({"bool": {"must_not": _exists(feature_key(name, version))}})
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; see :meth:`Engine.prepared`."""
-        key = feature_key(name, version)
-        column = self.columns.get(key)
-        if column is None or not column.vectors:
-            column = self.stored().get(key)
-        if column is None or not column.vectors:
+        found = self.searchable(name, version)
+        if found is None:
             return None
         with self._index.asking("counting features"):
-            return self._index.count(without_vectors(key, column.passages))
+            return self._index.count(without_vectors(feature_key(name, version), found.passages))
 
     def versions(self) -> dict[str, str]:
-        """Ranker name -> version of the stored features: the most complete one, of two the newer."""
+        """Return ranker -> version of its features: the most complete one, of two the newer."""
         stored = self.stored()
         if not stored:
             return {}
-        filters = {key: {"exists": {"field": f"{FEATURES}.{key}"}} for key in stored}
+        filters = {key: _exists(key) for key in stored}
         body = {**OURS, "size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
         with self._index.asking("counting features"):
             answer = self._client.search(index=self._settings.index, body=body, params=WHOLE)
-        counts = {
-            key: found["doc_count"] for key, found in answer["aggregations"]["stored"]["buckets"].items()
-        }
-        best: dict[str, str] = {}
-        for key in sorted(stored, key=lambda key: (counts[key], stored[key].since)):
-            if counts[key]:
-                name, version = ranker_of(key)
-                best[name] = version
-        return best
+        buckets = answer["aggregations"]["stored"]["buckets"]
+        counts = {key: found["doc_count"] for key, found in buckets.items()}
+        best = sorted((counts[key], column.since, key) for key, column in stored.items() if counts[key])
+        return dict(ranker_of(key) for _, _, key in best)
 
 
-def _stored_texts(hit: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
-    """Feature key -> Base64, of the features of a hit."""
-    fields = hit.get("fields", {})
-    return {key: fields[f"{FEATURES}.{key}"][0] for key in keys if f"{FEATURES}.{key}" in fields}
+def _exists(key: str) -> dict[str, Any]:
+    return {"exists": {"field": f"{FEATURES}.{key}"}}

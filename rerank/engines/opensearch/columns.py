@@ -1,0 +1,210 @@
+"""Features as doc values: one binary field for each ranker and version, in the object ``rerank_features``.
+
+The version is in the name of the field, so versions cannot mix, ``exists`` finds missing features, and the
+last version serves until the new one is complete. A ranker that retrieves also has a field of the k-NN plugin
+with the same numbers; with several vectors per document, this field is in nested documents. Values are the
+bytes of a row, padded to a multiple of three, so that the Base64 of many rows is decoded at once.
+"""
+
+from __future__ import annotations
+
+import binascii
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.arrays import split_passages
+from rerank.engines.file_features import check_features, other_kind
+from rerank.errors import EngineError
+
+FEATURES = "rerank_features"
+"""The object field that contains the features."""
+
+
+def feature_key(name: str, version: str) -> str:
+    """Return the name of a ranker's field in the object; a dot would lead into another object.
+
+    >>> feature_key("text", "v1.2")
+    'text@v1%2E2'
+    """
+    return f"{name}@{version}".replace(".", "%2E")
+
+
+def ranker_of(key: str) -> tuple[str, str]:
+    """Return ranker and version of a feature key.
+
+    >>> ranker_of("text@v1%2E2")
+    ('text', 'v1.2')
+    """
+    name, _, version = key.replace("%2E", ".").rpartition("@")
+    return name, version
+
+
+def vector_key(key: str, passages: int) -> str:
+    """Return the name of the k-NN field of a feature, or of the nested field that contains it.
+
+    Names and versions contain no colon. One nested field serves all versions: an index accepts 50 of them.
+
+    >>> vector_key("s2net@v1", 0), vector_key("dense@v1", 8)
+    ('s2net@v1:knn', 'dense:knn')
+    """
+    return f"{key.rpartition('@')[0] if passages else key}:knn"
+
+
+def vector_field(key: str, passages: int) -> tuple[str, str]:
+    """Return the path of the k-NN field, and of the nested field that contains it, or an empty text.
+
+    >>> vector_field("s2net@v1", 0), vector_field("dense@v1", 8)
+    (('rerank_features.s2net@v1:knn', ''), ('rerank_features.dense:knn.v1', 'rerank_features.dense:knn'))
+    """
+    path = f"{FEATURES}.{vector_key(key, passages)}"
+    return (f"{path}.{key.rpartition('@')[2]}", path) if passages else (path, "")
+
+
+def without_vectors(key: str, passages: int) -> dict[str, Any]:
+    """Return the query for the documents that a ranker cannot find."""
+    field, path = vector_field(key, passages)
+    exists: dict[str, Any] = {"exists": {"field": field}}
+    if path:
+        exists = {"nested": {"path": path, "query": exists, "ignore_unmapped": True}}
+    return {"bool": {"must_not": exists}}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Description of the features of one ranker and version, from the mapping.
+
+    since: when they were first written.
+    vectors: how they are searched: ``hnsw``, the graph of the k-NN plugin; ``exact``, a script over all
+        documents, in an index without the setting index.knn; empty: they are not.
+    passages: maximum number of vectors per row; 0: the row is one vector.
+    """
+
+    dtype: str
+    width: int
+    since: float
+    vectors: str = ""
+    passages: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row, without padding."""
+        return self.width * np.dtype(self.dtype).itemsize
+
+    def mapping(self) -> dict[str, Any]:
+        """Return the mapping of the binary field."""
+        meta = {"dtype": self.dtype, "width": str(self.width), "since": f"{self.since:.3f}"}
+        return {"type": "binary", "doc_values": True, "meta": meta}
+
+    def vector_mapping(self, key: str, graph: bool) -> dict[str, Any]:
+        """Return name and mapping of the k-NN field. graph: the index has the setting index.knn."""
+        dimension = (self.width - 1) // self.passages if self.passages else self.width
+        mapping: dict[str, Any] = {"type": "knn_vector", "dimension": dimension}
+        if graph:
+            mapping["method"] = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
+        if self.passages:
+            inside = {key.rpartition("@")[2]: mapping}
+            mapping = {"type": "nested", "dynamic": "false", "properties": inside}
+        return {vector_key(key, self.passages): mapping}
+
+    def add_vectors(self, key: str, sources: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> None:
+        """Add the vectors of encoded rows to the features of documents.
+
+        A document without a vector in any passage gets a vector of zeros, which nothing finds.
+        """
+        values, missing = self.decode(texts)
+        field = vector_key(key, self.passages)
+        vectors, counts = values.astype(np.float64), [1] * len(values)
+        if self.passages:
+            vectors = split_passages(values, self.passages).astype(np.float64)
+            vectors /= np.maximum(np.sqrt(np.einsum("nfe,nfe->nf", vectors, vectors)), 1e-9)[..., None]
+            counts = np.maximum(values[:, -1].astype(int), 1).tolist()
+        for source, row, count, lacks in zip(sources, np.round(vectors, 6), counts, missing.tolist()):
+            if lacks:
+                continue
+            if self.passages:
+                version = key.rpartition("@")[2]
+                source.setdefault(field, []).extend({version: one} for one in row[:count].tolist())
+            else:
+                source[field] = row.tolist()
+
+    def encode(self, values: NDArray[Any]) -> list[str]:
+        """Return rows as Base64."""
+        raw = np.zeros((len(values), -(-self.bytes // 3) * 3), np.uint8)
+        raw[:, : self.bytes] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.bytes)
+        size = raw.shape[1] // 3 * 4
+        text = binascii.b2a_base64(raw.tobytes(), newline=False).decode()
+        return [text[i * size : (i + 1) * size] for i in range(len(values))]
+
+    def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return (n, width) rows of Base64, and (n,) bool which were None; these rows are 0."""
+        size = -(-self.bytes // 3)
+        stored = [text for text in texts if text is not None]
+        raw = np.frombuffer(binascii.a2b_base64("".join(stored)), np.uint8)
+        if raw.size != len(stored) * size * 3 or any(len(text) != 4 * size for text in stored):
+            raise EngineError(
+                f"stored features do not have {self.width} values of {self.dtype}; encode them again"
+            )
+        rows = np.ascontiguousarray(raw.reshape(len(stored), size * 3)[:, : self.bytes]).view(self.dtype)
+        if len(stored) == len(texts):
+            return rows, np.zeros(len(texts), np.bool_)
+        missing = np.fromiter((text is None for text in texts), np.bool_, len(texts))
+        values = np.zeros((len(texts), self.width), self.dtype)
+        values[~missing] = rows
+        return values, missing
+
+
+def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -> Column:
+    """Return the column of encoded values; EngineError if they do not fit the ``stored`` one."""
+    check_features(name, values, count)
+    new = values.dtype.str, values.shape[1]
+    if stored is None:
+        return Column(*new, time.time())
+    if new != (stored.dtype, stored.width):
+        raise other_kind(name, new, (stored.dtype, stored.width))
+    return stored
+
+
+def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
+    """Return feature key -> column, from the mappings of one index."""
+    fields = mappings.get("properties", {}).get(FEATURES, {}).get("properties", {})
+    found = {}
+    for key, field in fields.items():
+        meta = field.get("meta", {})
+        if "@" in key and field.get("type") == "binary" and {"dtype", "width"} <= meta.keys():
+            width, passages = int(meta["width"]), 0
+            knn = fields.get(vector_key(key, 0), {})
+            if not knn:
+                nested = fields.get(vector_key(key, 1), {}).get("properties", {})
+                knn = nested.get(key.rpartition("@")[2], {})
+                passages = (width - 1) // knn["dimension"] if knn else 0
+            vectors = ("hnsw" if "method" in knn else "exact") if knn.get("type") == "knn_vector" else ""
+            found[key] = Column(meta["dtype"], width, float(meta.get("since", 0)), vectors, passages)
+    return found
+
+
+def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
+    """Raise EngineError if an index cannot store features; an index that rerank created can."""
+    field = mappings.get("properties", {}).get(FEATURES, {})
+    kind = "object, not enabled" if field.get("enabled") is False else field.get("type", "object")
+    inside = field.get("properties", {})
+    wrong = [key for key, about in inside.items() if "@" in key and about.get("type") in ("text", "keyword")]
+    if kind != "object" or wrong:
+        kind = kind if kind != "object" else inside[wrong[0]]["type"]
+        raise EngineError(
+            f"index {index!r} has a field {FEATURES!r} of type {kind}, which cannot store vectors; reindex"
+            " without it"
+        )
+    source = mappings.get("_source", {})
+    excluded = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
+    excluded += [f"all but {path}" for path in source.get("includes", ())]
+    if source.get("enabled") is False or excluded:
+        # Storing features writes a document again from its _source: the rest of it would be lost.
+        raise EngineError(
+            f"index {index!r} excludes {', '.join(excluded) or 'everything'} from _source, which storing"
+            " vectors would lose; reindex it with the whole _source"
+        )
