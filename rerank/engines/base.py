@@ -1,7 +1,6 @@
 """The interface of engines, which store documents, their text index and their features.
 
-``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine keeps the same
-rules: ``rerank.testing.check_engine``.
+:func:`rerank.testing.check_engine` checks an engine.
 """
 
 from __future__ import annotations
@@ -23,28 +22,29 @@ from rerank.filters import Filter, period
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 FIRST_STAGES = ("bm25", "tfidf")
-"""Lexical signals of an engine that does not name its own ones."""
+"""Lexical signals of an engine, by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """The number of documents that one call of :meth:`Engine.write` changed."""
+    """Numbers of documents that one call of :meth:`Engine.write` changed.
+
+    refused: ids and reasons of documents that the engine refused. encoded: documents that were written with
+    the features of all encoders. unchanged: documents that were skipped because the engine has the same.
+    """
 
     added: int
     updated: int
     deleted: int
     unknown_deletes: tuple[str, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
-    """Documents that the engine refused: id and reason."""
     encoded: int = 0
-    """Documents that were written with the features of all encoders."""
     unchanged: int = 0
-    """Documents that were skipped because the engine has the same ones, if it compares them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """Result of a compaction: number of removed ``rows`` of deleted documents, bytes before and after."""
+    """The number of removed ``rows`` of deleted documents, and the bytes before and after."""
 
     rows: int
     before: int
@@ -54,11 +54,9 @@ class CompactionResult:
 class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
-    ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
-    retrieves: the documents can be found by these features (see :class:`VectorQuery`), which an engine may
-        have to prepare.
-    passages: maximum number of vectors of a feature (``rerank.arrays``); 0: the feature is one
-        vector.
+    encode: n documents -> (n, width) array; dtype and width never change.
+    retrieves: the features are also searched (:class:`VectorQuery`).
+    passages: maximum number of vectors of a feature; 0: the feature is one vector.
     """
 
     name: str
@@ -69,14 +67,12 @@ class Encoder(NamedTuple):
 
 
 class VectorQuery(NamedTuple):
-    """A retriever that finds the documents whose features have the largest inner products with a vector.
+    """A retriever: the documents whose features have the largest inner products with a vector, above 0.
 
     vector: (width,) float32.
-    depth: how many it returns; None: as many as the others.
-    passages: of a feature with so many vectors (``rerank.arrays``), the largest of their cosines
-        counts; the vector that is searched for is of length 1 then. 0: the feature is one vector.
-
-    Only products above 0 count as found. Features of another version, or none, are not found.
+    depth: number of documents; None: the depth of the request.
+    passages: of a feature with several vectors, the largest cosine counts, and ``vector`` has length 1. 0:
+        the feature is one vector.
     """
 
     name: str
@@ -87,11 +83,11 @@ class VectorQuery(NamedTuple):
 
 
 Retriever = str | VectorQuery
-"""A lexical signal by its name, or a ranker's vectors."""
+"""The name of a lexical signal, or a ranker's vectors."""
 
 
 class FilledTemplate(NamedTuple):
-    """A search template, and the query that fills its slots."""
+    """A search template and the query that fills its slots."""
 
     template: SearchTemplate
     query: Query
@@ -101,18 +97,17 @@ class FilledTemplate(NamedTuple):
 class SearchRequest:
     """One search.
 
-    text: plain words; no query syntax is interpreted. A text without any usable term finds nothing.
-    first_stage: a lexical signal. Every candidate gets its score, and the candidates are in its order.
-    depth: the number of documents that each retriever finds; a :class:`VectorQuery` can have its own.
+    text: plain words, without query syntax. A text without any known term finds nothing.
+    first_stage: a lexical signal. Every candidate gets its score; the candidates are in its order.
+    depth: number of documents that each retriever finds; a :class:`VectorQuery` can have another one.
     filters: conditions that every document must meet.
-    ids: score these documents, whether they match or not: 0 if they share no term. Unknown ids are left out;
-        depth, filters and retrievers have no effect.
-    retrievers: signals and vectors that find documents; empty: the first stage. Otherwise
-        ``Candidates.retrieved_by`` says which of them found a document.
-    features: ranker -> version: the stored features of these versions come back in ``Candidates.features``,
-        and ``Candidates.missing`` marks documents without.
-    template: search by this template instead of the text: its ``depth`` best hits and their scores, without
-        features.
+    ids: score only these documents: 0 without a shared term. Unknown ids are skipped. depth, filters and
+        retrievers have no effect.
+    retrievers: empty: the first stage. Otherwise ``Candidates.retrieved_by`` contains which of them found a
+        document.
+    features: ranker -> version. They are returned in ``Candidates.features``; ``Candidates.missing`` marks
+        documents without.
+    template: search by this template instead of the text: its ``depth`` best hits, without features.
 
     >>> SearchRequest("red foxes", "bm25", depth=10).depth
     10
@@ -142,12 +137,12 @@ class SearchRequest:
         )
 
     def check(self, first_stages: Sequence[str]) -> None:
-        """Raise UsageError for a signal that the engine does not have, and for a depth below 1."""
+        """Raise UsageError for an unknown signal or a depth below 1."""
         for signal in (self.first_stage, *self.signals):
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
     def _kind(self) -> tuple[object, ...]:
-        """All options: everything except text, ids, query and vectors."""
+        """Everything except text, ids, query and vectors."""
         retrievers = [
             one if isinstance(one, str) else (one.name, one.version, one.depth, one.passages)
             for one in self.retrievers
@@ -158,7 +153,7 @@ class SearchRequest:
 
 
 def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
-    """Group consecutive requests with the same options: they differ only in text, ids, query and vectors.
+    """Group consecutive requests that differ only in text, ids, query and vectors.
 
     >>> few = [SearchRequest("a", "bm25"), SearchRequest("b", "bm25"), SearchRequest("b", "tfidf")]
     >>> [[request.text for request in some] for some in batches(few)]
@@ -177,7 +172,7 @@ def hits_of_run(request: SearchRequest) -> Candidates:
 
 
 def _second(value: object) -> object:
-    """The second at which a date begins; other values are returned unchanged."""
+    """The first second of a date; other values are returned unchanged."""
     when = period(value) if isinstance(value, str) and "-" in value else None
     return when[0] if when else value
 
@@ -209,15 +204,12 @@ class Engine(ABC):
     """Documents, their text index, and their features.
 
     Six methods are required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents` and
-    :meth:`version`. The others have defaults, which an engine overrides to be faster or to do more. An engine
-    that does not override the methods of features stores none: they are computed for each search.
-
-    All orders are by score descending, then document id ascending, before anything is cut.
+    :meth:`version`. An engine overrides other methods to be faster or to do more. Without the methods of
+    features, features are computed for each search. Every order is score descending, then id ascending,
+    before any cut. :func:`rerank.testing.check_engine` checks an engine.
 
     first_stages: the lexical signals that the engine retrieves and scores with.
     shared: whether searches of other clients can be reranked. Their scores can have any scale.
-
-    Each workspace has one engine. :func:`rerank.testing.check_engine` checks an engine of your own.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -235,18 +227,17 @@ class Engine(ABC):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> Engine:
-        """Open the engine of a workspace, or make a ``new`` and empty one (see ``rerank.engines.registry``).
+        """Open the engine of a workspace, or create a ``new`` and empty one.
 
         folder: the engine's folder in the workspace. lang: of the documents; None: unknown or mixed.
-        settings: the table of the engine's name in the workspace's ``rerank.toml``, in the file ``where``.
+        settings: the engine's table in the workspace's ``rerank.toml``, in the file ``where``.
         """
-        raise NotImplementedError(f"{cls.__name__} cannot stand in a workspace")
+        raise NotImplementedError(f"{cls.__name__} cannot be used in a workspace")
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Describe where the documents are, for messages; empty: in the workspace's folder.
-
-        Raises UsageError for invalid settings, without their values.
+        """Return where the documents are, for messages; empty: in the folder. UsageError for wrong
+        settings.
         """
         return ""
 
@@ -265,19 +256,18 @@ class Engine(ABC):
         skip_refused: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
-        """Add or update ``documents`` by id and remove the ids of ``delete``.
+        """Add or update ``documents`` by id, and remove the ids of ``delete``.
 
-        Documents are consumed as a stream. If the iterable raises, nothing changes. A full disk, a dead
-        server or a kill leaves the old state or the new one. A cluster has no transactions: an interrupted
-        ingest in place leaves some of the documents written, and is run again.
+        If the stream of documents raises, nothing changes. A full disk, a dead server or a kill leaves the
+        old state or the new one. A cluster has no transactions: an interrupted ingest in place leaves some of
+        the documents written, and is run again.
 
-        encoders: write these features together with the documents. An engine may leave them to
-            :meth:`write_features`.
+        encoders: write these features together with the documents, or later by :meth:`write_features`.
         replace: remove the documents that are not among ``documents``.
-        skip_refused: leave out documents that the engine refuses, instead of raising EngineError.
-        progress: called with numbers of written documents, if the engine writes after reading all of them.
+        skip_refused: skip documents that the engine refuses, instead of raising EngineError.
+        progress: called with numbers of written documents, if they are written after all have been read.
 
-        Raises BusyError when another process is writing, InputError when an id occurs twice.
+        Raises BusyError if another process is writing, InputError if an id occurs twice.
         """
 
     def lock(self) -> AbstractContextManager[None]:
@@ -285,21 +275,18 @@ class Engine(ABC):
         return nullcontext()
 
     def compact(self) -> CompactionResult:
-        """Reclaim the space of deleted and replaced documents; readers are not interrupted.
-
-        Raises UsageError if the engine compacts automatically.
-        """
+        """Reclaim the space of deleted and replaced documents; UsageError if the engine does so itself."""
         raise UsageError("this engine reclaims space automatically; there is nothing to compact")
 
     def verify(self) -> dict[str, str]:
-        """Compare all files with their checksums; return each corrupted file and its problem.
+        """Compare all files with their checksums; return corrupt file -> problem.
 
-        An engine without files returns an empty dict. Raises BusyError while another process writes.
+        Raises BusyError while another process writes.
         """
         return {}
 
-    def discard(self) -> None:  # noqa: B027 (an engine in the folder has nothing elsewhere)
-        """Remove everything outside the workspace's folder that was created for an empty engine."""
+    def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
+        """Remove what an empty engine has created outside the workspace's folder."""
 
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
         """Close files and connections; the engine cannot be used afterwards."""
@@ -310,10 +297,7 @@ class Engine(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Return a short text that changes whenever the result of a search can change.
-
-        It changes with the documents, and with the settings of the index and of the search.
-        """
+        """Return a short text that changes whenever the result of a search can change."""
 
     def ids(self) -> list[str]:
         """All document ids, ascending."""
@@ -335,12 +319,11 @@ class Engine(ABC):
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the candidates of each request, in the order of the requests.
 
-        A document is a candidate if it is among the ``depth`` best of any retriever. Many requests at once
-        are cheaper than one by one, if they have the same options (:func:`batches`).
+        A document is a candidate if it is among the ``depth`` best of any retriever. Requests with the same
+        options (:func:`batches`) are faster together.
 
-        Raises UsageError for an unknown first stage, for a ranker that cannot retrieve here
-        (:meth:`prepared`), and for a filter by a field that no document has, or that has another kind of
-        value. A template raises the errors of :meth:`check_template`.
+        Raises UsageError for an unknown first stage, a ranker that cannot retrieve here (:meth:`prepared`),
+        and a filter by an unknown field or by another kind of value. Templates: see :meth:`check_template`.
         """
 
     def find(self, request: SearchRequest) -> Candidates:
@@ -350,15 +333,14 @@ class Engine(ABC):
 
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates that a search returned by a lexical signal: (n,) float64, 0 = no shared term.
-
-        The scores are equal to the scores of :meth:`search`.
+        """Return the (n,) scores of candidates by a lexical signal, as in :meth:`search`; 0: no shared
+        term.
         """
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Return the current and complete version of a template, after trying it on a query.
+        """Return a template with its current text, after a test on a query.
 
-        Raises UsageError, InputError or EngineError for a template that this engine cannot search by.
+        Raises UsageError, InputError or EngineError for a template that this engine cannot use.
         """
         if search.kind != "run":
             raise UsageError(
@@ -368,9 +350,8 @@ class Engine(ABC):
         return search
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return the numbers of the documents in each field: (n,) per field, NaN if a document has none.
-
-        A date is returned as seconds since 1970.
+        """Return the numbers of n documents in each field: (n,), NaN without a value; dates in seconds since
+        1970.
 
         Raises UsageError for a field with other values.
         """
@@ -387,17 +368,17 @@ class Engine(ABC):
         return found
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the fields of these documents with a number or a date -> ``number`` or ``date``."""
+        """Return the fields of these documents with numbers or dates -> ``number`` or ``date``."""
         extras = [document.extra for document in self.get(ids) if document is not None]
         held = {name: value for extra in extras for name, value in extra.items() if value is not None}
         typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
         return {name: typed[name] for name in held if _is_number(_second(held[name]))}
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker of this version cannot find, because they have no features.
+        """Count the documents that a ranker cannot find because they have no features.
 
-        None: the ranker cannot retrieve here. :meth:`write_features` with an encoder that ``retrieves``
-        prepares it.
+        None: the ranker cannot retrieve here; :meth:`write_features` with an encoder that ``retrieves``
+        changes this.
         """
         return None
 
@@ -410,16 +391,15 @@ class Engine(ABC):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Bring the features of rankers up to their encoders' versions for every document.
+        """Encode the documents that have no feature of an encoder's version.
 
-        Only documents without a feature of that version are encoded. Features of other versions of a ranker
-        stay until the new ones are complete. If interrupted, completed work is kept. A ranker that retrieves
-        in an older version also retrieves in the new one. A ranker may come in several versions.
+        Other versions of a ranker stay until the new one is complete. If interrupted, completed work is kept.
+        A ranker that retrieves in an older version also retrieves in the new one.
 
+        part: ``(i, n)`` encodes the i-th of n disjoint parts of the documents (i from 0), so that several
+            processes share the work, if the engine supports it.
+        force: encode all documents again.
         keep: ranker -> versions whose features also stay.
-        part: ``(i, n)`` encodes only the i-th of n disjoint parts of the documents (i from 0), so that
-            several processes can share the work, if the engine supports it.
-        force: encode all documents again, also documents that have features.
         progress: called with numbers of (document, ranker) pairs.
 
         Returns ranker -> number of encoded documents.
@@ -431,5 +411,5 @@ class Engine(ABC):
         return len(self)
 
     def feature_versions(self) -> dict[str, str]:
-        """Ranker name -> version of the features that are stored."""
+        """Return ranker -> version of its stored features."""
         return {}
