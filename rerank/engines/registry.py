@@ -1,6 +1,6 @@
-"""The engines a workspace can have, by the name that stands in its ``rerank.toml``.
+"""The engines of workspaces, by their name in ``rerank.toml``.
 
-A package of its own adds one with an entry point in the group ``rerank.engines``:
+Other packages add engines with an entry point in the group ``rerank.engines``:
 ``myengine = "mypackage:MyEngine"``.
 """
 
@@ -17,11 +17,11 @@ ENGINES = {
     "local": "rerank.engines.local:LocalEngine",
     "opensearch": "rerank.engines.opensearch:OpenSearchEngine",
 }
-"""Name -> module and class; imported when it is asked for."""
+"""Name -> module and class, imported on first use."""
 
 
 def engine_class(name: object, where: str) -> type[Engine]:
-    """Return the class of an engine; UsageError, with ``where`` it is named, when there is none."""
+    """Return the class of an engine; UsageError for an unknown ``name`` in the file ``where``."""
     if isinstance(name, str) and name in ENGINES:
         module, _, kind = ENGINES[name].partition(":")
         found: type[Engine] = getattr(import_module(module), kind)

@@ -1,4 +1,4 @@
-"""Attach: a workspace for an index that others write, and that stays as it is."""
+"""Checks before an existing index is attached to a workspace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.errors import EngineError, UsageError
 
 @dataclass
 class AttachedIndex:
-    """The indices behind a name, the fields that make a document, and the number of documents."""
+    """The indices of a name, the fields that make a document, and the number of documents."""
 
     indices: list[str] = field(default_factory=list)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -24,9 +24,9 @@ class AttachedIndex:
 
 
 def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> AttachedIndex:
-    """Check that an index can be attached with these fields; EngineError and UsageError say why not.
+    """Return the index to attach; EngineError or UsageError if it cannot be attached with these fields.
 
-    No ``fields``: only for an index that rerank has made.
+    fields: may be empty for an index that rerank has created.
     """
     named = fields_of(fields, "the command")
     engine = OpenSearchEngine.open(settings, Path(), None, named)
@@ -39,10 +39,10 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> AttachedInd
         made = all("rerank" in about["mappings"].get("_meta", {}) for about in found.values())
         if not made:
             first = next(iter(found.values()))["mappings"]
-            there = ", ".join(f"{path} ({kind})" for path, kind in field_types(first.get("properties", {})))
+            known = ", ".join(f"{path} ({kind})" for path, kind in field_types(first.get("properties", {})))
             raise UsageError(
-                f"index {settings.index!r} was not made by rerank: name the fields that"
-                f" contain title, text, categories, links and lang; it has {there or 'no fields'}"
+                f"index {settings.index!r} was not made by rerank: name the fields that contain title, text,"
+                f" categories, links and lang; it has {known or 'no fields'}"
             )
         engine.index.check()
     for name, about in found.items():

@@ -1,12 +1,7 @@
-"""OpenSearchEngine: documents, text index and features in an OpenSearch cluster.
+"""The engine in an OpenSearch cluster.
 
-The name a user gives is an alias; behind it stands an index NAME-000001. Documents that come into an empty
-collection, or replace it, go into a new index, and the alias moves when that is complete. Later changes
-are written in place.
-
-An engine is six objects: index.py connects and makes the index, reading.py reads its documents, encoding.py
-their features (attached_features.py those of an attached index), writing.py ingests, retrieval.py searches,
-templates.py makes searches of the user's own.
+The configured name is an alias; its index is NAME-000001. Documents of an empty or replaced collection go
+into a new index, and the alias moves when it is complete. Later changes are written in place.
 """
 
 from __future__ import annotations
@@ -35,16 +30,13 @@ from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
-_LOOK = 2.0  # seconds until it is asked again whether an index of somebody else's is behind the name
+_LOOK = 2.0  # seconds until the cluster is asked again whether the name has an index
 
 
 class OpenSearchEngine(Engine):
     """Documents, text index and features in a cluster.
 
-    Sharding decides what idf counts: each shard uses its own statistics, unless ``search_type`` is
-    ``dfs_query_then_fetch``.
-
-    A workspace opens it; nothing is asked of the cluster before it is needed.
+    Each shard uses its own idf, unless ``search_type`` is ``dfs_query_then_fetch``. Opening sends no request.
 
     >>> from pathlib import Path
     >>> from rerank.engines.opensearch import Settings
@@ -73,10 +65,7 @@ class OpenSearchEngine(Engine):
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
-        """Make an empty index with the alias ``settings.index``.
-
-        Raises EngineError when there is an index of that name already.
-        """
+        """Create an empty index with the alias ``settings.index``; EngineError if the name is taken."""
         index = Index(settings, folder, lang=lang)
         check(index.client, settings)
         if index.indices():
@@ -96,9 +85,8 @@ class OpenSearchEngine(Engine):
         lang: str | None = None,
         fields: Mapping[str, Sequence[str]] | None = None,
     ) -> OpenSearchEngine:
-        """Use an index; ``fields`` are those of one that rerank has not made (see attach.py).
-
-        folder: of the engine in the workspace. Nothing is asked of the cluster before it is needed.
+        """Open an index. folder: of the engine in the workspace. fields: of an attached index
+        (:func:`fields_of`).
         """
         return cls(Index(settings, folder, AttachedLayout(fields) if fields else None, lang))
 
@@ -106,27 +94,27 @@ class OpenSearchEngine(Engine):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> OpenSearchEngine:
-        """Open or make the engine of a workspace; the settings' ``fields`` are those of an attached index."""
+        """Open or create the engine of a workspace."""
         read, fields = _read(settings, where)
         check_trust(read, where)
         return cls.create(read, folder, lang) if new else cls.open(read, folder, lang, fields)
 
     @classmethod
     def named(cls, settings: Mapping[str, Any], where: str) -> None:
-        """Remember that the user has named these nodes himself: secrets may be sent to them."""
+        """Trust the hosts that the user has named."""
         trust(_read(settings, where)[0])
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """The index, and the nodes' addresses."""
+        """Return the index and the addresses of the nodes."""
         read, _ = _read(settings, where)
         return f"index {read.index} at {read.where}"
 
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
-        """Whether the name stands for these indices, by their uuids.
+        """Return for each uuid whether it is of an index of this name.
 
-        An unknown index is looked up at once, because the alias may just have moved to it. An index of
-        another name is looked up again after two seconds. looks: called before each request to the cluster.
+        An unknown uuid is looked up at once, because the alias may have moved; again after two seconds.
+        looks: called before each request to the cluster.
         """
         unknown, now = set(uuids) - self._uuids, time.monotonic()
         if any(now > self._look_again.get(uuid, 0.0) for uuid in unknown):
@@ -157,7 +145,7 @@ class OpenSearchEngine(Engine):
         )
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing through this folder."""
+        """Lock the folder against other writers."""
         return self.index.lock()
 
     def verify(self) -> dict[str, str]:
@@ -166,7 +154,7 @@ class OpenSearchEngine(Engine):
         return {str(path): problem for path, problem in found}
 
     def discard(self) -> None:
-        """Remove the index, if it is empty."""
+        """Remove an empty index."""
         self.index.discard()
 
     def close(self) -> None:
@@ -178,11 +166,11 @@ class OpenSearchEngine(Engine):
         return len(self.index)
 
     def version(self) -> str:
-        """Hash of the indices, their settings and the last write to each shard."""
+        """Return a hash of the indices, their settings and the last write to each shard."""
         return self.reader.version()
 
     def ids(self) -> list[str]:
-        """All document ids, ascending by code point."""
+        """Return all document ids, ascending."""
         return self.reader.ids()
 
     def contains(self, ids: Iterable[str]) -> set[str]:
@@ -198,7 +186,7 @@ class OpenSearchEngine(Engine):
         return self.reader.at(locations)
 
     def documents(self) -> Iterator[Document]:
-        """All documents as a stream, shard by shard."""
+        """Return all documents as a stream, shard by shard."""
         return self.reader.documents()
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
@@ -219,15 +207,15 @@ class OpenSearchEngine(Engine):
         return search if search.kind == "run" else self.templates.check(search, query)
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return the numbers of the documents, in an attached index those of its numeric fields."""
+        """Return the numbers of the documents; see :meth:`Engine.field_values`."""
         if isinstance(self.layout, AttachedLayout):
-            return self.retrieval.field_values(ids, fields)
+            return self.retrieval.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Of an attached index, its numeric fields and its dates."""
+        """Return the fields with numbers and dates; see :meth:`Engine.number_fields`."""
         if isinstance(self.layout, AttachedLayout):
-            return self.retrieval.number_fields()
+            return self.retrieval.fields.number_fields()
         return super().number_fields(ids)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
@@ -243,9 +231,9 @@ class OpenSearchEngine(Engine):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that lack features; see :meth:`Features.write`.
+        """Encode the documents that lack features; see :meth:`Engine.write_features`.
 
-        An attached index is written to only for rankers that are to find its documents.
+        An attached index is only written for rankers that retrieve.
         """
         self.index.check_fields()
         if self.attached_features is None:
@@ -258,19 +246,19 @@ class OpenSearchEngine(Engine):
         return self.attached_features.write(encoders, part=part, force=force, keep=keep, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find; None where none was prepared for it."""
+        """Count the documents that a ranker cannot find; None: it cannot retrieve here."""
         return self.doc_values.prepared(name, version)
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count the documents without a feature, also those that changed after they were encoded."""
+        """Count the documents without a feature."""
         return (self.attached_features or self.doc_values).missing(name, version)
 
     def feature_versions(self) -> dict[str, str]:
-        """Ranker name -> version of the stored features: the most complete one, of two the newer."""
+        """Return ranker -> version of its features: the most complete one, of two the newer."""
         return (self.attached_features or self.doc_values).versions()
 
 
 def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
-    """Settings, and the fields of an attached index, of a table in ``rerank.toml``."""
+    """The settings and the fields of an attached index in a table of ``rerank.toml``."""
     fields = fields_of(table.get("fields", {}), where)
     return Settings.read({name: value for name, value in table.items() if name != "fields"}, where), fields

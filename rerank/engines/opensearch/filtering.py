@@ -1,10 +1,13 @@
-"""Filters as clauses of a query: by the terms of our own indices, by the fields of attached ones."""
+"""Filters as clauses of a query, and numbers of fields. Own indices have terms, attached indices fields."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import AttachedLayout
@@ -21,14 +24,14 @@ _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 
 
 class Fields:
-    """The clauses of filters. A clause is remembered until the name stands for other indices."""
+    """The clauses of filters, cached until the name has other indices; and the values of fields."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._known: dict[tuple[frozenset[str], Filter], Mapping[str, Any]] = {}
 
     def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
-        """A clause for each filter. Raises UsageError for a field that there is not, or of another type."""
+        """Return a clause for each filter; UsageError for an unknown field, or one of another type."""
         if not filters:
             return []
         known, uuids = self._known, self._index.shape().uuids  # known is never changed: other threads read it
@@ -60,14 +63,13 @@ class Fields:
         return found
 
     def _check_kept(self) -> None:
-        """Raise UsageError for an index from before fields were kept to be filtered by."""
+        """Raise UsageError for an index without the terms of filters."""
         index = self._index.settings.index
         with self._index.asking("looking for fields"):
             known = self._index.client.field_caps(index=index, params={"fields": FIELD})
         if FIELD not in known["fields"]:
             raise UsageError(
-                f"index {index!r} was made before fields were kept to be filtered by; ingest the whole"
-                f" collection again with --replace"
+                f"index {index!r} has no terms to filter by; ingest the whole collection again with --replace"
             )
 
     def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
@@ -82,11 +84,52 @@ class Fields:
             found[one] = clause(one, kinds[0] if len(kinds) == 1 else ", ".join(kinds), index, types)
         return found
 
+    def number_fields(self) -> dict[str, str]:
+        """Return the fields that :meth:`field_values` can read -> ``number`` or ``date``."""
+        client, index = self._index.client, self._index.settings.index
+        with self._index.asking("reading numbers"):
+            known = client.field_caps(index=index, params={"fields": "*"})["fields"]
+        kinds = {name: set(about) for name, about in known.items() if not name.startswith("_")}
+        return {
+            name: "date" if kind <= TIMES else "number"
+            for name, kind in kinds.items()
+            if kind <= NUMERIC | TIMES
+        }
+
+    def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+        """Return doc values of numbers and dates; see :meth:`Engine.field_values`."""
+        client, index = self._index.client, self._index.settings.index
+        with self._index.asking("reading numbers"):
+            caps = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
+        for field in fields:
+            kinds = sorted(caps.get(field, {}))
+            if not kinds or not set(kinds) <= NUMERIC | TIMES:
+                kind = f"is of type {', '.join(kinds)}" if kinds else "does not exist"
+                known = ", ".join(sorted(self.number_fields()))
+                raise UsageError(
+                    f"field {field!r} of index {index!r} {kind}; name a field of numbers"
+                    + f" ({known})" * bool(known)
+                )
+        dates = {field for field in fields if set(caps[field]) & TIMES}
+        asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]
+        found = {id: [np.nan] * len(fields) for id in ids}
+        window = self._index.shape().window
+        for begin in range(0, len(ids), window):
+            some = list(ids[begin : begin + window])
+            body = {**OURS, "query": {"ids": {"values": some}}, "size": len(some), "_source": False}
+            with self._index.asking("reading numbers"):
+                hits = client.search(index=index, body={**body, "docvalue_fields": asked}, params=WHOLE)
+            for hit in hits["hits"]["hits"]:
+                values = hit.get("fields", {})
+                found[hit["_id"]] = [float(values[f][0]) if f in values else np.nan for f in fields]
+        scale = [1000.0 if field in dates else 1.0 for field in fields]
+        return [np.array([found[id][k] for id in ids], np.float64) / scale[k] for k in range(len(fields))]
+
 
 def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """The clause of a filter by a field of this type of mapping.
+    """Return the clause of a filter by a field of an attached index.
 
-    known: the index's other fields. Raises UsageError where such a field cannot be filtered by so.
+    kind: type of the field. known: the other fields. Raises UsageError if the type has no such filter.
 
     >>> clause(Filter.parse("year>=2020"), "integer", "shop")
     {'range': {'year': {'gte': 2020}}}

@@ -1,4 +1,4 @@
-"""The index that a name stands for: its settings, its connection, and its creation."""
+"""The index behind a name: its connection, creation and state."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from rerank.files import folder_lock
 from rerank.index_templates import index_body
 
 FORMAT = 1
-"""Version of the layout of index_templates/; an index of another one is not opened."""
+"""Version of index_templates/; an index of another version is not opened."""
 
 WHOLE = {"allow_partial_search_results": "false"}
-"""A shard that does not answer is an error."""
+"""Parameter of searches: a shard without an answer is an error."""
 
 WINDOW = 10_000
-"""Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
+"""Default of index.max_result_window: the hits that an index returns at once."""
 
 NO_PIPELINE = "_none"
-"""No search pipeline. Our own searches need the first stage without the default pipeline of the index: with
-the pipeline of the hook, the service would call itself without end. The name is set in the body, because the
-header of ``_msearch`` does not accept it. Searches at a point in time may still use the default pipeline; the
-hook does not change them, because they have no words."""
+"""No search pipeline: with the hook's pipeline, the service would call itself without end. It is set in the
+body, because the header of ``_msearch`` does not accept it. Searches at a point in time may use the default
+pipeline; the hook does not change them, because they have no words."""
 
 OURS = {"search_pipeline": NO_PIPELINE}
-"""An index's default pipeline is for others."""
+"""The body of our own searches."""
 
 _FRESH = 2.0  # seconds until the cluster is asked again which indices are behind the name
 
 
 class Shape(NamedTuple):
-    """The indices of a name: their uuids, the hits that all of them return at once, and their shards."""
+    """The indices of a name: their uuids, the hits that all of them return at once, and the number of
+    shards.
+    """
 
     uuids: frozenset[str]
     window: int
@@ -49,10 +50,7 @@ class Shape(NamedTuple):
 
 
 class Index:
-    """An index in a cluster: what reads, writes and searches it is given this.
-
-    folder: the engine's, where an ingest that was interrupted waits to be finished.
-    """
+    """An index in a cluster. folder: the engine's folder in the workspace."""
 
     def __init__(
         self, settings: Settings, folder: Path, layout: Layout | None = None, lang: str | None = None
@@ -64,17 +62,17 @@ class Index:
         self._shape: tuple[float, Shape] | None = None
         with asking(settings, "connecting"):
             self.client: OpenSearch = connect(settings)
-        # The client is in a cycle: left alone it would keep its connections till the garbage collector comes.
+        # The client is in a reference cycle, so its connections would stay open for long.
         weakref.finalize(self, self.client.close)
 
     def check(self) -> None:
-        """Raise EngineError unless the cluster answers, and holds an index of the layout that is expected."""
+        """Raise EngineError unless the cluster answers and has an index of the expected layout."""
         check(self.client, self.settings)
-        there = self.indices()
-        if not there:
-            raise self._missing()
+        found = self.indices()
+        if not found:
+            raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
         if isinstance(self.layout, OwnedLayout):
-            for name, about in there.items():
+            for name, about in found.items():
                 made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
                 if made is None:
                     raise EngineError(
@@ -86,13 +84,12 @@ class Index:
                         f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
                         f" again with --replace"
                     )
-        self.check_fields(there)
+        self.check_fields(found)
 
     def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Check that attached indices have the fields that they were attached with.
+        """Raise UsageError or EngineError if an attached index lacks a field, or has it with another type.
 
-        indices: as :meth:`indices` returns them; None: the current ones. Raises UsageError for a
-        field that is missing or of another type, EngineError for one that cannot be read.
+        indices: as :meth:`indices` returns them; None: the current ones.
         """
         if not isinstance(self.layout, AttachedLayout):
             return
@@ -103,7 +100,7 @@ class Index:
                 raise UsageError(f"{error}; correct the fields in rerank.toml") from error
 
     def indices(self) -> dict[str, dict[str, Any]]:
-        """The indices of the name, with mappings, settings and aliases; empty if there is none."""
+        """Return the indices of the name, with mappings, settings and aliases; may be empty."""
         with self.asking("looking for the index"):
             found: dict[str, dict[str, Any]] = self.client.indices.get(
                 index=self.settings.index, ignore_unavailable=True, allow_no_indices=True
@@ -122,7 +119,7 @@ class Index:
         return {name: about["settings"]["index.uuid"] for name, about in found.items()}
 
     def shape(self) -> Shape:
-        """The indices of the name. An alias may move, so the answer is at most two seconds old."""
+        """Return the state of the indices of the name, at most two seconds old: an alias may move."""
         if self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
             now = time.monotonic()
             with self.asking("looking for the index"):
@@ -133,15 +130,12 @@ class Index:
             self._shape = now, Shape(frozenset(one["uuid"] for one in indices), window, shards)
         return self._shape[1]
 
-    def _missing(self) -> EngineError:
-        return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
-
     def make(self, name: str, *, alias: bool) -> None:
         """Create an empty index. alias: give it the name of the settings."""
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
         if alias:
             body["aliases"] = {self.settings.index: {}}
-        # It can only be set now, and it is only known to clusters with the k-NN plugin.
+        # It can only be set now. Clusters without the k-NN plugin refuse it.
         body["settings"]["index"]["knn"] = True
         try:
             self.client.indices.create(index=name, body=body)
@@ -150,7 +144,7 @@ class Index:
                 raise
             del body["settings"]["index"]["knn"]
             self.client.indices.create(index=name, body=body)
-        # A node that dies before the replicas are there takes the only copy with it.
+        # Without replicas, a node that dies loses the only copy.
         patience = min(10.0, self.settings.timeout / 2)
         params = {
             "wait_for_no_initializing_shards": "true",
@@ -162,7 +156,7 @@ class Index:
         self.client.cluster.health(index=name, params=params)
 
     def refresh(self, index: str) -> None:
-        """Make all writes visible in every copy, except copies on nodes that have just died."""
+        """Make all writes visible in every copy of a living node."""
         for _ in range(3):
             if not self.client.indices.refresh(index=index)["_shards"]["failed"]:
                 return
@@ -179,20 +173,20 @@ class Index:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing through this folder; see :meth:`Engine.lock`."""
+        """Lock the folder against other writers; see :meth:`Engine.lock`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.folder, f"ingesting into {self.settings.index!r}"):
             yield
 
     def discard(self) -> None:
-        """Remove the index, if it is empty; see :meth:`Engine.discard`."""
+        """Remove an empty index; see :meth:`Engine.discard`."""
         with self.asking("removing the empty index"):
             for name, about in self.indices().items():
                 if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
                     self.client.indices.delete(index=name)
 
     def count(self, query: Mapping[str, Any], index: str = "") -> int:
-        """Count what matches; unlike ``_count``, an answer that lacks a shard is an error."""
+        """Count the matches of a query; unlike with ``_count``, a missing shard is an error."""
         body = {**OURS, "size": 0, "track_total_hits": True, "query": query}
         answer = self.client.search(index=index or self.settings.index, body=body, params=WHOLE)
         return int(answer["hits"]["total"]["value"])

@@ -1,8 +1,4 @@
-"""What an index looks like: where the words, the id and the document's fields are.
-
-``OwnedLayout`` is the layout of the indices that rerank makes (index_templates/), ``AttachedLayout`` the one
-of a user's index.
-"""
+"""The layout of an index: which fields contain the words and the parts of a document."""
 
 from __future__ import annotations
 
@@ -20,27 +16,27 @@ from rerank.records import Document
 _SEARCHED = ("text", "match_only_text")
 
 FIELDS = ("title", "text", "categories", "links", "lang")
-"""Fields of a document that an attached index can name."""
+"""Parts of a document that fields of an attached index can be."""
 
 
 def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
-    """Check the fields of an attached index that make a document. UsageError names the problem.
+    """Return the fields of an attached index that make a document; UsageError for a wrong table.
 
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
     """
     if not isinstance(table, Mapping):
-        raise UsageError(f"{where}: fields = {table!r} is no table of fields")
+        raise UsageError(f"{where}: fields = {table!r} is not a table of fields; write [opensearch.fields]")
     fields: dict[str, tuple[str, ...]] = {}
     for name, paths in table.items():
         if name not in FIELDS:
-            raise UsageError(f"{where}: {name!r} is no field of a document; there are {', '.join(FIELDS)}")
+            raise UsageError(f"{where}: {name!r} is not a part of a document; use {', '.join(FIELDS)}")
         paths = (paths,) if isinstance(paths, str) else paths
         if not isinstance(paths, (list, tuple)) or not paths or not all(map(_is_name, paths)):
             raise UsageError(f"{where}: field {name!r} needs the name of a field of the index")
         fields[name] = tuple(paths)
     if fields and not {"title", "text"} & fields.keys():
-        raise UsageError(f"{where}: neither title nor text is given; say which field holds the words")
+        raise UsageError(f"{where}: neither title nor text is given; name the field with the words")
     return fields
 
 
@@ -49,10 +45,10 @@ def _is_name(path: object) -> bool:
 
 
 class Layout(ABC):
-    """How documents are laid out in an index.
+    """The layout of the documents in an index.
 
-    has_id: whether the field ``id`` repeats ``_id`` as a doc value, for sorting and for fast results.
-    first_stages: the lexical signals that can be computed.
+    has_id: the field ``id`` repeats ``_id`` as a doc value, for sorting and fast results.
+    first_stages: the lexical signals of the index.
     source: the fields of ``_source`` that make a document.
     """
 
@@ -62,26 +58,26 @@ class Layout(ABC):
 
     @abstractmethod
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return the query that scores by a lexical signal; every word of ``text`` is plain text."""
+        """Return the query that scores by a lexical signal. text: plain words."""
 
     @abstractmethod
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Make the document of a ``_source``."""
+        """Return the document of a ``_source``."""
 
 
 class OwnedLayout(Layout):
-    """The layout of index_templates/."""
+    """The layout of indices that rerank creates (index_templates/)."""
 
     has_id = True
     first_stages = FIRST_STAGES
     source = True
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Match the field ``content``, or its sub-field with the tf-idf similarity."""
+        """Return a query of the field ``content``, or of its sub-field with the tf-idf similarity."""
         return {"match": {"content" if signal == "bm25" else "content.tfidf": {"query": text}}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """The reverse of :meth:`to_source`."""
+        """Return the document of a ``_source``."""
         return Document(
             id,
             _text(source.get("title")),
@@ -93,7 +89,7 @@ class OwnedLayout(Layout):
         )
 
     def to_source(self, document: Document) -> dict[str, Any]:
-        """Return a document's fields that are not empty, and the terms to filter by."""
+        """Return the ``_source`` of a document: its fields that are not empty, and the terms of filters."""
         fields = {
             "id": document.id,
             "title": document.title,
@@ -108,7 +104,9 @@ class OwnedLayout(Layout):
 
 
 class AttachedLayout(Layout):
-    """A user's own index: ``fields`` says which of its fields are a document's (dots lead into objects)."""
+    """The layout of a user's index. fields: part of a document -> fields of the index; dots lead into
+    objects.
+    """
 
     has_id = False
     first_stages = ("bm25",)
@@ -119,15 +117,13 @@ class AttachedLayout(Layout):
         self._words = [path for name in ("title", "text") for path in self.fields.get(name, ())]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Add up the scores of the fields of title and text."""
-        if signal not in self.first_stages:
-            raise UsageError(f"an attached index has no signal {signal!r}; use bm25")
+        """Return a query that adds up the scores of the fields of title and text."""
         if len(self._words) == 1:
             return {"match": {self._words[0]: {"query": text}}}
         return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Pick the named fields; several values of a title or text are joined by line breaks."""
+        """Return the document of a ``_source``; several titles or texts are joined by line breaks."""
         found = {
             name: [value for path in paths for value in _strings(_at(source, path.split(".")))]
             for name, paths in self.fields.items()
@@ -143,17 +139,17 @@ class AttachedLayout(Layout):
 
 
 def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError or EngineError for fields that an index does not have, or that cannot be read."""
+    """Raise UsageError or EngineError for fields that an index lacks, or that cannot be read."""
     types = dict(field_types(mappings.get("properties", {})))
     source = mappings.get("_source", {})
     if source.get("enabled") is False:
         raise EngineError(
-            f"index {index!r} keeps no _source, so its documents cannot be read; reindex it with _source"
+            f"index {index!r} has no _source, so its documents cannot be read; reindex it with _source"
         )
     unread = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
     if unread:
         raise EngineError(
-            f"index {index!r} leaves {', '.join(unread)} out of _source, so it cannot be read; name other"
+            f"index {index!r} excludes {', '.join(unread)} from _source, so they cannot be read; name other"
             " fields, or reindex it with them"
         )
     for name, paths in fields.items():
@@ -161,16 +157,15 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
             kind = types.get(path)
             if kind is None:
                 known = ", ".join(types) or "none"
-                raise UsageError(f"index {index!r} has no field {path!r} ({name}); there are {known}")
+                raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {known}")
             if name in ("title", "text") and kind not in _SEARCHED:
                 raise UsageError(
-                    f"field {path!r} of index {index!r} is of type {kind}, and {name} needs one"
-                    " of type text to search in"
+                    f"field {path!r} of index {index!r} is of type {kind}; {name} needs the type text"
                 )
 
 
 def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Paths of the fields that hold values, with their types."""
+    """Return the paths of the fields with values, and their types."""
     for name, about in properties.items():
         if above + name == FEATURES:
             continue
@@ -181,7 +176,7 @@ def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tupl
 
 
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:
-    """Whether a field is kept in ``_source``, by the patterns of its ``includes`` and ``excludes``."""
+    """Whether ``_source`` contains a field, by the patterns of its ``includes`` and ``excludes``."""
 
     def covers(patterns: Sequence[str]) -> bool:
         parts = path.split(".")
@@ -193,7 +188,7 @@ def _in_source(path: str, source: Mapping[str, Any]) -> bool:
 
 
 def _at(source: Any, path: Sequence[str]) -> Any:
-    """The value at a path, through lists, and where keys themselves contain dots."""
+    """The value at a path, also in lists and in keys with dots."""
     if not path:
         return source
     if isinstance(source, list):

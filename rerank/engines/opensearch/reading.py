@@ -1,4 +1,4 @@
-"""Reading documents of an index: by id, or all of them at one point in time."""
+"""Reading the documents of an index: by id, by location, or all at one point in time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rerank.errors import EngineError
 from rerank.records import Document
 
 LONGEST_ID = 512
-"""Bytes of UTF-8 that OpenSearch allows an id."""
+"""Maximum length of an id in bytes."""
 
-_PAGE = 1000  # documents a request when all are read
+_PAGE = 1000  # documents per request
 _WITHOUT_EFFECT = ("blocks", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "routing")
-_KEEP = "10m"  # how long the cluster keeps a point in time between two pages
+_KEEP = "10m"  # the cluster keeps a point in time so long between two pages
 
 
 class Reader:
@@ -34,10 +34,8 @@ class Reader:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
     def version(self) -> str:
-        """Return a hash that changes whenever the result of a search can change.
-
-        It contains the indices of the name, the last write to each shard, mappings and settings without
-        features, the search pipelines, and the settings of the workspace.
+        """Return a hash of all that can change a search: indices, last writes, mappings, settings,
+        pipelines.
         """
         with self._index.asking("reading the index's state"):
             stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
@@ -53,7 +51,7 @@ class Reader:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
     def _shapes(self) -> dict[str, Any]:
-        """Mappings and settings of each index that can change a score."""
+        """The mappings and settings of each index that can change a score."""
         found = {}
         for name, about in self._index.indices().items():
             mappings, settings = about["mappings"], about["settings"]["index"]
@@ -64,7 +62,7 @@ class Reader:
         return found
 
     def _pipelines(self) -> Any:
-        """All search pipelines: templates may name them. None if the user may not read them."""
+        """All search pipelines, which templates may name; None without permission."""
         try:
             return self._client.transport.perform_request("GET", "/_search/pipeline")
         except client_errors.TransportError as error:
@@ -94,7 +92,7 @@ class Reader:
         for i in range(0, len(known), _PAGE):
             some = known[i : i + _PAGE]
             if isinstance(self._layout, AttachedLayout):
-                # Behind an alias of several indices, or with routing, only a search finds them.
+                # In several indices, or with routing, only a search finds them.
                 body = {**OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
                 with self._index.asking("reading documents"):
                     answer = self._client.search(index=self._settings.index, body=body, params=WHOLE)
@@ -122,19 +120,19 @@ class Reader:
         return [found.get((one.uuid, one.shard, one.seq_no)) for one in locations]
 
     def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """The body of a search for documents in the order of their sequence numbers."""
+        """Return the body of a search in the order of sequence numbers."""
         more = {"_source": self._layout.source, "seq_no_primary_term": True, "track_total_hits": False}
         return {**OURS, **more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
 
     def shard(self, index: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The hits of a search in one primary shard."""
+        """Return the hits of a search in one primary shard."""
         params = {**WHOLE, "preference": f"_shards:{number}|_primary"}
         with self._index.asking("reading documents"):
             found: dict[str, Any] = self._client.search(index=index, body=body, params=params)["hits"]
         return found
 
     def documents(self) -> Iterator[Document]:
-        """All documents as a stream, shard by shard."""
+        """Return all documents as a stream, shard by shard."""
         body = {"size": _PAGE, "_source": self._layout.source}
         for hits in self.pages(body):
             for hit in hits:
@@ -143,10 +141,9 @@ class Reader:
     def pages(
         self, body: Mapping[str, Any], part: tuple[int, int] = (0, 1)
     ) -> Iterator[list[dict[str, Any]]]:
-        """All hits at one point in time, page by page.
+        """Return all hits at one point in time, page by page.
 
-        With a slice for each shard, ``_doc`` is an order in which search_after costs nothing; more slices
-        than shards divide each shard.
+        With a slice per shard, search_after is free in the order ``_doc``; more slices divide the shards.
         """
         number, count = part
         with self._index.asking("reading documents"):
@@ -177,7 +174,7 @@ class Reader:
 
 
 def usable(id: str) -> bool:
-    """Whether there can be a document with this id."""
+    """Return whether a document can have this id."""
     try:
         return 0 < len(id.encode()) <= LONGEST_ID
     except UnicodeEncodeError:

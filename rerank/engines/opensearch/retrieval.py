@@ -1,4 +1,4 @@
-"""Searches an index by words, by vectors, or by both, and scores given documents."""
+"""Searches of an index by words, by vectors or by both, and scores of given documents."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width, passage_cosines
-from rerank.engines.base import Engine, SearchRequest, VectorQuery, cannot_retrieve
+from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.columns import Column, feature_key, ranker_of, vector_field
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.filtering import NUMERIC, TIMES, Fields
-from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.filtering import Fields
+from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher, pieces
-from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.errors import EngineError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
 
@@ -29,7 +29,7 @@ _UNKNOWN = ("", -1, -1)  # version of a document
 class Retrieval:
     """Finds documents of an index, and scores them by words.
 
-    attached: the features of an attached index; those in the index itself only serve to find documents.
+    attached: the features of an attached index. The features in that index only serve to find documents.
     """
 
     def __init__(self, index: Index, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
@@ -37,22 +37,21 @@ class Retrieval:
         self._index, self._features = index, features
         self._settings, self._layout = index.settings, index.layout
         self._searcher = Searcher(index)
-        self._fields = Fields(index)
+        self.fields = Fields(index)
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Search for requests of one batch; see :func:`batches`.
 
-        The searches of all retrievers for several texts go in one request to the cluster. A second one asks
-        for the first stage's scores, if it does not retrieve itself or an index has no graph of the vectors.
+        One request to the cluster contains the searches of all retrievers for several texts. A second one
+        gets the scores of the first stage, if it does not retrieve or the index has no graph of the vectors.
         """
         one = requests[0]
-        for signal in (one.first_stage, *one.signals):
-            self._check(signal, one.depth)
+        one.check(self._layout.first_stages)
         found_by = {query.name: query.version for query in one.vector_queries}
         wanted = self._wanted({**({} if self._attached else one.features), **found_by})
         columns = {query.name: self._prepared(query) for query in one.vector_queries}
         keys = list(wanted.values())
-        kept = self._fields.clauses(one.filters)
+        kept = self.fields.clauses(one.filters)
         depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(requests), together):
@@ -83,14 +82,14 @@ class Retrieval:
         wanted: Mapping[str, str],
         kept: Clauses,
     ) -> dict[str, Found]:
-        """Retriever -> the hits that it has found, cut to its depth."""
+        """Retriever -> its hits, cut to its depth."""
         keys = list(wanted.values())
         parts: dict[str, Found] = {}
         for signal, found in zip(request.signals, hits):
             parts[signal] = self._cut(found, request, signal, keys, kept)
         for query, found in zip(request.vector_queries, hits[len(request.signals) :], strict=True):
             column = columns[query.name]
-            if found is None:  # more words than a query may have: leave them out
+            if found is None:  # more words than a query may have: search without them
                 search = self._nearest(query, column, None, request, kept)
                 (found,) = self._searcher.find([search], [request.text], keys)
                 assert found is not None
@@ -101,12 +100,9 @@ class Retrieval:
         return parts
 
     def _prepared(self, one: VectorQuery) -> Column:
-        """Return the column of a ranker's vectors; UsageError if they cannot be searched."""
-        key = feature_key(one.name, one.version)
-        column = self._features.columns.get(key)
-        if column is None or not column.vectors:
-            column = self._features.stored().get(key)
-        if column is None or not column.vectors:
+        """The column of a ranker's vectors; UsageError if they cannot be searched."""
+        column = self._features.searchable(one.name, one.version)
+        if column is None:
             raise cannot_retrieve(one.name)
         expected = feature_width(one.passages, len(one.vector))
         if column.width != expected:
@@ -126,7 +122,7 @@ class Retrieval:
     def _cut(
         self, found: Found | None, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses
     ) -> Found:
-        """The ``depth`` best of a signal's hits. A text of too many terms is searched for here, in pieces."""
+        """The ``depth`` best hits of a signal. A text of too many terms is searched in pieces."""
         if found is None:
             features = dict(map(ranker_of, keys))
             long = self._search_long(replace(request, first_stage=signal, features=features), kept)
@@ -141,7 +137,7 @@ class Retrieval:
         return _some(found, rank(found.ids, found.scores)[: request.depth].tolist())
 
     def _products(self, found: Found, one: VectorQuery, key: str, depth: int) -> Found:
-        """Those of the nearest whose exact products are the best, and above 0."""
+        """The hits with the largest exact products above 0."""
         values, _ = self._features.columns[key].decode(found.features[key])
         vector = one.vector.astype(np.float64)
         if one.passages:
@@ -160,7 +156,7 @@ class Retrieval:
         features: Mapping[str, str],
         wanted: Mapping[str, str],
     ) -> Candidates:
-        """Merge the hits of the retrievers; every document gets the first stage's score."""
+        """Merge the hits of the retrievers, with the scores of the first stage."""
         scores: dict[str, float] = {}
         for name, part in parts.items():
             if part.scores and (name == first_stage or name not in self._layout.first_stages):
@@ -189,7 +185,7 @@ class Retrieval:
 
     def select(self, request: SearchRequest) -> Candidates:
         """Score and order the documents of a request's ids."""
-        self._check(request.first_stage, 1)
+        request.check(self._layout.first_stages)
         features, text = request.features, request.text
         wanted = self._wanted({} if self._attached else features)
         keys = list(wanted.values())
@@ -209,49 +205,9 @@ class Retrieval:
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates of a search; see :meth:`Engine.score`."""
-        self._check(signal, 1)
+        check_signal(signal, self._layout.first_stages)
         text = _encodable(text)
         return self._scores(text, candidates.ids, signal)
-
-    def number_fields(self) -> dict[str, str]:
-        """The fields of the index that :meth:`field_values` can read: ``number`` or ``date``."""
-        client, index = self._index.client, self._settings.index
-        with self._index.asking("reading numbers"):
-            known = client.field_caps(index=index, params={"fields": "*"})["fields"]
-        kinds = {name: set(about) for name, about in known.items() if not name.startswith("_")}
-        return {
-            name: "date" if kind <= TIMES else "number"
-            for name, kind in kinds.items()
-            if kind <= NUMERIC | TIMES
-        }
-
-    def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Doc values of numeric fields and of dates; see :meth:`Engine.field_values`."""
-        client, index = self._index.client, self._settings.index
-        with self._index.asking("reading numbers"):
-            known = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
-        for field in fields:
-            kinds = sorted(known.get(field, {}))
-            if not kinds or not set(kinds) <= NUMERIC | TIMES:
-                kind = f"of type {', '.join(kinds)}" if kinds else "not there"
-                there = ", ".join(sorted(self.number_fields()))
-                raise UsageError(
-                    f"field {field!r} of index {index!r} is not a number: it is {kind}; name another"
-                    + (f" ({there})" if there else "")
-                )
-        dates = {field for field in fields if set(known[field]) & TIMES}
-        asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]
-        found = {id: [np.nan] * len(fields) for id in ids}
-        for begin in range(0, len(ids), self._searcher.window):
-            some = list(ids[begin : begin + self._searcher.window])
-            body = {**OURS, "query": {"ids": {"values": some}}, "size": len(some), "_source": False}
-            with self._index.asking("reading numbers"):
-                hits = client.search(index=index, body={**body, "docvalue_fields": asked}, params=WHOLE)
-            for hit in hits["hits"]["hits"]:
-                values = hit.get("fields", {})
-                found[hit["_id"]] = [float(values[f][0]) if f in values else np.nan for f in fields]
-        scale = [1000.0 if field in dates else 1.0 for field in fields]
-        return [np.array([found[id][k] for id in ids], np.float64) / scale[k] for k in range(len(fields))]
 
     def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
         scores = self._lexical(text, ids, signal)
@@ -276,7 +232,7 @@ class Retrieval:
         return total
 
     def _search_long(self, request: SearchRequest, kept: Clauses) -> Candidates:
-        """Search with more terms than OpenSearch takes at once: piece by piece, and the scores added up."""
+        """Search for more terms than OpenSearch accepts: in pieces, whose scores are added."""
         text, stage, depth = request.text, request.first_stage, request.depth
         tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, (), kept=kept)]
         if None in tops:
@@ -298,7 +254,7 @@ class Retrieval:
     def _candidates(
         self, found: Found, depth: int, features: Mapping[str, str], wanted: Mapping[str, str]
     ) -> Candidates:
-        """Settle ties by id, cut, and decode the features."""
+        """Order by score and id, cut, and decode the features."""
         ids, scores = found.ids, np.array(found.scores, np.float64)
         order: list[int] | None = rank(ids, scores).tolist()
         if order == list(range(len(ids))) and len(ids) <= depth:
@@ -323,7 +279,7 @@ class Retrieval:
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=found.took)
 
     def _wanted(self, features: Mapping[str, str]) -> dict[str, str]:
-        """Ranker -> key of the features that are stored in the version asked for."""
+        """Ranker -> key of the features that are stored in the requested version."""
         keys = {name: feature_key(name, version) for name, version in features.items()}
         if any(key not in self._features.columns for key in keys.values()):
             self._features.stored()
@@ -331,22 +287,9 @@ class Retrieval:
 
     def _too_long(self, text: str) -> EngineError:
         return EngineError(
-            f"a query of {len(text):,} characters has more terms than OpenSearch takes"
+            f"a query of {len(text):,} characters has more terms than OpenSearch accepts"
             " (indices.query.bool.max_clause_count); shorten it"
         )
-
-    def _check(self, signal: str, depth: int) -> None:
-        if signal not in Engine.first_stages:
-            raise UsageError(
-                f"{signal!r} is not a first stage; choose one of {', '.join(self._layout.first_stages)}"
-            )
-        if signal not in self._layout.first_stages:
-            raise UsageError(
-                f"index {self._settings.index!r} has no {signal} (only indices that rerank makes do);"
-                f" use {', '.join(self._layout.first_stages)}"
-            )
-        if depth < 1:
-            raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")
 
 
 def _some(found: Found, order: Sequence[int]) -> Found:
@@ -361,5 +304,5 @@ def _some(found: Found, order: Sequence[int]) -> Found:
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates, which only a query can hold."""
+    """Replace lone surrogates."""
     return text if text.isascii() else text.encode(errors="replace").decode()

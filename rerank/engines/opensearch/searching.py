@@ -1,8 +1,7 @@
 """Searches that return ids, scores and features in one answer.
 
-In the indices that rerank makes, hits are sorted by score and ``id``: ties are settled by the cluster
-before anything is cut, the sort values are the ids, and no stored field has to be read (a thousand ids come
-in two thirds of the time).
+Hits of our own indices are sorted by score and ``id``. The sort values are the ids, so no stored field is
+read: a thousand ids take two thirds of the time.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.text import words
 
 _DOING = "searching"
-COPIES = 64  # among so many preferences the copies of a shard are shared out
-_PIECE = 500  # words of a long query that are sent at once; OpenSearch takes 1,024 terms
+COPIES = 64  # preferences, which distribute the searches over the copies of a shard
+_PIECE = 500  # words of a long query that are sent at once; OpenSearch accepts 1,024 terms
 
 
 class Found(NamedTuple):
     """Hits of one search.
 
-    features: feature key -> Base64 of each hit, None: no feature. took: seconds measured by the cluster.
-    versions: index, sequence number and primary term of each hit, of an attached index.
+    features: feature key -> Base64 of each hit; None: no feature. took: seconds in the cluster.
+    versions: index, sequence number and primary term of each hit of an attached index.
     """
 
     ids: list[str]
@@ -38,16 +37,16 @@ class Found(NamedTuple):
 
 
 Clauses = Sequence[Mapping[str, Any]]
-"""Queries that hits must match. They do not change scores."""
+"""Queries that hits must match, without effect on scores."""
 
 
 def only(query: Mapping[str, Any], kept: Clauses) -> Mapping[str, Any]:
-    """A query with the same scores, limited to hits that match all clauses."""
+    """Return a query with the same scores for hits that match all clauses."""
     return {"bool": {"must": [query], "filter": list(kept)}} if kept else query
 
 
 class Search(NamedTuple):
-    """A query, and how many hits are wanted."""
+    """A query and the maximum number of its hits."""
 
     query: Mapping[str, Any]
     size: int
@@ -62,12 +61,12 @@ class Searcher:
 
     @property
     def window(self) -> int:
-        """How many hits the index returns at once."""
+        """The number of hits that the index returns at once."""
         return self._index.shape().window
 
     @property
     def shards(self) -> int:
-        """How many shards a search goes to."""
+        """The number of shards."""
         return self._index.shape().shards
 
     def top(
@@ -79,11 +78,11 @@ class Searcher:
         vector_searches: Sequence[Sequence[Search]] = (),
         kept: Clauses = (),
     ) -> Iterator[list[Found | None]]:
-        """For each text, the ``depth`` best hits by each signal and, where the cluster does not settle ties,
-        those tied with the last; then the hits of its vector searches. None: a text of too many terms.
+        """Return the ``depth`` best hits of each text by each signal, then the hits of its vector searches.
 
-        All go in one request. keys: the features to return. vector_searches: some for each text.
-        kept: what every hit must match.
+        If the cluster does not order ties by id, all hits tied with the last are included. None: a text of
+        too many terms. There is one request. keys: features to return. kept: clauses that every hit must
+        match.
         """
         by_id = self._layout.has_id
         size = depth if by_id or depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
@@ -102,11 +101,11 @@ class Searcher:
     def _widened(
         self, search: Search, text: str, depth: int, keys: Sequence[str], found: Found | None
     ) -> Found | None:
-        """Search for more hits until all ties with the ``depth``-th hit are included."""
+        """Get more hits until all ties with the ``depth``-th hit are included."""
         wide = search.size
         while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
             if wide == self.window:
-                break  # more ties than the index returns: those it returns are as good as any
+                break  # more ties than the index returns
             wide = min(4 * wide, self.window)
             (found,) = self.find([Search(search.query, wide)], [text], keys)
         return found
@@ -121,12 +120,11 @@ class Searcher:
         depth: int,
         kept: Clauses = (),
     ) -> Search:
-        """Return the search for the nearest vectors; with a ``text``, its hits have the scores of ``signal``.
+        """Return the search for the nearest vectors.
 
-        field: the field of vectors, and the nested one that it is in, or nothing; of several vectors in a
-            document the nearest counts.
-        how: ``hnsw`` or ``exact``. By ``exact``, the text has no say, and a score is the similarity's. By
-        ``hnsw``, every shard returns its nearest, so that there may be more than ``depth``.
+        field: the k-NN field, and the nested field that contains it; of several vectors the nearest counts.
+        how: ``hnsw``: hits have the scores of ``signal`` for ``text``, and every shard returns its nearest,
+            so there may be more than ``depth``. ``exact``: hits have the similarity as score.
         """
         name, path = field
 
@@ -139,9 +137,9 @@ class Searcher:
             query = {"bool": {"filter": {"exists": {"field": name}}}}
             scored = inside({"script_score": {"query": query, "script": script}})
             return Search(only(scored, kept), min(depth, self.window))
-        # A shard holds its share of the nearest, and some more or less.
+        # A shard has about its share of the nearest.
         count = min(depth, 2 * depth // self.shards + 100, self.window)
-        # Within the graph's search, so that its nearest are of those; and outside, whatever it makes of that.
+        # The filter is applied in the search of the graph, and again to its result.
         inner = {"filter": {"bool": {"filter": list(kept)}}} if kept else {}
         near = inside({"knn": {name: {"vector": list(vector), "k": count, **inner}}})
         should = [] if text is None else [self._layout.query(text, signal)]
@@ -152,7 +150,7 @@ class Searcher:
     def among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool
     ) -> Iterator[Found | None]:
-        """Hits among the given documents. matching: only documents that share a term with ``text``."""
+        """Return hits among given documents. matching: only documents that share a term with ``text``."""
         kind = "must" if matching else "should"
         for i in range(0, len(ids), self.window):
             some = list(ids[i : i + self.window])
@@ -167,7 +165,7 @@ class Searcher:
         found = []
         for body, text, answer in zip(bodies, texts, self._send(bodies, texts), strict=True):
             hits = None if answer is None else _found(answer, keys, self._layout.has_id)
-            if answer is not None and hits is None:  # documents that somebody has indexed without an `id`
+            if answer is not None and hits is None:  # others have written documents without `id`
                 plain = [self._body(body["query"], body["size"], keys, False)]
                 (answer,) = self._send(plain, [text])
                 hits = None if answer is None else _found(answer, keys, False)
@@ -193,7 +191,7 @@ class Searcher:
     def _send(
         self, bodies: Sequence[dict[str, Any]], texts: Sequence[str]
     ) -> Iterator[dict[str, Any] | None]:
-        # The same text goes to the same copy of a shard: copies differ in deleted documents, and so in idf.
+        # Copies of a shard differ in deleted documents, so in idf: the same text goes to the same copy.
         options = [
             {
                 "preference": f"rerank-{zlib.crc32(text.encode()) % COPIES}",
@@ -225,14 +223,14 @@ class Searcher:
                 if _too_many_terms(error):
                     return None
                 status = getattr(error, "status_code", None)
-                # A node that dies takes the searches on its shards with it; their copies answer the next one.
+                # The searches of a dying node fail; copies of its shards answer the next request.
                 if not (again and isinstance(status, int) and status >= 500):
                     raise explain(error, self._settings, _DOING) from error
         raise AssertionError
 
 
 def _found(answer: Mapping[str, Any], keys: Sequence[str], by_id: bool) -> Found | None:
-    """Take ids, scores and features from an answer; None when a hit has no ``id``."""
+    """The hits of an answer; None if one has no ``id``."""
     hits = answer["hits"]["hits"]
     if by_id:
         ids = [hit["sort"][1] for hit in hits]
@@ -258,7 +256,7 @@ def _too_many_terms(error: client_errors.OpenSearchException) -> bool:
 
 
 def pieces(text: str) -> list[str]:
-    """Cut a long query's words into queries that OpenSearch takes; their scores add up to its score.
+    """Split a long query into queries that OpenSearch accepts; their scores add up to its score.
 
     >>> [len(piece.split()) for piece in pieces("word " * 1200)]
     [500, 500, 200]

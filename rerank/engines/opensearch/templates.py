@@ -1,11 +1,10 @@
 """Search templates: a template and a query -> the body of a ``_search`` -> ids and scores.
 
-The cluster renders Mustache itself, as it does for everybody's search templates (``_render/template``), so a
-template means here what it means in production. A template with ``%SearchText%`` is JSON, and filled in here.
+The cluster renders Mustache (``_render/template``), so a template has the same effect as in production. A
+template with ``%SearchText%`` is JSON and is filled here.
 
-A query cannot change the shape of a body: where its values hold anything that JSON or Mustache could read as
-more than text, the template is rendered once more with harmless words in their places, and these replaced by
-the values must give the very same body.
+A query cannot change the structure of a body. If its values contain characters of JSON or Mustache, the
+template is also rendered with plain words. With the values in their places, both bodies must be equal.
 """
 
 from __future__ import annotations
@@ -31,28 +30,25 @@ from rerank.formats.templates import SLOT, check_slots, check_values, fingerprin
 from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
-"""Our processor: a search that asks for candidates must not be reranked on its way."""
+"""The processor of the plugin. It must not rerank the candidates of the service."""
 
 _REFUSED = {
-    "size": "the depth decides",
-    "from": "candidates begin with the first",
-    "aggs": "candidates need none",
-    "aggregations": "candidates need none",
+    "size": "the depth is the size",
+    **dict.fromkeys(("from", "search_after"), "candidates begin with the first"),
+    **dict.fromkeys(("aggs", "aggregations"), "candidates need none"),
     "collapse": "a search with it is not reranked",
-    "search_after": "candidates begin with the first",
-    "slice": "candidates are of the whole index",
-    "pit": "candidates are of the index as it is",
+    **dict.fromkeys(("slice", "pit"), "candidates are of the whole index"),
 }
-"""Keys that a body must not have, and why."""
+"""Keys that a body must not have -> the reason."""
 
 _SHOWN = (
     *("_source", "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields"),
     *("explain", "profile", "suggest", "version", "seq_no_primary_term", "track_total_hits", "timeout"),
 )
-"""Keys that say how hits are shown. They change neither the hits nor their scores, and are left out."""
+"""Keys without effect on hits and scores. They are removed."""
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
-_PLAIN = re.compile(r"[^\W_][\w .'-]*")  # what neither JSON nor Mustache could take for anything but text
+_PLAIN = re.compile(r"[^\W_][\w .'-]*")  # text without characters of JSON and Mustache
 
 
 class Templates:
@@ -63,10 +59,10 @@ class Templates:
         self._pipelines = lru_cache(64)(self._without_ours)
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Return a search with its stored template read now, after rendering it for a query.
+        """Return a template with its stored text, after rendering it for a query.
 
-        Raises InputError for an invalid body, UsageError for a template of another index, EngineError for
-        a stored template that is not there.
+        Raises InputError for an invalid body, UsageError for a template of another index, EngineError for a
+        missing stored template.
         """
         self._pipelines.cache_clear()
         found = self._complete(search)
@@ -74,9 +70,9 @@ class Templates:
         return found
 
     def find(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """The ``depth`` best hits of requests with one template, by score and then by id, with its scores.
+        """Return the ``depth`` best hits of requests with one template.
 
-        ``signals`` has the scores of named clauses, ``clause:NAME``; 0: no match.
+        ``Candidates.signals`` has the scores of named clauses, ``clause:NAME``; 0: no match.
         """
         filled = [request.template for request in requests if request.template is not None]
         search, queries = filled[0].template, [one.query for one in filled]
@@ -93,7 +89,7 @@ class Templates:
                 yield _candidates(answer, search, query)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
-        """Render the body of a query's search, as a client would send it."""
+        """Return the body of a query's search."""
         search = self._complete(search)
         where = f"{search}: query {query.id!r}"
         if slots(search.source) == [SLOT]:
@@ -105,7 +101,7 @@ class Templates:
         return {**rendered, "search_pipeline": named} if named else rendered
 
     def asked(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """The body that asks for candidates: the same hits with the same scores, and nothing shown."""
+        """Return the body with the same hits and scores, without other results."""
         asked = {name: value for name, value in body.items() if name not in _SHOWN}
         named = body.get("search_pipeline")
         pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
@@ -118,7 +114,7 @@ class Templates:
         }
 
     def _complete(self, search: SearchTemplate) -> SearchTemplate:
-        """A search with the text of its stored template, for this index."""
+        """The template with its stored text; UsageError if it is for another index."""
         if search.kind == "stored" and not search.source:
             source = self._stored(search.name)
             check_slots(source, str(search))
@@ -126,8 +122,7 @@ class Templates:
         mine = self._index.settings.index
         if search.index not in (None, mine) and search.index not in self._index.indices():
             raise UsageError(
-                f"{search} is for the index {search.index!r}, and this workspace's is {mine!r}; take"
-                " its own template"
+                f"{search} is for index {search.index!r}, this workspace has {mine!r}; use a template for it"
             )
         return search
 
@@ -136,7 +131,7 @@ class Templates:
             script = self._index.client.get_script(id=name)["script"]
         except client_errors.NotFoundError as error:
             raise EngineError(
-                f"{self._index.settings.where} has no stored template {name!r}; put it back, or name another"
+                f"{self._index.settings.where} has no stored template {name!r}; store it, or name another"
             ) from error
         except client_errors.OpenSearchException as error:
             raise explain(error, self._index.settings, "reading the template") from error
@@ -152,13 +147,13 @@ class Templates:
             "categories": list(query.categories),
             **({"lang": query.lang} if query.lang else {}),
         }
-        texts: dict[str, str] = {}  # word -> what it stands for
+        texts: dict[str, str] = {}  # word -> text
         params = {**given, slot: query.lexical}
         harmless = _harmless(params, texts)
         try:
             rendered = self._render(search, params, where)
         except InputError:
-            check_values(search, [query])  # what it lacks may be why
+            check_values(search, [query])  # a missing value may be the reason
             raise
         if texts:
             try:
@@ -167,8 +162,8 @@ class Templates:
                 same = False
             if not same:
                 raise InputError(
-                    f"{where}: its values would change what the template asks for; write slots of texts as"
-                    ' "{{NAME}}", those of lists and objects as {{#toJson}}NAME{{/toJson}}'
+                    f"{where}: its values would change the structure of the template; write slots of texts as"
+                    ' "{{NAME}}", slots of lists and objects as {{#toJson}}NAME{{/toJson}}'
                 )
         return rendered
 
@@ -176,9 +171,7 @@ class Templates:
         body = {"source": search.source, "params": params}
         try:
             answer = self._index.client.transport.perform_request("POST", "/_render/template", body=body)
-        except (
-            client_errors.SerializationError
-        ) as error:  # OpenSearch puts what it has rendered into its answer
+        except client_errors.SerializationError as error:  # the answer contains the rendered text
             raise InputError(f"{where}: no JSON after rendering; correct the template") from error
         except client_errors.TransportError as error:
             if isinstance(error, client_errors.ConnectionError) or error.status_code in (401, 403, 429, 503):
@@ -192,7 +185,7 @@ class Templates:
         return rendered
 
     def _without_ours(self, name: str | None) -> str | dict[str, Any]:
-        """A pipeline without our processor: its name, or its definition; nothing: as the index has it.
+        """A pipeline without our processor: its name or its definition; empty: the default of the index.
 
         name: None: the default of the index.
         """
@@ -212,7 +205,7 @@ class Templates:
                 return name
             pipeline = client.transport.perform_request("GET", f"/_search/pipeline/{name}")[name]
         except client_errors.NotFoundError as error:
-            raise UsageError(f"there is no search pipeline {name!r}; correct the template's") from error
+            raise UsageError(f"there is no search pipeline {name!r}; correct the template") from error
         except client_errors.OpenSearchException as error:
             raise explain(error, settings, "reading the search pipeline") from error
         kept = {
@@ -228,7 +221,7 @@ class Templates:
     def _send(
         self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: SearchTemplate
     ) -> list[Mapping[str, Any]]:
-        """Return the answer to each body, in the order of the bodies."""
+        """Return the answer to each body."""
         settings, doing = self._index.settings, f"making the search of {search}"
         answers: dict[int, Mapping[str, Any]] = {}
         together: dict[int, list[Mapping[str, Any]]] = {}
@@ -257,20 +250,20 @@ class Templates:
 
 
 def _check(body: Mapping[str, Any], where: str) -> None:
-    """Raise InputError for a body that candidates cannot come from."""
+    """Raise InputError for a body without candidates."""
     for name, why in _REFUSED.items():
         if name in body:
-            raise InputError(f'{where}: the template has "{name}", but {why}; leave it out')
+            raise InputError(f'{where}: the template has "{name}", but {why}; remove it')
     if not body.get("query"):
         raise InputError(f'{where}: the template has no "query"; write the body of a _search')
     sort = body.get("sort")
     first = sort[0] if isinstance(sort, list) and sort else sort
     if sort and not (first == "_score" or (isinstance(first, Mapping) and list(first) == ["_score"])):
-        raise InputError(f'{where}: the template sorts by something else than "_score"; leave "sort" out')
+        raise InputError(f'{where}: the template must sort by "_score"; remove "sort"')
 
 
 def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
-    """A template of Search Relevance Workbench with the query's words in its strings."""
+    """A template of Search Relevance Workbench with the words of the query."""
     try:
         template = parse_json(search.source)
     except ValueError as error:
@@ -282,7 +275,7 @@ def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
 
 
 def _harmless(value: Any, texts: dict[str, str]) -> Any:
-    """Copy a value, with a word in the place of each unusual text; texts: word -> text."""
+    """Copy a value with a word in place of each unusual text; ``texts`` receives word -> text."""
     if isinstance(value, Mapping):
         return {name: _harmless(one, texts) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -295,7 +288,7 @@ def _harmless(value: Any, texts: dict[str, str]) -> Any:
 
 
 def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
-    """Replace words in the strings of a JSON value by their texts, all at once."""
+    """Replace words in the strings of a JSON value by their texts."""
     words = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
     def back(one: Any) -> Any:
@@ -311,10 +304,10 @@ def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
 def _candidates(answer: Mapping[str, Any], search: SearchTemplate, query: Query) -> Candidates:
     hits = answer["hits"]["hits"]
     if any(hit["_score"] is None for hit in hits):
-        raise InputError(f'{search}: query {query.id!r}: the search gives no scores; leave "sort" out')
+        raise InputError(f'{search}: query {query.id!r}: the search has no scores; remove "sort"')
     ids = [hit["_id"] for hit in hits]
     if len(set(ids)) < len(ids):
-        raise InputError(f"{search}: query {query.id!r}: two hits have one id; search one index alone")
+        raise InputError(f"{search}: query {query.id!r}: two hits have the same id; search one index only")
     scores = np.array([hit["_score"] for hit in hits], np.float64)
     order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
     names = sorted({name for hit in hits for name in _named(hit)})
