@@ -123,11 +123,11 @@ def test_secrets_that_cannot_be_used(run, few, node, name, tmp_path, monkeypatch
     for bad in ("sesame\nsecond", "sesame\r", "sésame"):
         monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", bad)
         done = run(*command)
-        done.fails(1, "RERANK_OPENSEARCH_TOKEN: the token has characters that no token has")
+        done.fails(1, "RERANK_OPENSEARCH_TOKEN: the token has invalid characters")
         assert not leaks(bad, done)
         assert "same" not in done.err
     monkeypatch.delenv("RERANK_OPENSEARCH_TOKEN")
-    for content, what in ((b"", "is empty"), (b" \n", "is empty"), (b"caf\xe9", "cannot be read (it is no")):
+    for content, what in ((b"", "is empty"), (b" \n", "is empty"), (b"caf\xe9", "cannot be read (not")):
         (tmp_path / "token").write_bytes(content)
         run(*command, *profile(token_file=tmp_path / "token")).fails(1, f"token: the token {what}")
     run(*command, *profile(token_file=tmp_path / "none")).fails(
@@ -137,7 +137,7 @@ def test_secrets_that_cannot_be_used(run, few, node, name, tmp_path, monkeypatch
     run(*command, *profile(user="me")).fails(1, "none: the password cannot be read")
     monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", "sesame\nopen")
     done = run(*command, *profile(user="me"))
-    done.fails(1, "RERANK_OPENSEARCH_PASSWORD: the password has characters that no password has")
+    done.fails(1, "RERANK_OPENSEARCH_PASSWORD: the password has invalid characters")
     assert "sesame" not in done.err
     assert not (tmp_path / "ws").exists()
 
@@ -155,7 +155,7 @@ def test_a_url_with_a_password_is_refused(run, few, node, name, tmp_path):
         for command in (["ingest", few], ["attach", "text=text"]):
             done = run(*command, "-w", tmp_path / "ws", "--url", url, "--index", name)
             done.fails(2)
-            assert "must not hold a password" in done.err or "has more" in done.err
+            assert "password" in done.err or "has more" in done.err
             assert secret not in done.err
         assert not (tmp_path / "ws").exists()
     # Written into rerank.toml by hand.

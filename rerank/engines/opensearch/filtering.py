@@ -104,11 +104,11 @@ class Fields:
         for field in fields:
             kinds = sorted(caps.get(field, {}))
             if not kinds or not set(kinds) <= NUMERIC | TIMES:
-                kind = f"is of type {', '.join(kinds)}" if kinds else "does not exist"
-                known = ", ".join(sorted(self.number_fields()))
+                kind = f"of type {', '.join(kinds)}" if kinds else "missing"
+                known = ", ".join(sorted(self.number_fields())) or "none"
                 raise UsageError(
-                    f"field {field!r} of index {index!r} {kind}; name a field of numbers"
-                    + f" ({known})" * bool(known)
+                    f"field {field!r} of index {index!r} is not a number: it is {kind}; fields of numbers:"
+                    f" {known}"
                 )
         dates = {field for field in fields if set(caps[field]) & TIMES}
         asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]
