@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
 from rerank.engines.opensearch.attached_features import AttachedFeatures
-from rerank.engines.opensearch.columns import Column, feature_key, ranker_of, vector_field
+from rerank.engines.opensearch.columns import Column, feature_key, vector_field
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
 from rerank.engines.opensearch.index import Index
@@ -23,7 +23,6 @@ from rerank.order import rank
 from rerank.records import Candidates
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
-_UNKNOWN = ("", -1, -1)  # version of a document
 
 
 class Retrieval:
@@ -68,11 +67,10 @@ class Retrieval:
             for request, hits in zip(some, answers, strict=True):
                 if one.retrievers:
                     parts = self._parts(request, hits, columns, wanted, kept)
-                    yield self._union(parts, request.text, one.first_stage, one.features, wanted)
-                elif hits[0] is None:
-                    yield self._search_long(request, kept)
+                    yield self._union(parts, request, wanted)
                 else:
-                    yield self._candidates(hits[0], one.depth, one.features, wanted)
+                    found = self._cut(hits[0], request, one.first_stage, keys, kept)
+                    yield self._candidates(found, one.features, wanted)
 
     def _parts(
         self,
@@ -124,17 +122,18 @@ class Retrieval:
     ) -> Found:
         """The ``depth`` best hits of a signal. A text of too many terms is searched in pieces."""
         if found is None:
-            features = dict(map(ranker_of, keys))
-            long = self._search_long(replace(request, first_stage=signal, features=features), kept)
-            texts: dict[str, list[str | None]] = {}
-            for key in keys:
-                name, _ = ranker_of(key)
-                encoded = self._features.columns[key].encode(long.features[name])
-                texts[key] = [None if no else one for one, no in zip(encoded, long.missing[name].tolist())]
-            return Found(long.ids, long.scores.tolist(), texts, 0.0)
-        if len(found.ids) <= request.depth:
-            return found
-        return _some(found, rank(found.ids, found.scores)[: request.depth].tolist())
+            tops = [
+                one
+                for (one,) in self._searcher.top(pieces(request.text), [signal], request.depth, (), kept=kept)
+            ]
+            if None in tops:
+                raise self._too_long(request.text)
+            ids = sorted({id for one in tops if one is not None for id in one.ids})
+            scores = dict(zip(ids, self._scores(request.text, ids, signal).tolist()))
+            best = rank(ids, np.array(list(scores.values())))[: request.depth].tolist()
+            found = self._among([ids[i] for i in best], "", signal, keys)
+            found = found._replace(scores=[scores[id] for id in found.ids])
+        return found.pick(rank(found.ids, np.array(found.scores))[: request.depth].tolist())
 
     def _products(self, found: Found, one: VectorQuery, key: str, depth: int) -> Found:
         """The hits with the largest exact products above 0."""
@@ -146,72 +145,76 @@ class Retrieval:
             exact = values.astype(np.float64) @ vector
         products = exact.astype(np.float32)
         order = [i for i in rank(found.ids, products).tolist() if products[i] > 0]
-        return _some(found, order[:depth])
+        return found.pick(order[:depth])
 
     def _union(
-        self,
-        parts: Mapping[str, Found],
-        text: str,
-        first_stage: str,
-        features: Mapping[str, str],
-        wanted: Mapping[str, str],
+        self, parts: Mapping[str, Found], request: SearchRequest, wanted: Mapping[str, str]
     ) -> Candidates:
         """Merge the hits of the retrievers, with the scores of the first stage."""
         scores: dict[str, float] = {}
         for name, part in parts.items():
-            if part.scores and (name == first_stage or name not in self._layout.first_stages):
+            if part.scores and (name == request.first_stage or name not in self._layout.first_stages):
                 scores.update(zip(part.ids, part.scores))
         ids = list(dict.fromkeys(id for part in parts.values() for id in part.ids))
         unscored = [id for id in ids if id not in scores]
         if unscored:
-            scores.update(zip(unscored, self._scores(text, unscored, first_stage).tolist()))
-        versions = dict(pair for part in parts.values() for pair in zip(part.ids, part.versions))
-        stored: dict[str, list[str | None]] = {}
-        for key in wanted.values():
-            texts: dict[str, str | None] = {}
-            for part in parts.values():
-                texts.update(zip(part.ids, part.features[key]))
-            stored[key] = [texts[id] for id in ids]
-        took = max(part.took for part in parts.values())
+            scores |= zip(unscored, self._scores(request.text, unscored, request.first_stage).tolist())
+        versions = {id: one for part in parts.values() for id, one in zip(part.ids, part.versions)}
+        texts = {
+            key: {id: text for part in parts.values() for id, text in zip(part.ids, part.features[key])}
+            for key in wanted.values()
+        }
         found = Found(
-            ids, [scores[id] for id in ids], stored, took, [versions.get(id, _UNKNOWN) for id in ids]
+            ids,
+            [scores[id] for id in ids],
+            {key: [some[id] for id in ids] for key, some in texts.items()},
+            max(part.took for part in parts.values()),
+            [versions[id] for id in ids if id in versions],
         )
-        candidates = self._candidates(found, len(ids), features, wanted)
-        by = {}
-        for name, part in parts.items():
-            members = set(part.ids)
-            by[name] = np.array([id in members for id in candidates.ids], np.bool_)
-        return replace(candidates, retrieved_by=by)
+        found = found.pick(rank(ids, np.array(found.scores)).tolist())
+        members = {name: set(part.ids) for name, part in parts.items()}
+        by = {name: np.array([id in some for id in found.ids], np.bool_) for name, some in members.items()}
+        return replace(self._candidates(found, request.features, wanted), retrieved_by=by)
 
     def select(self, request: SearchRequest) -> Candidates:
         """Score and order the documents of a request's ids."""
         request.check(self._layout.first_stages)
-        features, text = request.features, request.text
-        wanted = self._wanted({} if self._attached else features)
-        keys = list(wanted.values())
+        wanted = self._wanted({} if self._attached else request.features)
         known = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
-        everything = Found([], [], {key: [] for key in keys}, 0.0)
-        versions: list[tuple[str, int, int]] = []
-        for found in self._searcher.among(known, _encodable(text), request.first_stage, keys, matching=False):
+        found = self._among(known, _encodable(request.text), request.first_stage, list(wanted.values()))
+        found = found.pick(rank(found.ids, np.array(found.scores)).tolist())
+        return self._candidates(found, request.features, wanted)
+
+    def _among(self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str]) -> Found:
+        """The existing documents among given ids, with their scores."""
+        merged = Found([], [], {key: [] for key in keys}, 0.0, [])
+        for found in self._searcher.among(ids, text, signal, keys, matching=False):
             if found is None:
                 raise self._too_long(text)
-            everything.ids.extend(found.ids)
-            everything.scores.extend(found.scores)
-            versions.extend(found.versions)
+            merged.ids.extend(found.ids)
+            merged.scores.extend(found.scores)
+            merged.versions.extend(found.versions)
             for key in keys:
-                everything.features[key].extend(found.features[key])
-        everything = everything._replace(versions=versions)
-        return self._candidates(everything, len(everything.ids), features, wanted)
+                merged.features[key].extend(found.features[key])
+        return merged
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates of a search; see :meth:`Engine.score`."""
         check_signal(signal, self._layout.first_stages)
-        text = _encodable(text)
-        return self._scores(text, candidates.ids, signal)
+        return self._scores(_encodable(text), candidates.ids, signal)
 
     def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
-        scores = self._lexical(text, ids, signal)
-        return self._lexical_long(text, ids, signal) if scores is None else scores
+        """(n,) scores of documents; of too many terms, the sum of the scores of its pieces."""
+        whole = self._lexical(text, ids, signal)
+        if whole is not None:
+            return whole
+        total = np.zeros(len(ids))
+        for piece in pieces(text):
+            scores = self._lexical(piece, ids, signal)
+            if scores is None:
+                raise self._too_long(text)
+            total += scores
+        return total
 
     def _lexical(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64] | None:
         """Scores of the documents; None for a text of too many terms."""
@@ -222,56 +225,16 @@ class Retrieval:
             scores.update(zip(found.ids, found.scores))
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
-    def _lexical_long(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
-        total = np.zeros(len(ids))
-        for piece in pieces(text):
-            scores = self._lexical(piece, ids, signal)
-            if scores is None:
-                raise self._too_long(text)
-            total += scores
-        return total
-
-    def _search_long(self, request: SearchRequest, kept: Clauses) -> Candidates:
-        """Search for more terms than OpenSearch accepts: in pieces, whose scores are added."""
-        text, stage, depth = request.text, request.first_stage, request.depth
-        tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, (), kept=kept)]
-        if None in tops:
-            raise self._too_long(text)
-        ids = sorted({id for found in tops if found is not None for id in found.ids})
-        scores = self._lexical_long(text, ids, stage)
-        best = rank(ids, scores)[:depth].tolist()
-        chosen = self.select(replace(request, text="", ids=[ids[i] for i in best]))
-        place = {id: i for i, id in enumerate(chosen.ids)}
-        order = np.array([place[ids[i]] for i in best], np.int64)
-        return Candidates(
-            [ids[i] for i in best],
-            scores[best],
-            chosen.rows,
-            {name: values[order] for name, values in chosen.features.items()},
-            {name: values[order] for name, values in chosen.missing.items()},
-        )
-
-    def _candidates(
-        self, found: Found, depth: int, features: Mapping[str, str], wanted: Mapping[str, str]
-    ) -> Candidates:
-        """Order by score and id, cut, and decode the features."""
+    def _candidates(self, found: Found, features: Mapping[str, str], wanted: Mapping[str, str]) -> Candidates:
+        """Ordered hits as candidates, with decoded features."""
         ids, scores = found.ids, np.array(found.scores, np.float64)
-        order: list[int] | None = rank(ids, scores).tolist()
-        if order == list(range(len(ids))) and len(ids) <= depth:
-            order = None
-        else:
-            order = order[:depth] if order is not None else None
-            ids, scores = [ids[i] for i in order or ()], scores[order]
         values: dict[str, NDArray[Any]] = {}
         missing: dict[str, NDArray[np.bool_]] = {}
         if self._attached and features:
-            versions = found.versions or [_UNKNOWN] * len(found.ids)
-            versions = versions if order is None else [versions[i] for i in order]
-            values, missing = self._attached.read(features, ids, versions)
+            values, missing = self._attached.read(features, ids, found.versions)
         for name in () if self._attached else features:
             if name in wanted:
                 texts = found.features[wanted[name]]
-                texts = texts if order is None else [texts[i] for i in order]
                 values[name], missing[name] = self._features.columns[wanted[name]].decode(texts)
             else:
                 values[name] = np.empty((len(ids), 0), np.float32)
@@ -290,17 +253,6 @@ class Retrieval:
             f"a query of {len(text):,} characters has more terms than OpenSearch accepts"
             " (indices.query.bool.max_clause_count); shorten it"
         )
-
-
-def _some(found: Found, order: Sequence[int]) -> Found:
-    """Pick hits."""
-    return Found(
-        [found.ids[i] for i in order],
-        [found.scores[i] for i in order] if found.scores else [],
-        {key: [texts[i] for i in order] for key, texts in found.features.items()},
-        found.took,
-        [found.versions[i] for i in order] if found.versions else [],
-    )
 
 
 def _encodable(text: str) -> str:

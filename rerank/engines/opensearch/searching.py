@@ -33,7 +33,19 @@ class Found(NamedTuple):
     scores: list[float]
     features: dict[str, list[str | None]]
     took: float
-    versions: Sequence[tuple[str, int, int]] = ()
+    versions: list[tuple[str, int, int]]
+
+    def pick(self, order: Sequence[int]) -> Found:
+        """Return the hits at these positions, in this order."""
+        if list(order) == list(range(len(self.ids))):
+            return self
+        return Found(
+            [self.ids[i] for i in order],
+            [self.scores[i] for i in order] if self.scores else [],
+            {key: [texts[i] for i in order] for key, texts in self.features.items()},
+            self.took,
+            [self.versions[i] for i in order] if self.versions else [],
+        )
 
 
 Clauses = Sequence[Mapping[str, Any]]
