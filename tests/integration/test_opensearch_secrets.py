@@ -169,7 +169,7 @@ def test_a_url_with_a_password_is_refused(run, few, node, name, tmp_path):
         ["ingest", few, *at("http://h", "x")],
     ):
         done = run(*command, "-w", tmp_path / "ws")
-        done.fails(2, "rerank.toml: a URL must not hold a password")
+        done.fails(2, "rerank.toml: a URL must not contain a password")
         assert secret not in done.err
 
 
