@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.columns import FEATURES
+from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.text import words
 
 _DOING = "searching"
-COPIES = 64  # preferences, which distribute the searches over the copies of a shard
+_COPIES = 64  # preferences, which distribute the searches over the copies of a shard
 _PIECE = 500  # words of a long query that are sent at once; OpenSearch accepts 1,024 terms
 
 
@@ -55,6 +56,18 @@ Clauses = Sequence[Mapping[str, Any]]
 def only(query: Mapping[str, Any], kept: Clauses) -> Mapping[str, Any]:
     """Return a query with the same scores for hits that match all clauses."""
     return {"bool": {"must": [query], "filter": list(kept)}} if kept else query
+
+
+def search_options(settings: Settings, text: str) -> dict[str, str]:
+    """Return the parameters of a search.
+
+    Copies of a shard differ in deleted documents, so in idf: the same text goes to the same copy.
+    """
+    return {
+        "preference": f"rerank-{zlib.crc32(text.encode()) % _COPIES}",
+        "search_type": settings.search_type,
+        "allow_partial_search_results": "false",
+    }
 
 
 class Search(NamedTuple):
@@ -203,15 +216,7 @@ class Searcher:
     def _send(
         self, bodies: Sequence[dict[str, Any]], texts: Sequence[str]
     ) -> Iterator[dict[str, Any] | None]:
-        # Copies of a shard differ in deleted documents, so in idf: the same text goes to the same copy.
-        options = [
-            {
-                "preference": f"rerank-{zlib.crc32(text.encode()) % COPIES}",
-                "search_type": self._settings.search_type,
-                "allow_partial_search_results": "false",
-            }
-            for text in texts
-        ]
+        options = [search_options(self._settings, text) for text in texts]
         if len(bodies) == 1:
             yield self._ask(bodies[0], options[0])
             return

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,12 +20,13 @@ import numpy as np
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import SearchRequest
-from rerank.engines.opensearch.errors import explain
+from rerank.engines.opensearch.errors import cause, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
-from rerank.engines.opensearch.searching import COPIES
+from rerank.engines.opensearch.searching import search_options
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
 from rerank.formats.templates import SLOT, check_slots, check_values, fingerprint, slots
+from rerank.order import rank
 from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
@@ -103,15 +103,10 @@ class Templates:
     def asked(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body with the same hits and scores, without other results."""
         asked = {name: value for name, value in body.items() if name not in _SHOWN}
+        asked |= {"size": size, "_source": False, "track_total_hits": False}
         named = body.get("search_pipeline")
         pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
-        return {
-            **asked,
-            **({"search_pipeline": pipeline} if pipeline else {}),
-            "size": size,
-            "_source": False,
-            "track_total_hits": False,
-        }
+        return {**asked, "search_pipeline": pipeline} if pipeline else asked
 
     def _complete(self, search: SearchTemplate) -> SearchTemplate:
         """The template with its stored text; UsageError if it is for another index."""
@@ -176,9 +171,8 @@ class Templates:
         except client_errors.TransportError as error:
             if isinstance(error, client_errors.ConnectionError) or error.status_code in (401, 403, 429, 503):
                 raise explain(error, self._index.settings, "rendering the template") from error
-            raise InputError(
-                f"{where}: no JSON after rendering ({_reason(error)}); correct the template"
-            ) from error
+            _, reason = cause(error.info, str(error.info))
+            raise InputError(f"{where}: no JSON after rendering ({reason}); correct the template") from error
         rendered = answer.get("template_output")
         if not isinstance(rendered, dict):
             raise InputError(f"{where}: no JSON object after rendering; write the body of a _search")
@@ -226,11 +220,7 @@ class Templates:
         answers: dict[int, Mapping[str, Any]] = {}
         together: dict[int, list[Mapping[str, Any]]] = {}
         for place, (body, query) in enumerate(zip(bodies, queries, strict=True)):
-            header = {
-                "preference": f"rerank-{zlib.crc32(query.lexical.encode()) % COPIES}",
-                "search_type": settings.search_type,
-                "allow_partial_search_results": "false",
-            }
+            header = search_options(settings, query.lexical)
             if '"_name"' not in json.dumps(body):
                 together[place] = [{**header, "index": settings.index}, body]
                 continue
@@ -244,8 +234,8 @@ class Templates:
             answers.update(zip(together, responses, strict=True))
         for place, query in enumerate(queries):
             if "error" in answers[place]:
-                cause = _cause(answers[place]["error"])
-                raise EngineError(f"{search}: query {query.id!r}: OpenSearch refuses it: {cause}")
+                _, reason = cause(answers[place])
+                raise EngineError(f"{search}: query {query.id!r}: OpenSearch refuses it: {reason}")
         return [answers[place] for place in range(len(bodies))]
 
 
@@ -309,11 +299,12 @@ def _candidates(answer: Mapping[str, Any], search: SearchTemplate, query: Query)
     if len(set(ids)) < len(ids):
         raise InputError(f"{search}: query {query.id!r}: two hits have the same id; search one index only")
     scores = np.array([hit["_score"] for hit in hits], np.float64)
-    order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
-    names = sorted({name for hit in hits for name in _named(hit)})
+    order = rank(ids, scores).tolist()
+    named = [hit.get("matched_queries", {}) for hit in hits]
+    named = [one if isinstance(one, dict) else {} for one in named]
     clauses = {
-        f"clause:{name}": np.array([_named(hits[i]).get(name, 0.0) for i in order], np.float64)
-        for name in names
+        f"clause:{name}": np.array([named[i].get(name, 0.0) for i in order], np.float64)
+        for name in sorted({name for one in named for name in one})
     }
     return Candidates(
         [ids[i] for i in order],
@@ -322,20 +313,3 @@ def _candidates(answer: Mapping[str, Any], search: SearchTemplate, query: Query)
         signals=clauses,
         took=answer["took"] / 1000,
     )
-
-
-def _named(hit: Mapping[str, Any]) -> Mapping[str, float]:
-    found = hit.get("matched_queries", {})
-    return found if isinstance(found, dict) else {}
-
-
-def _cause(error: Any) -> str:
-    if not isinstance(error, Mapping):
-        return str(error)
-    causes = error.get("root_cause") or [error]
-    return " ".join(str(causes[0].get("reason") or error.get("reason") or error.get("type")).split())[:300]
-
-
-def _reason(error: client_errors.TransportError) -> str:
-    info = error.info
-    return _cause(info.get("error")) if isinstance(info, Mapping) else str(info)[:200]
