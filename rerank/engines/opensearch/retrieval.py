@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
 from rerank.engines.opensearch.attached_features import AttachedFeatures
-from rerank.engines.opensearch.columns import Column, feature_key, vector_field
+from rerank.engines.opensearch.columns import Column, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import usable
-from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher, pieces
+from rerank.engines.opensearch.searching import Clauses, Found, Searcher, pieces
 from rerank.errors import EngineError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
@@ -57,7 +57,7 @@ class Retrieval:
             some = [replace(request, text=_encodable(request.text)) for request in requests[i : i + together]]
             vector_searches = [
                 [
-                    self._nearest(query, columns[query.name], request.text, one, kept)
+                    self._searcher.nearest(query, columns[query.name], one, request.text, kept)
                     for query in request.vector_queries
                 ]
                 for request in some
@@ -88,7 +88,7 @@ class Retrieval:
         for query, found in zip(request.vector_queries, hits[len(request.signals) :], strict=True):
             column = columns[query.name]
             if found is None:  # more words than a query may have: search without them
-                search = self._nearest(query, column, None, request, kept)
+                search = self._searcher.nearest(query, column, request, None, kept)
                 (found,) = self._searcher.find([search], [request.text], keys)
                 assert found is not None
                 found = found._replace(scores=[])
@@ -109,13 +109,6 @@ class Retrieval:
                 f" train {one.name} again"
             )
         return column
-
-    def _nearest(
-        self, query: VectorQuery, column: Column, text: str | None, request: SearchRequest, kept: Clauses
-    ) -> Search:
-        field = vector_field(feature_key(query.name, query.version), column.passages)
-        vector, depth = query.vector.tolist(), query.depth or request.depth
-        return self._searcher.nearest(field, column.vectors, vector, text, request.first_stage, depth, kept)
 
     def _cut(
         self, found: Found | None, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.columns import FEATURES
+from rerank.engines.base import SearchRequest, VectorQuery
+from rerank.engines.opensearch.columns import FEATURES, Column, feature_key, vector_field
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
@@ -136,28 +137,21 @@ class Searcher:
         return found
 
     def nearest(
-        self,
-        field: tuple[str, str],
-        how: str,
-        vector: Sequence[float],
-        text: str | None,
-        signal: str,
-        depth: int,
-        kept: Clauses = (),
+        self, one: VectorQuery, column: Column, request: SearchRequest, text: str | None, kept: Clauses
     ) -> Search:
-        """Return the search for the nearest vectors.
+        """Return the search for the nearest vectors; of several vectors in a document, the nearest counts.
 
-        field: the k-NN field, and the nested field that contains it; of several vectors the nearest counts.
-        how: ``hnsw``: hits have the scores of ``signal`` for ``text``, and every shard returns its nearest,
-            so there may be more than ``depth``. ``exact``: hits have the similarity as score.
+        With a graph, hits have the scores of the first stage for ``text``, and every shard returns its
+        nearest, so there may be more than the depth. Without, hits have the similarity as score.
         """
-        name, path = field
+        name, path = vector_field(feature_key(one.name, one.version), column.passages)
+        vector, depth = one.vector.tolist(), one.depth or request.depth
 
         def inside(query: dict[str, Any]) -> dict[str, Any]:
             return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
 
-        if how == "exact":
-            values = {"field": name, "query_value": list(vector), "space_type": "innerproduct"}
+        if column.vectors == "exact":
+            values = {"field": name, "query_value": vector, "space_type": "innerproduct"}
             script = {"source": "knn_score", "lang": "knn", "params": values}
             query = {"bool": {"filter": {"exists": {"field": name}}}}
             scored = inside({"script_score": {"query": query, "script": script}})
@@ -166,8 +160,8 @@ class Searcher:
         count = min(depth, 2 * depth // self.shards + 100, self.window)
         # The filter is applied in the search of the graph, and again to its result.
         inner = {"filter": {"bool": {"filter": list(kept)}}} if kept else {}
-        near = inside({"knn": {name: {"vector": list(vector), "k": count, **inner}}})
-        should = [] if text is None else [self._layout.query(text, signal)]
+        near = inside({"knn": {name: {"vector": vector, "k": count, **inner}}})
+        should = [] if text is None else [self._layout.query(text, request.first_stage)]
         return Search(
             {"bool": {"filter": [near, *kept], "should": should}}, min(self.shards * count, self.window)
         )
