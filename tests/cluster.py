@@ -1,13 +1,11 @@
-"""Three nodes and a collection on them: what every copy holds, streams of queries, and figures."""
+"""Three nodes and a collection on them: the content of every copy, and streams of queries."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import random
-import statistics
 import threading
 import time
 import zlib
@@ -220,14 +218,6 @@ class Answers:
         times = sorted(self.times)
         return max((b - a for a, b in pairwise(times)), default=0.0)
 
-    def __str__(self) -> str:
-        p50, most = statistics.median(self.seconds) * 1e3, max(self.seconds)
-        return (
-            f"{self.right} right, {len(self.wrong)} wrong, {self.failed} errors, longest gap"
-            f" {self.gap:.2f} s, p50 {p50:.1f} ms, longest {most:.2f} s"
-            + "".join(f"\n  {e}" for e in self.errors)
-        )
-
 
 Ranking = tuple[list[str], list[float]]
 
@@ -286,69 +276,3 @@ class Stream:
 def rankings(engine: Engine, texts: Sequence[str], stage: str = "bm25") -> list[Ranking]:
     found = engine.search([SearchRequest(text, stage, depth=100) for text in texts])
     return [(candidates.ids, candidates.scores.tolist()) for candidates in found]
-
-
-# -- 8. and 9. figures ---------------------------------------------------------------------------------
-
-
-def ndcg(ids: Sequence[str], grades: dict[str, int], k: int = 10) -> float:
-    gains = [grades.get(id, 0) / math.log2(i + 2) for i, id in enumerate(ids[:k])]
-    best = sum(g / math.log2(i + 2) for i, g in enumerate(sorted(grades.values(), reverse=True)[:k]))
-    return sum(gains) / best
-
-
-def mean_ndcg(rows: Sequence[Ranking]) -> float:
-    with gzip.open(CACM / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
-        queries = [json.loads(line)["_id"] for line in lines]
-    qrels: dict[str, dict[str, int]] = {}
-    for part in ("dev", "test"):
-        for line in (CACM / "qrels" / f"{part}.tsv").read_text().splitlines()[1:]:
-            query, document, grade = line.split("\t")
-            qrels.setdefault(query, {})[document] = int(grade)
-    return float(np.mean([ndcg(ids, qrels[q]) for q, (ids, _) in zip(queries, rows) if q in qrels]))
-
-
-def score_differences(left: Sequence[Ranking], right: Sequence[Ranking]) -> str:
-    relative = []
-    for (ids, scores), (other_ids, other_scores) in zip(left, right):
-        there = dict(zip(other_ids, other_scores))
-        relative += [abs(there[id] / score - 1) for id, score in zip(ids, scores) if id in there]
-    return (
-        f"median {np.median(relative):.1%}, p95 {np.quantile(relative, 0.95):.1%}, most {max(relative):.1%}"
-    )
-
-
-def idf_differences(node: Node, index: str, texts: Sequence[str]) -> str:
-    """BM25's idf of the queries' terms in each shard against that over all shards."""
-    tokens = node.request("POST", f"/{index}/_analyze", {"field": "content", "text": list(texts)})["tokens"]
-    terms = sorted({token["token"] for token in tokens})
-    body = {
-        "size": 0,
-        "track_total_hits": True,
-        "aggs": {
-            "terms": {"filters": {"filters": {term: {"term": {"content": term}} for term in terms}}},
-        },
-    }
-    seen: list[tuple[int, dict[str, int]]] = []
-    for shard in range(SHARDS):
-        found = node.request("POST", f"/{index}/_search?preference=_shards:{shard}", body)
-        buckets = found["aggregations"]["terms"]["buckets"]
-        counts = {term: buckets[term]["doc_count"] for term in terms}
-        seen.append((found["hits"]["total"]["value"], counts))
-
-    def idf(count: int, df: int) -> float:
-        return math.log(1 + (count - df + 0.5) / (df + 0.5))
-
-    total = sum(count for count, _ in seen)
-    relative: list[float] = []
-    absent = 0
-    for term in terms:
-        df = sum(counts[term] for _, counts in seen)
-        if df:
-            absent += any(not counts[term] for _, counts in seen)
-            relative += [abs(idf(n, c[term]) / idf(total, df) - 1) for n, c in seen if c[term]]
-    return (
-        f"idf of {len(terms)} query terms in shards of {[n for n, _ in seen]} documents against the whole:"
-        f" median {np.median(relative):.1%}, p95 {np.quantile(relative, 0.95):.1%}, most {max(relative):.1%};"
-        f" {absent} terms are absent from some shard"
-    )
