@@ -44,7 +44,7 @@ _SECONDS = options.Number(above=0, most=3600, kind=float)
     _limit("--max-requests N", 64, "Most requests that a process accepts at the same time."),
     _limit("--max-connections N", 1024, "Most connections of a process."),
     _limit("--deadline SECONDS", 10.0, "Time limit for an answer.", type=_SECONDS),
-    _limit("--request-timeout", 10.0, "Time limit for each transfer.", type=_SECONDS),
+    _limit("--request-timeout SECONDS", 10.0, "Time limit for each transfer.", type=_SECONDS),
     options.GENERAL,
     *options.common,
 )

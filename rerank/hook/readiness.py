@@ -108,7 +108,7 @@ def word_problems(index: Index, fields: Sequence[str]) -> list[str]:
 def index_problems(
     workspace: Workspace, engine: OpenSearchEngine, indices: Sequence[str], default_of: Sequence[str]
 ) -> list[str]:
-    """Problems of the indices behind the index name of a workspace, which may be an alias.
+    """Problems of the indices of a workspace, whose index name may be an alias.
 
     default_of: the indices whose default pipeline is the hook's.
     """

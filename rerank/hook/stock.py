@@ -369,7 +369,7 @@ def _deletions(models: Resources, connectors: Resources, kept: Resources) -> lis
 
 
 def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
-    """The model of a pipeline; None if there is no pipeline of this route."""
+    """The model of a pipeline; None if this route did not make it."""
     if pipeline is None or pipeline.get("description") != MADE:
         return None
     try:

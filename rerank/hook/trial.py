@@ -85,7 +85,7 @@ class TrialReport(Report):
 def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     """Search with and without the pipeline, and compare with the order of the workspace.
 
-    Raises EngineError if there is no pipeline, UsageError for a query without words.
+    Raises EngineError without a pipeline, UsageError for a query without words.
     """
     config = _installed(hook)
     if not text.strip():
@@ -192,7 +192,7 @@ def _searches(
 
 
 def _installed(hook: Hook) -> dict[str, Any]:
-    """The configuration of the pipeline. Raises EngineError if there is no pipeline."""
+    """The configuration of the pipeline. Raises EngineError without a pipeline."""
     config = hook.config()
     if config is None:
         made = f"`rerank hook install --route {hook.route}`"

@@ -148,7 +148,7 @@ class Service:
         return RequestContext(until, *limits, self._costs, on_event_loop)
 
     async def in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
-        """Answer in a thread. Raises TimeoutError at the deadline; the thread then ends by itself."""
+        """Answer in a thread. Raises TimeoutError at the deadline; the thread ends later."""
         loop = asyncio.get_running_loop()
 
         def done(_: Future[bytes]) -> None:
@@ -231,7 +231,7 @@ class Application:
         return _as_answer(await service.in_thread(one, data, notes.context))
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the client may see what is served. Raises RefusedError if it may not ask at all."""
+        """Whether the client may see the stack. Raises RefusedError if the request is not allowed."""
         if path == "/healthz":
             return False
         if self._access.open:

@@ -28,7 +28,9 @@ class Connection(HttpToolsProtocol):
 
     settings: Settings
     waiting: dict[Connection, None]
-    """Connections that wait for their client, the longest wait first."""
+    """Connections that wait for a request, the longest wait first."""
+    idle: dict[Connection, None]
+    """Connections whose requests were answered, the longest wait first."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -43,7 +45,10 @@ class Connection(HttpToolsProtocol):
         self._wait("the request did not come in time")
         if len(self.connections) > self.settings.max_connections:
             metrics.REFUSED.labels("connections").inc()
-            next(iter(self.waiting)).transport.abort()
+            oldest = next(iter(self.waiting))
+            if oldest is self and self.idle:
+                oldest = next(iter(self.idle))
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
@@ -97,7 +102,7 @@ class Connection(HttpToolsProtocol):
         """Wait for the next request; uvicorn ends that wait."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self.waiting[self] = None
+            self.idle[self] = None
 
     def pause_writing(self) -> None:
         """Wait for the client to read its answer."""
@@ -119,6 +124,7 @@ class Connection(HttpToolsProtocol):
 
     def _stop_waiting(self) -> None:
         self.waiting.pop(self, None)
+        self.idle.pop(self, None)
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -153,5 +159,5 @@ class Connection(HttpToolsProtocol):
 
 def protocol(settings: Settings) -> type[asyncio.Protocol]:
     """The class of the connections of one service."""
-    made = type("LimitedConnection", (Connection,), {"settings": settings, "waiting": {}})
+    made = type("LimitedConnection", (Connection,), {"settings": settings, "waiting": {}, "idle": {}})
     return cast(type[asyncio.Protocol], made)

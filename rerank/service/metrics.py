@@ -56,7 +56,7 @@ def of(metric: One, *labels: str | int) -> One:
 
 
 def observe(endpoint: str, context: RequestContext) -> None:
-    """Count what was noted of one request."""
+    """Count the notes of one request."""
     for stage, seconds in list(context.seconds.items()):
         of(STAGES, endpoint, stage).observe(seconds)
     if context.candidates is not None:

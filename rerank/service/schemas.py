@@ -130,7 +130,7 @@ class HookBody(Struct, kw_only=True):
     """Hits of a search, from the search-pipeline processor.
 
     Features are bytes after the JSON; then four bytes come first, the length of the JSON. If the first of
-    them is 1, the scores and places of the hits are bytes too, before the features.
+    them is 1, the scores and places of the hits are also bytes, before the features.
     """
 
     stack: StackText | None = None

@@ -61,7 +61,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
-        """Read the workspace, again if it changes meanwhile.
+        """Read the workspace; repeat if a file changes during that time.
 
         Raises RerankError if a file cannot be read, or the stack does not exist.
         """

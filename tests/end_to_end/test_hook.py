@@ -242,7 +242,7 @@ def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatc
         finally:
             assert run("hook", "remove", "-w", folder).code == 0
             assert run("encode", "-w", cluster).code == 0
-    assert beyond(plugged, "server", "service.md", "`--only hook`") == (set(), set())
+    assert beyond(plugged, "server", "guides/service.md", "`--only hook`") == (set(), set())
     unnamed, unneeded = beyond(plugged, "installer", "hook_plugin.md", "the user needs (by")
     assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 

@@ -52,9 +52,11 @@ def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
 def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
     opened = Workspace.open(workspace)
     path = opened.stack_path(STACK.split(","))
-    old = replace(Stack.load(path), cases={})  # one stack for all queries, so that it can be told by its text
+    loaded = Stack.load(path)
+    one = replace(loaded.combiner, cases={})  # its text identifies the stack
+    old = replace(loaded, combiner=one)
     old.save(path)
-    new = replace(old, weights=tuple(w + 1 for w in old.weights))
+    new = replace(old, combiner=replace(one, weights=tuple(w + 1 for w in one.weights)))
 
     def use(stack: Stack) -> None:
         stack.save(tmp_path / "stack.json")

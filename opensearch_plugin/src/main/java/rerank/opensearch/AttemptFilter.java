@@ -18,7 +18,7 @@ import org.opensearch.core.action.ActionResponse;
 import org.opensearch.core.tasks.TaskCancelledException;
 import org.opensearch.tasks.Task;
 
-/** Leaves an {@link Attempt} with each search, and makes the search once more where that fails. */
+/** Adds an {@link Attempt} to each search, and repeats a search that fails with the fields of the hook. */
 final class AttemptFilter implements ActionFilter {
     private static final Logger logger = LogManager.getLogger(AttemptFilter.class);
     private final RerankPlugin plugin;
@@ -29,11 +29,11 @@ final class AttemptFilter implements ActionFilter {
 
     @Override
     public int order() {
-        return Integer.MAX_VALUE; // nearest to the search: others have judged it already
+        return Integer.MAX_VALUE; // the last filter before the search
     }
 
     @Override
-    @SuppressWarnings("try") // contexts are closed, not read
+    @SuppressWarnings("try") // contexts are only closed
     public <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
             Request request, ActionRequestMetadata<Request, Response> metadata, ActionListener<Response> listener,
             ActionFilterChain<Request, Response> chain) {

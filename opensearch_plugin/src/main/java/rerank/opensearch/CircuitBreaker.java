@@ -10,13 +10,13 @@ import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import rerank.opensearch.ScoringClient.Failure;
 
-/** One URL of a service, and whether calling it is worth it. */
+/** One URL of a service. After several failures, calls are skipped for a time. */
 final class CircuitBreaker {
     private static final Logger logger = LogManager.getLogger(CircuitBreaker.class);
     private static final long CLOSED = 0;
-    /** These blame one search, and show that the service lives. */
+    /** Failures of one search; the service works. */
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
-    /** It answered that it failed: it does so for everybody, or at what these searches hold. */
+    /** Failures of the service, or of the content of these searches. */
     private static final Set<String> UNCLEAR = Set.of("status_500", "status_502", "status_504");
     private static final int LONGEST_PROOF = 1 << 20;
 
@@ -26,7 +26,7 @@ final class CircuitBreaker {
     private final AtomicInteger failures = new AtomicInteger(); // in a row
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
     private final AtomicBoolean proving = new AtomicBoolean();
-    private volatile byte[] answered; // the last call that went well
+    private volatile byte[] answered; // the last successful call
 
     CircuitBreaker(URI url, Config config, Stats stats) {
         this.url = url;
@@ -34,7 +34,7 @@ final class CircuitBreaker {
         this.stats = stats;
     }
 
-    /** Whether it failed so often that it is called by one search at a time at most, to see whether it works again. */
+    /** Whether it failed too often, and is called by at most one search at a time. */
     boolean isSick() {
         return openUntil.get() != CLOSED;
     }
@@ -45,27 +45,27 @@ final class CircuitBreaker {
         return until != CLOSED && System.nanoTime() - until < 0;
     }
 
-    /** Whether this call may go out; after the breaker's pause one may, until it has shown how the service is. */
+    /** Whether this call may be sent; after a pause, one call may. */
     boolean admit() {
         long until = openUntil.get();
         return until == CLOSED || isOpen() == false && openUntil.compareAndSet(until, afterPause());
     }
 
     private long afterPause() {
-        // Not before a trial call has timed out; never CLOSED.
+        // At least the timeout of a trial call; never CLOSED.
         return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.max(config.breakerPause(), config.timeout())) | 1;
     }
 
-    /** Whether another service would say the same. */
+    /** Whether another service would fail in the same way. */
     static boolean blamesTheSearch(Failure failure) {
         return HARMLESS.contains(failure.reason);
     }
 
     /**
-     * Hear what became of a call. longQuery: its failure says nothing of the service.
+     * Count the result of a call. longQuery: its failure is not counted.
      *
-     * @return a call that went well before, to be sent once more and told to {@link #proved}: whether it does so now
-     *         tells whose fault the failures are. Else null.
+     * @return null, or an earlier successful call to repeat, whose result {@link #proved} needs: if it succeeds, the failures were
+     *         those of the searches.
      */
     byte[] judge(Failure failure, byte[] body, boolean longQuery) {
         if (failure == null || blamesTheSearch(failure)) {
@@ -88,13 +88,13 @@ final class CircuitBreaker {
         return proving.compareAndSet(false, true) ? proof : null;
     }
 
-    /** Hear what became of the call that went well before. */
+    /** Count the result of the repeated call. */
     void proved(Failure failure) {
         proving.set(false);
         int inRow = failures.get();
         if (failure == null || blamesTheSearch(failure)) {
             close();
-        } else if (inRow >= config.breakerFailures()) { // and none has gone well meanwhile
+        } else if (inRow >= config.breakerFailures()) { // and no call has succeeded since
             open(failure, inRow);
         }
     }

@@ -5,12 +5,12 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.cluster.metadata.MappingMetadata;
 
-/** Which fields cannot be read as doc values, though an index has them: asking for one fails the whole search. */
+/** Fields of an index that cannot be read as doc values: requesting one fails the whole search. */
 final class Mappings {
     private static final int MOST = 10_000;
     private final Map<String, Boolean> known = new ConcurrentHashMap<>();
 
-    /** Whether an index has a field, and not as what it is to be: a binary one for features, keywords else. */
+    /** Whether an index has a field of another type: features are binary, other fields are keywords. */
     boolean isUnreadable(IndexMetadata index, String field) {
         if (known.size() > MOST) {
             known.clear();
@@ -28,12 +28,12 @@ final class Mappings {
             if (found instanceof Map<?, ?> above && above.get("properties") instanceof Map<?, ?> properties) {
                 found = properties.get(part);
             } else {
-                // Of an object nothing is there; what is no object cannot have the field either, and ignores it.
+                // A field that does not exist is ignored.
                 return false;
             }
         }
         if (found instanceof Map<?, ?> leaf) {
-            boolean feature = field.startsWith(ScoringResponse.FEATURES);
+            boolean feature = field.startsWith(Protocol.FEATURES);
             boolean right = (feature ? "binary" : "keyword").equals(leaf.get("type"));
             Object values = leaf.get("doc_values");
             return (right && (feature ? Boolean.TRUE : Boolean.FALSE).equals(values) == feature) == false;

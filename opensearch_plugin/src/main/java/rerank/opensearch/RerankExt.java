@@ -12,10 +12,9 @@ import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 
-/** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
+/** {@code ext.rerank}: options in a request, the outcome in a response. */
 final class RerankExt extends SearchExtBuilder {
-    /** Characters of a query, a stack and a category; categories of a query. */
-    static final int LONGEST_QUERY = 100_000, LONGEST_STACK = 1_000, LONGEST_CATEGORY = 300, MOST_CATEGORIES = 100;
+    static final int LONGEST_QUERY = 100_000; // characters
     final Map<String, Object> values;
 
     RerankExt(Map<String, Object> values) {
@@ -30,19 +29,19 @@ final class RerankExt extends SearchExtBuilder {
         values.forEach((name, value) -> {
             if (switch (name) {
                 case "query" -> text(value, LONGEST_QUERY);
-                case "stack" -> text(value, LONGEST_STACK);
-                case "categories" -> value instanceof List<?> list && list.size() <= MOST_CATEGORIES
-                    && list.stream().allMatch(one -> text(one, LONGEST_CATEGORY));
-                case "user", "lang" -> text(value, LONGEST_CATEGORY);
+                case "stack" -> text(value, Protocol.LONGEST_STACK);
+                case "categories" -> value instanceof List<?> list && list.size() <= Protocol.MOST_CATEGORIES
+                    && list.stream().allMatch(one -> text(one, Protocol.LONGEST_CATEGORY));
+                case "user", "lang" -> text(value, Protocol.LONGEST_CATEGORY);
                 case "explain", "off" -> value instanceof Boolean;
-                case "query_context" -> true; // of the processors of neural-search
+                case "query_context" -> true; // for the processors of neural-search
                 default -> false;
             }) {
                 return;
             }
             throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown, of a wrong type or too long; query and"
-                + " stack are strings of at most " + LONGEST_QUERY + " and " + LONGEST_STACK + " characters, categories at most "
-                + MOST_CATEGORIES + " strings of " + LONGEST_CATEGORY + ", user and lang one of so many, explain and off true or false");
+                + " stack are strings of at most " + LONGEST_QUERY + " and " + Protocol.LONGEST_STACK + " characters, categories at most "
+                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", user and lang one of so many, explain and off true or false");
         });
         return values;
     }
@@ -51,14 +50,14 @@ final class RerankExt extends SearchExtBuilder {
         return value instanceof String text && text.length() <= longest;
     }
 
-    /** Take it out of a request: a data node without the plugin could not read it. That of neural-search stays. */
+    /** Remove it from a request: a data node without the plugin could not read it. The one of neural-search stays. */
     static RerankExt take(SearchSourceBuilder source) throws IOException {
         for (SearchExtBuilder ext : source == null ? List.<SearchExtBuilder>of() : source.ext()) {
             if (ext instanceof RerankExt ours) {
                 source.ext(source.ext().stream().filter(other -> other != ours).toList());
                 return ours;
             }
-            if (ext.getWriteableName().equals(RerankPlugin.NAME)) {
+            if (ext.getWriteableName().equals(Protocol.EXT)) {
                 XContentBuilder json = JsonXContent.contentBuilder().startObject();
                 ext.toXContent(json, EMPTY_PARAMS).endObject();
                 return new RerankExt(checked(XContentHelper.convertToMap(BytesReference.bytes(json), false, json.contentType()).v2()));
@@ -81,7 +80,7 @@ final class RerankExt extends SearchExtBuilder {
 
     @Override
     public String getWriteableName() {
-        return RerankPlugin.NAME;
+        return Protocol.EXT;
     }
 
     @Override
@@ -91,7 +90,7 @@ final class RerankExt extends SearchExtBuilder {
 
     @Override
     public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
-        return builder.field(RerankPlugin.NAME, values);
+        return builder.field(Protocol.EXT, values);
     }
 
     @Override

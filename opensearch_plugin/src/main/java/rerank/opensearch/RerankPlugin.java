@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import java.io.*;
 import java.net.URI;
+import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
@@ -30,22 +31,18 @@ import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
 
 /**
- * The processor {@code rerank_stack} of search pipelines and {@code ext.rerank} of searches. Alone it is the plugin of clusters
- * that take no more than that; {@link WholePlugin} is what all others get.
+ * The processor {@code rerank_stack} of search pipelines and {@code ext.rerank} of searches. This class is the
+ * plugin of managed clusters; other clusters use {@link WholePlugin}.
  */
 public class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin {
-    /** Of {@code ext}. The neural-search plugin has one of that name, too, and two of them stop the node: then its is read. */
-    static final String NAME = "rerank";
-    /** Not {@code rerank}: that is a processor of neural-search. */
-    static final String PROCESSOR = "rerank_stack";
-    /** Of its threads, which wait for answers and do what is to be done with them. */
+    /** Name of its threads, which process the answers of the service. */
     static final String POOL = "rerank";
     private static final int MOST_THREADS = 10_000;
-    /** What pipelines may name: they are written by more people than those who may see the token and all queries. */
+    /** The URLs that pipelines may call. Otherwise anyone who can edit pipelines could send the token to any URL. */
     static final Setting<List<String>> ALLOWED =
-        Setting.listSetting("rerank.allowed_urls", built(), Function.identity(), Setting.Property.NodeScope);
+        Setting.listSetting(Protocol.ALLOWED_URLS, built(), Function.identity(), Setting.Property.NodeScope);
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
-    /** For pipelines that name one of their own. */
+    /** Tokens of pipelines with a token name. */
     private static final Setting.AffixSetting<SecureString> TOKENS =
         Setting.prefixKeySetting("rerank.tokens.", key -> SecureSetting.secureString(key, null));
     private final boolean neuralSearch;
@@ -58,8 +55,8 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     NamedWriteableRegistry writeables;
     ThreadContext threadContext;
     Client node;
-    final Connections connections = new Connections();
     Executor pool;
+    HttpClient http;
     private volatile String token;
     private volatile Map<String, String> tokens = Map.of();
 
@@ -69,7 +66,7 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
         readTokens(settings);
     }
 
-    /** What the plugin was built with (-Drerank.allowed_urls): for clusters whose nodes cannot be given settings. */
+    /** The URLs of the build (-Drerank.allowed_urls), for clusters whose nodes have no settings. */
     private static List<String> built() {
         try (InputStream found = RerankPlugin.class.getResourceAsStream("allowed_urls")) {
             String urls = new String(found.readAllBytes(), StandardCharsets.UTF_8);
@@ -104,7 +101,7 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
         tokens = named;
     }
 
-    /** What is sent to the service. name: of rerank.tokens.*, or null for rerank.token. */
+    /** The token for the service. name: of rerank.tokens.*, or null for rerank.token. */
     String token(String name) {
         return name == null ? token : tokens.get(name);
     }
@@ -116,7 +113,6 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
 
     @Override
     public List<ExecutorBuilder<?>> getExecutorBuilders(Settings settings) {
-        // A thread for each call that is under way: each pipeline has bounded them.
         return List.of(new ScalingExecutorBuilder(POOL, 1, MOST_THREADS, TimeValue.timeValueSeconds(30)));
     }
 
@@ -131,21 +127,21 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
         this.node = client;
         this.threadContext = threadPool.getThreadContext();
         this.pool = threadPool.executor(POOL);
-        threadPool.scheduleWithFixedDelay(connections::tidy, TimeValue.timeValueNanos(Connections.PATIENCE), ThreadPool.Names.GENERIC);
+        this.http = client(pool);
         return List.of();
     }
 
     @Override
     public Map<String, Processor.Factory<SearchRequestProcessor>> getRequestProcessors(Parameters parameters) {
-        return Map.of(PROCESSOR, (factories, tag, description, ignoreFailure, config, context) -> {
+        return Map.of(Protocol.PROCESSOR, (factories, tag, description, ignoreFailure, config, context) -> {
             if (context.getPipelineSource() == Processor.PipelineSource.SEARCH_REQUEST) {
-                // Whoever may search could have the node call any URL, and show it the token.
+                // Otherwise any user could send the token to any URL.
                 throw new IllegalArgumentException("the processor [rerank_stack] works in stored pipelines only");
             }
             Config read = Config.read(tag, config);
             List<URI> urls = read.urls().stream().filter(url -> Config.allows(allowed, url)).toList();
             if (context.getPipelineSource() == Processor.PipelineSource.VALIDATE_PIPELINE && urls.equals(read.urls()) == false) {
-                throw ConfigurationUtils.newConfigurationException(PROCESSOR, tag, "url",
+                throw ConfigurationUtils.newConfigurationException(Protocol.PROCESSOR, tag, "url",
                     "must be among the URLs that the nodes' setting [" + ALLOWED.getKey() + "] lists");
             }
             ScoringClient service = new ScoringClient(read, urls, this, parameters.scheduler);
@@ -155,17 +151,24 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
 
     @Override
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
-        return Map.of(PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
+        return Map.of(Protocol.PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
             new RerankProcessor(this, tag, description, ignoreFailure, null, null));
+    }
+
+    /** Keeps connections for 30 seconds after their last call; services and proxies keep them longer. */
+    static HttpClient client(Executor pool) {
+        return HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).proxy(HttpClient.Builder.NO_PROXY).executor(pool).build();
     }
 
     @Override
     public void close() {
-        connections.close();
+        if (http != null) {
+            http.shutdownNow();
+        }
     }
 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
-        return neuralSearch ? List.of() : List.of(new SearchExtSpec<>(NAME, in -> new RerankExt(in.readMap()), RerankExt::parse));
+        return neuralSearch ? List.of() : List.of(new SearchExtSpec<>(Protocol.EXT, in -> new RerankExt(in.readMap()), RerankExt::parse));
     }
 }

@@ -7,6 +7,7 @@ import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
@@ -36,8 +37,8 @@ import org.opensearch.tasks.Task;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * In the request phase it asks for the candidates instead of the user's page and leaves a {@link SearchPlan}. In the response
- * phase it has the service score them and cuts out the user's page. Only the request processor has a configuration.
+ * The request phase searches for candidates instead of the user's page, and stores a {@link SearchPlan}. The response phase
+ * sends them to the service and returns the user's page. Only the request processor has a configuration.
  */
 final class RerankProcessor extends AbstractProcessor
         implements StatefulSearchRequestProcessor, StatefulSearchResponseProcessor {
@@ -47,7 +48,7 @@ final class RerankProcessor extends AbstractProcessor
     private final RerankPlugin plugin;
     private final Config config;
     private final ScoringClient service;
-    // Stack and indices -> what the service asked for last time; the first search sends nothing beside ids and scores.
+    // Stack and indices -> the fields that the service requested last. The first search sends only ids and scores.
     private final Map<String, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
 
     RerankProcessor(RerankPlugin plugin, String tag, String description, boolean ignore, Config config, ScoringClient service) {
@@ -68,7 +69,7 @@ final class RerankProcessor extends AbstractProcessor
 
     @Override
     public String getType() {
-        return RerankPlugin.PROCESSOR;
+        return Protocol.PROCESSOR;
     }
 
     @Override
@@ -82,7 +83,7 @@ final class RerankProcessor extends AbstractProcessor
         SearchPlan plan = new SearchPlan(request, again ? attempt.plan.ext : ext, this);
         context.setAttribute(PLAN, plan);
         if (again) {
-            plan.end("failed", Attempt.REASON); // with what the hook asks for it has failed
+            plan.end("failed", Attempt.REASON); // it failed with the fields of the hook
             return request;
         }
         try {
@@ -125,7 +126,7 @@ final class RerankProcessor extends AbstractProcessor
             return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, names))
                 .map(index -> state.metadata().getIndexSafe(index)).toList();
         } catch (RuntimeException e) {
-            return List.of(); // indices that are not there or on other clusters: the search itself says what is wrong
+            return List.of(); // missing indices, or of other clusters: the search reports them
         }
     }
 
@@ -152,14 +153,14 @@ final class RerankProcessor extends AbstractProcessor
     }
 
     /**
-     * Ask once more as the user did: shards that fail then do not fail for what the hook asked for. Where they do not, this search
-     * ends, and {@link AttemptFilter} makes it again, with all that stands in the pipeline beside us.
+     * Repeat the search of the user: shards that fail again do not fail because of the hook. If they succeed, this search fails,
+     * and {@link AttemptFilter} repeats it with the other processors of the pipeline.
      */
     private void plainly(SearchPlan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
         long start = System.nanoTime();
         boolean filtered = plan.attempted && isIgnoreFailure() == false;
         if (filtered == false && plan.user.query() != null && plan.user.query().getName().equals("hybrid")) {
-            rerank(plan, response, start, listener); // its hits are none without the rest of the pipeline
+            rerank(plan, response, start, listener); // without the rest of the pipeline it has no hits
             return;
         }
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.user.shallowCopy())).pipeline("_none");
@@ -184,7 +185,7 @@ final class RerankProcessor extends AbstractProcessor
     private void rerank(SearchPlan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
         if (plan.idsOnly && ScoringRequest.haveIds(plan, found) == false) {
-            whole(plan, start, listener); // there are somebody else's documents among them
+            fullHits(plan, start, listener); // documents of other indices are among them
             return;
         }
         ScoringRequest hits = ScoringRequest.of(plan, found);
@@ -192,7 +193,7 @@ final class RerankProcessor extends AbstractProcessor
             finish(plan, response, hits, start, ScoringResponse.passed("no_hits"), null, listener);
             return;
         }
-        // The answer comes on another thread, which has another request's headers.
+        // The answer comes on a thread with the headers of another request.
         ActionListener<ScoringResponse> scored = wrapPreservingContext(ending(listener,
             answer -> finish(plan, response, hits, start, answer, null, listener),
             e -> finish(plan, response, hits, start, null, Failure.of(e), listener)), plugin.threadContext);
@@ -202,7 +203,7 @@ final class RerankProcessor extends AbstractProcessor
         try {
             byte[] query = hits.query();
             isLong = query.length > ScoringRequest.LONG_QUERY || plan.ext.length("query") > ScoringRequest.LONG_QUERY;
-            body = query.length > ScoringRequest.LONGEST_QUERY ? null : hits.body(query);
+            body = query.length > Protocol.LONGEST_QUERY ? null : hits.body(query);
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
             broken = e;
@@ -219,7 +220,7 @@ final class RerankProcessor extends AbstractProcessor
         }
     }
 
-    /** A listener whose failures end the search: an Error, too, for else it would hang. */
+    /** A listener whose failures, also an Error, end the search. */
     static <T> ActionListener<T> ending(ActionListener<?> search, CheckedConsumer<T, Exception> then, Consumer<Exception> otherwise) {
         return new ActionListener<>() {
             @Override
@@ -247,7 +248,7 @@ final class RerankProcessor extends AbstractProcessor
         };
     }
 
-    /** Search for documents of the page, without any pipeline. */
+    /** Search for the documents of the page, without a pipeline. */
     private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<SearchHits> listener) {
         QueryBuilder which;
         int most = page.size();
@@ -262,11 +263,18 @@ final class RerankProcessor extends AbstractProcessor
         SearchSourceBuilder source = plan.documents(which).size(most);
         SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none");
         request.setParentTask(plan.request.getParentTask());
+        String preference = plan.request.preference();
+        if (source.pointInTimeBuilder() == null && (preference == null || preference.startsWith("_shards:") == false)) {
+            // Shards without a document of the page are not asked.
+            String shards = page.stream().map(hit -> Integer.toString(hit.getShard().getShardId().id())).distinct()
+                .collect(Collectors.joining(","));
+            request.preference("_shards:" + shards + (preference == null ? "" : "|" + preference));
+        }
         plugin.node.search(request, ActionListener.map(listener, SearchResponse::getHits));
     }
 
-    /** The candidates once more, as whole hits: those that came cannot be used. */
-    private void whole(SearchPlan plan, long start, ActionListener<SearchResponse> listener) {
+    /** Search for the candidates again, as full hits. */
+    private void fullHits(SearchPlan plan, long start, ActionListener<SearchResponse> listener) {
         plan.idsOnly = false;
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
@@ -281,7 +289,7 @@ final class RerankProcessor extends AbstractProcessor
         if (answer != null && answer.requested() != null) {
             plan.asker.remember(plan.key, answer.requested());
         } else if (failure != null && CircuitBreaker.blamesTheSearch(failure)) {
-            plan.asker.lastRequested.remove(plan.key); // an older service may have taken the place of the one that had requested
+            plan.asker.lastRequested.remove(plan.key); // it may now be an older service
         }
         if (failure != null && plan.asker.config.failuresAreErrors()) {
             plugin.stats.count(plan.outcome, plan.reason);
@@ -320,11 +328,11 @@ final class RerankProcessor extends AbstractProcessor
             found.forEach(hit -> known.put(version(hit, plan.withoutIds() ? "" : hit.getId()), hit));
             List<SearchHit> documents = chosen.stream().map(hit -> known.get(version(hit, ScoringRequest.id(plan, hit)))).toList();
             if (documents.contains(null)) {
-                whole(plan, start, listener); // changed meanwhile
+                fullHits(plan, start, listener); // a document has changed
             } else {
                 done.onResponse(documents);
             }
-        }, e -> whole(plan, start, listener)));
+        }, e -> fullHits(plan, start, listener)));
     }
 
     private static String version(SearchHit hit, String id) {
@@ -356,7 +364,7 @@ final class RerankProcessor extends AbstractProcessor
 
     void remember(String key, ScoringResponse.RequestedFields requested) {
         if (lastRequested.size() >= 1_000) {
-            lastRequested.clear(); // lists of indices may be without end; the service tells again
+            lastRequested.clear(); // the number of index lists is unlimited; the service requests again
         }
         lastRequested.put(key, requested);
     }

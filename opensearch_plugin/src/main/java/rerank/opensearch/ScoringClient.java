@@ -1,34 +1,41 @@
 package rerank.opensearch;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.ConnectException;
-import java.net.SocketTimeoutException;
 import java.net.URI;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.ByteBuffer;
 import java.util.List;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Flow;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
 
-/** The rerank service as one pipeline sees it: its URLs, tried in turn, and how many calls it gets at once. */
+/** The rerank service of one pipeline: its URLs, tried in turn, and a limit of concurrent calls. */
 final class ScoringClient {
-    private static final int LONGEST_ANSWER = 1 << 25; // to a search of the greatest depth
+    private static final int LONGEST_ANSWER = 1 << 25; // for the greatest depth
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
-    private final Semaphore connections;
+    private final Semaphore calls;
     private final List<CircuitBreaker> targets;
 
-    /** urls: those of the configuration that the node may call. */
+    /** urls: the ones in the configuration that the node may call. */
     ScoringClient(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
         this.config = config;
         this.plugin = plugin;
         this.scheduler = scheduler;
-        this.connections = new Semaphore(config.maxConnections());
+        this.calls = new Semaphore(config.maxConnections());
         this.targets = urls.stream().map(url -> new CircuitBreaker(url, config, plugin.stats)).toList();
     }
 
@@ -38,7 +45,7 @@ final class ScoringClient {
         final String reason;
 
         Failure(String reason, String message) {
-            super(message, null, false, false); // one for every search while the service is down: no stack trace
+            super(message, null, false, false); // no stack trace: there is one for every search
             this.reason = reason;
         }
 
@@ -47,24 +54,24 @@ final class ScoringClient {
         }
     }
 
-    /** One search's call. longQuery: of so many words that its failure says nothing of the service. */
+    /** The call of one search. longQuery: its failure is not counted. */
     record Call<T>(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done, long start) { }
 
-    /** Why no search is sent at all now; null: they are. */
+    /** Why no call is sent now, or null. */
     String unreachable() {
         return targets.isEmpty() ? "not_allowed" : targets.stream().allMatch(CircuitBreaker::isOpen) ? "breaker_open" : null;
     }
 
-    /** Post a body; {@code done} gets what {@code read} makes of the answer, or a Failure, on a thread of the plugin's pool. */
+    /** Post a body; {@code done} gets the result of {@code read}, or a Failure, on a thread of the plugin's pool. */
     <T> void call(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done) {
-        if (connections.tryAcquire() == false) {
+        if (calls.tryAcquire() == false) {
             done.onFailure(new Failure("busy", "is busy"));
             return;
         }
         attempt(0, new Call<>(body, maxAnswer, longQuery, read, done, System.nanoTime()), new Failure("breaker_open", "failed too often"));
     }
 
-    /** Ask the first target from a place on that may be asked. */
+    /** Call the first target at or after a position that accepts calls. */
     private <T> void attempt(int from, Call<T> call, Failure before) {
         int i = from;
         while (i < targets.size() && targets.get(i).admit() == false) {
@@ -85,7 +92,7 @@ final class ScoringClient {
                 result = failure == null ? call.read.apply(bytes) : null;
             } catch (Failure e) {
                 failure = e;
-            } catch (Throwable e) { // an Error, too: nobody would hear of it, and the search would hang
+            } catch (Throwable e) { // also an Error, or the search would not end
                 failure = new Failure("error", "could not be understood: " + e);
             }
             byte[] proof = target.judge(failure, call.body, call.longQuery);
@@ -100,7 +107,7 @@ final class ScoringClient {
         });
     }
 
-    /** Send a call once more that went well before: the failures of others were their own where it does so again. */
+    /** Repeat an earlier successful call. */
     private void prove(CircuitBreaker target, byte[] body) {
         send(target.url, body, LONGEST_ANSWER, config.timeout(), (bytes, broken) -> target.proved(broken));
     }
@@ -110,7 +117,7 @@ final class ScoringClient {
     }
 
     private <T> void end(Call<T> call, T result, Failure failure) {
-        connections.release();
+        calls.release();
         plugin.stats.called(System.nanoTime() - call.start);
         if (failure == null) {
             call.done.onResponse(result);
@@ -119,117 +126,103 @@ final class ScoringClient {
         }
     }
 
-    /** Post a body; {@code then} hears of the answer or the failure, once, on a thread of the plugin's pool. */
+    /** Post a body; {@code then} gets the answer or the failure, once, on a thread of the plugin's pool. */
     private void send(URI url, byte[] body, int most, long millis, BiConsumer<byte[], Failure> then) {
-        Sent sent = new Sent(url, body, most, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis), then);
         try {
-            // A write may hang as well as a read, and so may looking up a name.
-            sent.timer = scheduler.apply(Math.max(millis, 1), () -> plugin.pool.execute(sent::expire));
-            plugin.pool.execute(sent);
-        } catch (RuntimeException e) { // the node stops
-            sent.end(null, failure(e));
+            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
+            HttpRequest.Builder request = HttpRequest.newBuilder(url).header("Content-Type", "application/octet-stream")
+                .POST(HttpRequest.BodyPublishers.ofByteArray(body));
+            String token = plugin.token(config.token());
+            if (token != null) {
+                request.header("Authorization", "Bearer " + token);
+            }
+            post(request.build(), most, until, true, then);
+        } catch (RuntimeException e) {
+            plugin.pool.execute(() -> then.accept(null, failure(e)));
         }
     }
 
-    /** One body on its way. A thread of the pool waits for its answer, and goes on with it: every change of threads takes time. */
-    private final class Sent implements Runnable {
-        private final URI url;
-        private final byte[] body;
-        private final int most;
-        private final long until;
-        private final BiConsumer<byte[], Failure> then;
-        private final AtomicBoolean over = new AtomicBoolean();
-        private Connection used; // by this call: nobody else's to close
-        private Scheduler.ScheduledCancellable timer;
-
-        private Sent(URI url, byte[] body, int most, long until, BiConsumer<byte[], Failure> then) {
-            this.url = url;
-            this.body = body;
-            this.most = most;
-            this.until = until;
-            this.then = then;
-        }
-
-        @Override
-        public void run() {
-            byte[] answer = null;
-            Failure failure = null;
-            try {
-                Connection kept = plugin.connections.take(url);
-                try {
-                    answer = post(kept == null ? new Connection(url) : kept, kept == null);
-                } catch (ConnectException e) {
-                    throw e;
-                } catch (IOException e) {
-                    // That the service has closed an idle connection may only show now, so what breaks is sent once more.
-                    answer = post(new Connection(url), true);
-                }
-            } catch (IOException | RuntimeException | Error e) { // an Error, too, for else the search would hang
-                failure = failure(e);
+    /** again: repeat the call if its connection breaks: the service may have closed an idle connection. */
+    private void post(HttpRequest request, int most, long until, boolean again, BiConsumer<byte[], Failure> then) {
+        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> new LimitedBody(most));
+        long left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
+        Scheduler.ScheduledCancellable timer =
+            scheduler.apply(Math.max(left, 1), () -> plugin.pool.execute(() -> sent.cancel(true)));
+        sent.whenCompleteAsync((response, error) -> {
+            timer.cancel();
+            Throwable cause = error instanceof CompletionException ? error.getCause() : error;
+            boolean broken = cause instanceof IOException && cause instanceof ConnectException == false;
+            if (again && broken && System.nanoTime() < until) {
+                post(request, most, until, false, then);
+            } else if (cause != null) {
+                then.accept(null, failure(cause));
+            } else if (response.statusCode() != 200) {
+                int status = response.statusCode();
+                String refusal = ScoringResponse.refusal(status, response.body());
+                then.accept(null, new Failure("status_" + status, "answered with status " + status + refusal));
+            } else {
+                then.accept(response.body(), null);
             }
-            end(answer, failure);
-        }
-
-        private byte[] post(Connection connection, boolean fresh) throws IOException {
-            if (use(connection) == false) {
-                connection.close();
-                throw new IOException("too late");
-            }
-            try {
-                if (fresh) {
-                    connection.open(TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime()));
-                }
-                return connection.post(body, plugin.token(config.token()), most);
-            } finally {
-                boolean mine = leave(connection);
-                if (mine && connection.isOpen()) {
-                    plugin.connections.give(url, connection);
-                } else {
-                    connection.close();
-                }
-            }
-        }
-
-        private synchronized boolean use(Connection connection) {
-            used = over.get() ? null : connection;
-            return used != null;
-        }
-
-        private synchronized boolean leave(Connection connection) {
-            boolean mine = used == connection;
-            used = null;
-            return mine;
-        }
-
-        private void expire() {
-            if (over.compareAndSet(false, true)) {
-                synchronized (this) {
-                    if (used != null) {
-                        used.close();
-                        used = null;
-                    }
-                }
-                then.accept(null, new Failure("timeout", "did not answer in " + config.timeout() + " ms"));
-            }
-        }
-
-        private void end(byte[] answer, Failure failure) {
-            if (over.compareAndSet(false, true)) {
-                if (timer != null) {
-                    timer.cancel();
-                }
-                then.accept(answer, failure);
-            }
-        }
+        }, plugin.pool);
     }
 
-    private static Failure failure(Throwable error) {
+    private Failure failure(Throwable error) {
+        for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+            if (cause instanceof Failure known) {
+                return known;
+            }
+        }
         return switch (error) {
-            case Failure known -> known;
-            case ConnectException e when e.getCause() instanceof SocketTimeoutException -> new Failure("timeout", "cannot be reached in time");
+            case CancellationException e -> new Failure("timeout", "did not answer in " + config.timeout() + " ms");
             case ConnectException e -> new Failure("refused", "cannot be reached: " + e.getMessage());
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());
             default -> new Failure("error", "could not be called: " + error);
         };
+    }
+
+    /** The body of an answer; a longer one is a failure. */
+    private static final class LimitedBody implements HttpResponse.BodySubscriber<byte[]> {
+        private final CompletableFuture<byte[]> body = new CompletableFuture<>();
+        private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+        private final int most;
+        private Flow.Subscription source;
+
+        private LimitedBody(int most) {
+            this.most = most;
+        }
+
+        @Override
+        public CompletionStage<byte[]> getBody() {
+            return body;
+        }
+
+        @Override
+        public void onSubscribe(Flow.Subscription subscription) {
+            source = subscription;
+            source.request(Long.MAX_VALUE);
+        }
+
+        @Override
+        public void onNext(List<ByteBuffer> parts) {
+            for (ByteBuffer part : parts) {
+                byte[] read = new byte[part.remaining()];
+                part.get(read);
+                bytes.writeBytes(read);
+            }
+            if (bytes.size() > most) {
+                source.cancel();
+                body.completeExceptionally(new Failure("too_large", "answered too many bytes"));
+            }
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            body.completeExceptionally(error);
+        }
+
+        @Override
+        public void onComplete() {
+            body.complete(bytes.toByteArray());
+        }
     }
 }

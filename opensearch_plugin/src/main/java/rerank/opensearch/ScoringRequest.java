@@ -19,19 +19,17 @@ import org.opensearch.search.sort.SortOrder;
 
 /**
  * The candidates of one search, and the body of the call that asks for their scores (docs/guides/plugin.md). rest: hits
- * behind them, which keep the first stage's order.
+ * after them, in the order of the first stage.
  */
 record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
-    /** Bytes of a query's JSON that the service is sent; a call whose query is long blames nobody when it fails. */
-    static final int LONGEST_QUERY = 1 << 18, LONG_QUERY = 1 << 14;
-    /** With as many digits as hits are numbered with, and one before them. */
+    /** Bytes of a long query: if its call fails, the service is not blamed. */
+    static final int LONG_QUERY = 1 << 14;
+    /** Added to numbers of hits, for a fixed number of digits. */
     private static final int NUMBERS = 1_000_000;
-    /** First byte of a call, or an answer, with numbers as bytes: no JSON begins like that, and no length of less than 16 MiB. */
-    static final int NUMBERS_FOLLOW = 1;
-    /** Scores of clauses that a call has room for. */
+    /** Scores of clauses in a call. */
     static final int MOST_CLAUSES = 20_000;
 
-    /** Their ids are told apart where several indices or shards hold the same one. */
+    /** Equal ids of several indices or shards become different. */
     static ScoringRequest of(SearchPlan plan, SearchHit[] found) {
         List<SearchHit> hits = Arrays.asList(found).subList(0, Math.min(found.length, plan.depth));
         Set<String> ids = new LinkedHashSet<>();
@@ -57,7 +55,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         return position < hits.size() ? hits.get(position) : rest.get(position - hits.size());
     }
 
-    /** How hits with equal scores are ordered by what the user sorts by after the score; null: as answered. */
+    /** The order of hits with equal scores by the other sort keys of the user; null: as answered. */
     Comparator<Integer> ties() {
         List<SortBuilder<?>> sorts = plan.user.sorts();
         Comparator<Integer> ties = null;
@@ -81,7 +79,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
     @SuppressWarnings({"unchecked", "rawtypes"})
     private static int compare(Object one, Object other) {
         if (one instanceof Number a && other instanceof Number b && a.getClass() != b.getClass()) {
-            return Double.compare(a.doubleValue(), b.doubleValue()); // the field is another type in another index
+            return Double.compare(a.doubleValue(), b.doubleValue()); // another index has another type
         }
         return one instanceof Comparable a && other != null && a.getClass() == other.getClass() ? a.compareTo(other) : 0;
     }
@@ -90,7 +88,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         return field == null || field.getValues().isEmpty() ? null : field.getValue().toString();
     }
 
-    /** Id -> categories of the first hits, where equal scores are ordered by id. */
+    /** Id -> categories of the first hits; equal scores are ordered by id. */
     private Map<String, List<Object>> categories() {
         String field = plan.categories;
         Map<String, List<Object>> categories = new HashMap<>();
@@ -106,7 +104,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         return categories;
     }
 
-    /** Name of a clause -> its score for each hit, 0 where it does not match; null: not asked for, or too many. */
+    /** Name of a clause -> its score for each hit, 0 without a match; null: not requested, or too many. */
     private Map<String, float[]> clauses() {
         Map<String, float[]> clauses = new TreeMap<>();
         for (int i = 0; plan.requested.clauses() && i < hits.size(); i++) {
@@ -120,7 +118,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         return plan.requested.clauses() ? clauses : null;
     }
 
-    /** Take away what was fetched for the service alone. */
+    /** Remove the fields that were added for the service. */
     void strip() {
         plan.added.forEach(field -> {
             hits.forEach(hit -> hit.removeDocumentField(field));
@@ -147,13 +145,13 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         ByteArrayOutputStream rows = new ByteArrayOutputStream();
         Map<String, Object> features = new LinkedHashMap<>();
         for (String feature : plan.requested.features()) {
-            features.put(feature, write(ScoringResponse.FEATURES + feature, rows));
+            features.put(feature, write(Protocol.FEATURES + feature, rows));
         }
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
             json.startObject().field("stack", plan.stack).field("index", indices);
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
             Map<String, Object> said = new LinkedHashMap<>(plan.ext.values);
-            said.remove("query_context"); // for neural-search alone, and of any length
+            said.remove("query_context"); // only for neural-search
             json.field("rerank", said.isEmpty() ? null : said);
             boolean asBytes = plan.requested.numbers();
             if (asBytes) {
@@ -176,7 +174,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
             byte[] head = BytesReference.toBytes(BytesReference.bytes(json.endObject()));
             byte[] numbers = asBytes ? numbers() : new byte[0];
             ByteArrayOutputStream body = new ByteArrayOutputStream(4 + head.length + numbers.length + rows.size());
-            new DataOutputStream(body).writeInt((asBytes ? NUMBERS_FOLLOW << 24 : 0) | head.length);
+            new DataOutputStream(body).writeInt((asBytes ? Protocol.NUMBERS_FOLLOW << 24 : 0) | head.length);
             body.writeBytes(head);
             body.writeBytes(numbers);
             rows.writeTo(body);
@@ -184,7 +182,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         }
     }
 
-    /** All scores, to the digits that JSON would have; then, where they are lastRequested for, all shards, sequence numbers and terms. */
+    /** All scores, rounded as in JSON; then, if requested, all shards, sequence numbers and terms. */
     private byte[] numbers() {
         ByteBuffer numbers = ByteBuffer.allocate(hits.size() * (8 + (plan.requested.places() ? 20 : 0)));
         hits.forEach(hit -> numbers.putDouble(Double.parseDouble(Float.toString(hit.getScore()))));
@@ -196,7 +194,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         return numbers.array();
     }
 
-    /** Where the hits are: documents of other indices have features of their own, or none. */
+    /** The locations of the hits: documents of other indices have other features, or none. */
     private void places(XContentBuilder json) throws IOException {
         List<String> uuids = hits.stream().map(hit -> hit.getShard().getShardId().getIndex().getUUID()).toList();
         List<String> different = uuids.stream().distinct().toList();
@@ -214,7 +212,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         json.endObject();
     }
 
-    /** Append the rows of one feature, and say how long each is and which hits have none. */
+    /** Append the rows of one feature; return their length and the hits without a row. */
     private Map<String, Object> write(String field, ByteArrayOutputStream rows) {
         List<Integer> missing = new ArrayList<>();
         int length = 0;
@@ -234,7 +232,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         return field != null && field.getValue() instanceof BytesRef bytes ? bytes.bytes : decode(value(field));
     }
 
-    /** A row; what is damaged counts as missing. */
+    /** A row; a corrupted one counts as missing. */
     private static byte[] decode(String text) {
         try {
             return text == null ? new byte[0] : Base64.getDecoder().decode(text);

@@ -10,38 +10,36 @@ import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * What the service says, checked: a reason to pass, or all hits, best first; and its requested for the next call. explained: the parts
- * of {@link #EXPLAINED} that it answers, for searches that ask for an explanation.
+ * The checked answer of the service: a reason to pass, or all hits, best first; and the fields to send with the next call.
+ * explained: its fields among {@link #EXPLAINED}.
  */
 record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
-    /** The weights that the service has used, and how many hits had no stored features. */
-    private static final List<String> EXPLAINED = List.of("weights", "without_features");
-    /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
-    static final String FEATURES = "rerank_features.";
+    /** Fields of the answer that an explanation shows. */
+    private static final Map<String, Class<?>> EXPLAINED =
+        Map.of("weights", Map.class, "without_features", Map.class, "unknown_categories", List.class);
     private static final int MOST_VOTES = 100;
     private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
-    /** position: in the first stage's order. signals: what the service tells about it, or null. */
+    /** position: in the order of the first stage. signals: its explanation, or null. */
     record Hit(int position, float score, Object signals) { }
 
     /**
-     * What the service wants with a call. features: of each hit. categoryVotes: how many of the first hits' categories. places:
-     * shard, sequence number and primary term of each hit; withoutIds: it needs no ids then. clauses: the scores of the
-     * query's named clauses. numbers: scores and places as bytes behind the JSON, as the answer has its own then. It names no
-     * fields: those are in the pipeline, or it could have any of other users' hits.
+     * Fields to send with a call. features: of each hit. categoryVotes: number of first hits whose categories are sent. places:
+     * shard, sequence number and primary term of each hit; withoutIds: send no ids then. clauses: the scores of the named clauses
+     * of the query. numbers: send scores and places as bytes after the JSON. The service cannot name other fields of an index.
      */
     record RequestedFields(List<String> features, int categoryVotes, boolean places, boolean withoutIds, boolean clauses, boolean numbers) {
-        /** Before the first call. Clauses come along: the service can look up everything but them. */
+        /** Before the first call. Clauses are sent: the service cannot look them up. */
         static final RequestedFields NONE = new RequestedFields(List.of(), 0, false, false, true, false);
 
-        /** Fields to fetch. categories: the pipeline's field of them, or null. */
+        /** Fields to fetch. categories: the field with categories, or null. */
         List<String> fields(String categories) {
-            return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(categoryVotes > 0 ? categories : null)).toList();
+            return Stream.concat(features.stream().map(Protocol.FEATURES::concat), Stream.ofNullable(categoryVotes > 0 ? categories : null)).toList();
         }
 
-        /** Without the features that could not be read. */
+        /** Without the features that cannot be read. */
         RequestedFields without(Predicate<String> unreadable) {
-            List<String> kept = features.stream().filter(name -> unreadable.test(FEATURES + name) == false).toList();
+            List<String> kept = features.stream().filter(name -> unreadable.test(Protocol.FEATURES + name) == false).toList();
             return new RequestedFields(kept, categoryVotes, places, withoutIds, clauses, numbers);
         }
 
@@ -56,7 +54,7 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
             throw new Failure("bad_answer", "requested for what cannot be");
         }
 
-        /** Anything else than a plain name could be a pattern, or lead into other fields. */
+        /** Another text could be a pattern, or name another field. */
         private static boolean plain(Object name) {
             return name instanceof String text && PLAIN.matcher(text).matches();
         }
@@ -66,9 +64,9 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         return new ScoringResponse(reason, null, null, Map.of());
     }
 
-    /** ties: how hits with equal scores are ordered, where they do not stay as answered; or null. */
+    /** ties: the order of hits with equal scores; null: as answered. */
     static ScoringResponse read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
-        boolean numbers = bytes.length >= 4 && bytes[0] == ScoringRequest.NUMBERS_FOLLOW; // no JSON begins like that
+        boolean numbers = bytes.length >= 4 && bytes[0] == Protocol.NUMBERS_FOLLOW; // JSON never begins like this
         int begin = numbers ? 4 : 0, end = numbers ? 4 + (ByteBuffer.wrap(bytes).getInt() & 0xFFFFFF) : bytes.length;
         if (end > bytes.length) {
             throw new Failure("bad_answer", "announced " + end + " bytes, and answered " + bytes.length);
@@ -83,8 +81,8 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
             ? hits(ByteBuffer.wrap(bytes, end, bytes.length - end), sent.size(), signals) : hits(answer, sent, signals);
         Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
         hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
-        Map<String, Object> explained = new LinkedHashMap<>();
-        EXPLAINED.stream().filter(name -> answer.get(name) instanceof Map).forEach(name -> explained.put(name, answer.get(name)));
+        Map<String, Object> explained = new TreeMap<>(answer);
+        explained.entrySet().removeIf(field -> EXPLAINED.getOrDefault(field.getKey(), Void.class).isInstance(field.getValue()) == false);
         return new ScoringResponse(null, hits, requested, explained);
     }
 
@@ -96,7 +94,7 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         }
     }
 
-    /** What an answer of another status than 200 says of a search that the service refuses: {@code ": why"}, or nothing. */
+    /** The reason of a refused search, as {@code ": reason"}, or nothing. */
     static String refusal(int status, byte[] body) {
         try {
             boolean refused = status == 400 || status == 413 || status == 422; // others may come from a proxy
@@ -114,13 +112,13 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         sent.forEach(id -> positions.put(id, positions.size()));
         List<Hit> hits = new ArrayList<>(sent.size());
         for (int i = 0; i < sent.size(); i++) {
-            Integer position = positions.remove(ids.get(i)); // no id was sent twice, so this finds each or fails
+            Integer position = positions.remove(ids.get(i)); // every id was sent once
             hits.add(hit(position, scores.get(i) instanceof Number number ? number.floatValue() : Float.NaN, signals, i));
         }
         return hits;
     }
 
-    /** Of as many hits as were sent: all places, then all scores. */
+    /** All positions, then all scores. */
     private static List<Hit> hits(ByteBuffer numbers, int size, List<?> signals) {
         if (numbers.remaining() != 8 * size) {
             throw new Failure("bad_answer", "did not answer " + size + " places and scores");

@@ -28,39 +28,39 @@ import org.opensearch.search.fetch.subphase.FieldAndFormat;
 import org.opensearch.search.sort.*;
 
 /**
- * How one search is reranked: what the request phase leaves for the response phase. As JSON it is empty: queries may write all that is
- * left there.
+ * How one search is reranked; the request phase stores it for the response phase. Its JSON is empty: queries may read stored
+ * attributes.
  */
 final class SearchPlan implements ToXContentObject {
-    /** Queries without a user's words. What other queries contain is for the service to find out. */
+    /** Queries without words of a user. */
     private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
         "prefix", "wildcard", "regexp", "fuzzy");
-    /** Beside them, queries that show in a hit by its score alone, unless they have a name. */
+    /** Queries that, without a name, change only the score of a hit; so do those without words. */
     private static final Set<String> PLAIN = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
         "multi_match", "combined_fields", "query_string", "simple_query_string", "bool", "dis_max", "constant_score");
-    /** Around others; they may show in a hit, by names or inner hits, when the query is asked for it again. */
+    /** Queries around others, which can add names or inner hits to a hit. */
     private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
         "has_parent", "rank_feature", "distance_feature");
 
     final RerankExt ext;
     final RerankProcessor asker;
     final SearchRequest request;
-    final SearchSourceBuilder user; // as the search came
-    SearchRequest sent; // as it was made, when it has been
-    boolean attempted; // whether it is made once more where it fails
+    final SearchSourceBuilder user; // the search of the user
+    SearchRequest sent; // the search that was made, or null
+    boolean attempted; // whether it is repeated if it fails
     final int from, size; // the user's page
-    String outcome, reason; // passed or failed, and why, where nothing is left to do
-    String error; // what has failed, in words
+    String outcome, reason; // passed or failed, and why; null: not known yet
+    String error; // message of a failure
     int depth, timeout;
     int moved = -1; // of the first ten, in a shadow
     Map<String, Object> explained = Map.of(); // by the service
     String stack, key, id, categories;
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
-    /** Fields that are fetched for the service, and are no business of the user's. */
+    /** Fields that are fetched only for the service. */
     List<String> added = List.of();
-    /** Whether the candidates come without stored fields, and the page's documents are fetched when it is known. */
+    /** Whether candidates have no stored fields, and a second search fetches the documents of the page. */
     boolean idsOnly;
-    /** Whether they are fetched by the user's query: they show more of it than their score. */
+    /** Whether the second search has the query of the user: for highlights and matched queries. */
     private boolean byQuery;
 
     SearchPlan(SearchRequest request, RerankExt ext, RerankProcessor asker) {
@@ -86,7 +86,7 @@ final class SearchPlan implements ToXContentObject {
         return all.subList(Math.min(from, all.size()), Math.min(from + size, all.size()));
     }
 
-    /** Whether this search is among the share that is reranked: always the same searches of the same client. */
+    /** Whether this search is in the share that is reranked; the same for all searches of a client. */
     static boolean isShared(int share, String key) {
         if (share == 100 || key == null) {
             return share == 100;
@@ -107,7 +107,7 @@ final class SearchPlan implements ToXContentObject {
             : user.slice() != null ? "slice"
             : sorted(user.sorts()) ? "sort"
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
-            : from >= depth ? "window" // the first stage goes on where the candidates end
+            : from >= depth ? "window" // the page begins after the candidates
             : null;
     }
 
@@ -116,7 +116,7 @@ final class SearchPlan implements ToXContentObject {
             && (sorts.get(0) instanceof ScoreSortBuilder == false || sorts.get(0).order() != SortOrder.DESC);
     }
 
-    /** Whether the user sorts by more than the score. */
+    /** Whether the user sorts by the score and other keys. */
     boolean breaksTies() {
         return user.sorts() != null && user.sorts().size() > 1;
     }
@@ -127,8 +127,7 @@ final class SearchPlan implements ToXContentObject {
     }
 
     /**
-     * Read what the settings say; beyond the limits of an index the search would become an error. unreadable: fields
-     * that some index has in another way than they can be read.
+     * Read the settings, within the limits of the indices. unreadable: fields that cannot be read in one of the indices.
      */
     void prepare(Config config, List<Settings> indices, Predicate<String> unreadable) {
         id = config.id() == null || unreadable.test(config.id()) ? null : config.id();
@@ -142,7 +141,7 @@ final class SearchPlan implements ToXContentObject {
         }
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
-        requested = indices.isEmpty() ? ScoringResponse.RequestedFields.NONE : asker.lastRequested(key).without(unreadable); // none: elsewhere
+        requested = indices.isEmpty() ? ScoringResponse.RequestedFields.NONE : asker.lastRequested(key).without(unreadable); // empty: other clusters
         if (user == null) {
             return; // a search without a body
         }
@@ -156,7 +155,7 @@ final class SearchPlan implements ToXContentObject {
         idsOnly = (id != null || requested.withoutIds()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
     }
 
-    /** Whether hits can be fetched again as they are in this search, but for their scores. */
+    /** Whether a second search can fetch the hits as in this search. */
     private boolean isPlain() {
         byQuery = user.highlighter() != null;
         AtomicBoolean plain = new AtomicBoolean(
@@ -200,16 +199,16 @@ final class SearchPlan implements ToXContentObject {
             source.seqNoAndPrimaryTerm(true);
         }
         if (requested.clauses()) {
-            source.includeNamedQueriesScores(true); // nothing where no clause has a name
+            source.includeNamedQueriesScores(true); // no effect without a named clause
         }
-        // What the user asks for himself must be neither fetched twice nor removed.
+        // Fields that the user requests are neither fetched twice nor removed.
         added = requested.fields(categories).stream()
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return source;
     }
 
-    /** A copy of the user's search without lists of fields: a builder can add to these lists and not empty them. */
+    /** A copy of the user's search without lists of fields: a builder cannot empty these lists. */
     private SearchSourceBuilder withoutFields() {
         if (user.docValueFields() == null && user.fetchFields() == null && user.scriptFields() == null) {
             return user.shallowCopy();
@@ -239,12 +238,12 @@ final class SearchPlan implements ToXContentObject {
         }
     }
 
-    /** A search for what was really looked for: processors behind ours may have added filters. */
+    /** The same search with the query that was sent: later processors may have added filters. */
     SearchSourceBuilder asSent(SearchSourceBuilder source) {
         return source.query(sent.source().query()).postFilter(sent.source().postFilter());
     }
 
-    /** The search for documents of the page: what the user's search shows of each hit, and nothing beside the hits. */
+    /** The search for the documents of the page, with the fields that the user requested. */
     SearchSourceBuilder documents(QueryBuilder which) {
         SearchSourceBuilder source = new SearchSourceBuilder().query(which).trackTotalHits(false).fetchSource(user.fetchSource())
             .version(user.version()).seqNoAndPrimaryTerm(true).storedFields(user.storedFields())

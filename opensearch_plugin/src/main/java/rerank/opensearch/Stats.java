@@ -6,9 +6,9 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAccumulator;
 import java.util.concurrent.atomic.LongAdder;
 
-/** What became of the searches that this node coordinated, since it started. */
+/** Outcomes of the searches that this node has coordinated since its start. */
 final class Stats {
-    private static final int REASONS = 100; // the service may name reasons of its own
+    private static final int REASONS = 100; // the service has other reasons
 
     final LongAdder reranked = new LongAdder(), breakerOpened = new LongAdder();
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
@@ -23,7 +23,7 @@ final class Stats {
         slowest.accumulate(took);
     }
 
-    /** A search was scored and stayed as it is. ofTen: how many of its first ten hits would have moved. */
+    /** A search was scored and kept its order. ofTen: how many of its first ten hits would move. */
     void shadowed(int ofTen, long took) {
         shadowed.increment();
         moved.add(ofTen);
@@ -49,7 +49,7 @@ final class Stats {
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
     }
 
-    /** first, last: when the first and the last of these searches came, in UTC. */
+    /** first, last: time of the first and of the last of these searches, in UTC. */
     private Map<String, Object> shadow() {
         long count = shadowed.sum();
         Map<String, Object> shadow = new TreeMap<>(Map.of("count", count, "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6));

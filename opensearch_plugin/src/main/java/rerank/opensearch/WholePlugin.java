@@ -13,7 +13,7 @@ import org.opensearch.rest.RestController;
 import org.opensearch.rest.RestHandler;
 
 /**
- * With counters at {@code GET /_rerank/stats}, tokens that change without a restart, and searches that are made again.
+ * The plugin with counters at {@code GET /_rerank/stats}, tokens that change without a restart, and repeated searches.
  */
 public final class WholePlugin extends RerankPlugin implements ActionPlugin, ReloadablePlugin {
     public WholePlugin(Settings settings, Path config) {

@@ -36,7 +36,7 @@ class RerankExtTest {
 
         @Override
         public String getWriteableName() {
-            return RerankPlugin.NAME;
+            return Protocol.EXT;
         }
 
         @Override

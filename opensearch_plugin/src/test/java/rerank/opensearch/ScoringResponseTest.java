@@ -29,12 +29,13 @@ class ScoringResponseTest {
     }
 
     @Test
-    void theWeightsAreToldAsTheyCome() {
+    void theExplanationIsReturned() {
         String hits = "{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2, 3]";
         assertEquals(Map.of("stack", "bm25*1.00", "case", "none"),
             read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"case\": \"none\"}}").explained().get("weights"));
         assertEquals(Map.of(), read(hits + "}").explained());
-        assertEquals(Map.of(), read(hits + ", \"weights\": [1]}").explained());
+        assertEquals(Map.of(), read(hits + ", \"weights\": [1], \"unknown_categories\": {}}").explained());
+        assertEquals(List.of("x"), read(hits + ", \"unknown_categories\": [\"x\"]}").explained().get("unknown_categories"));
         assertEquals(Map.of("case", "none"), numbers("{\"weights\": {\"case\": \"none\"}}", 2, 0, 1, 2f, 1f, 0f).explained().get("weights"));
     }
 

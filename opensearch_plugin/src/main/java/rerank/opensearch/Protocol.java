@@ -1,0 +1,24 @@
+package rerank.opensearch;
+
+/**
+ * Constants that the plugin shares with the service and with {@code rerank hook}. tests/unit/test_protocol.py compares them with
+ * the constants in Python.
+ */
+final class Protocol {
+    static final String PATH = "/v1/hook";
+    /** The processor; {@code rerank} is a processor of neural-search. */
+    static final String PROCESSOR = "rerank_stack";
+    /** The part of {@code ext} of a search. neural-search has one with the same name. */
+    static final String EXT = "rerank";
+    static final String ALLOWED_URLS = "rerank.allowed_urls";
+    /** The object field of stored features. */
+    static final String FEATURES = "rerank_features.";
+    /** First byte of a call, or of an answer, whose numbers are bytes. */
+    static final int NUMBERS_FOLLOW = 1;
+    /** Characters of the options in {@code ext}; categories of a query. */
+    static final int LONGEST_STACK = 1_000, LONGEST_CATEGORY = 300, MOST_CATEGORIES = 100;
+    /** Bytes of the JSON of a query; the whole JSON of a call may have four times as many. */
+    static final int LONGEST_QUERY = 1 << 18;
+
+    private Protocol() { }
+}
