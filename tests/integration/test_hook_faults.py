@@ -483,7 +483,7 @@ def test_an_index_without_features(hook, script, small, trained, spawn, tmp_path
     where = ("--index", "bare", "--replicas", 0, "--url", hook.node.url, "-w", folder)
     assert spawn("ingest", small.corpus, *where).code == 0
     shutil.copytree(trained / "rankers", folder / "rankers")
-    with serving(script, folder, tmp_path) as server:
+    with serving(script, folder, tmp_path, "--max-encoded", 1000) as server:
         hook.install(server.url)
         before = hook.counts()
         text = hook.queries[0]
