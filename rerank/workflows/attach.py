@@ -21,9 +21,9 @@ from rerank.workspace import Workspace
 
 @dataclass
 class AttachReport(Report):
-    """The attached index. indices: names. fields: name -> fields of the index. documents: their number.
+    """Result of ``attach``. fields: name -> fields of the index. workspace: None after a dry run.
 
-    workspace: None after a dry run. changed: the connection of an existing workspace was changed.
+    documents: count. changed: new connection of an existing workspace.
     """
 
     workspace: Workspace | None
@@ -42,14 +42,13 @@ def attach(
     categories: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> AttachReport:
-    """Create a workspace for an existing index, or change the nodes of an existing workspace.
+    """Create a workspace for an existing index, or connect a workspace to other nodes.
 
-    fields: title, text, categories, links, lang -> fields of the index. Empty for an index that rerank made.
-    opensearch: the connection. In an existing workspace of the index, it replaces ``rerank.toml``, except for
-        settings at their default.
-    categories: a file with the category graph. dry_run: change nothing.
+    fields: title, text, categories, links, lang -> fields of the index. Empty for an index made by rerank.
+    opensearch: the connection. Defaults do not replace ``rerank.toml``.
+    categories: category graph. dry_run: change nothing.
 
-    Raises WorkspaceError for a workspace of another index, UsageError for a field that does not exist.
+    Raises WorkspaceError for a workspace of another index, UsageError for an unknown field.
 
     >>> import tempfile
     >>> from rerank import RerankError
@@ -82,7 +81,6 @@ def _change_nodes(
     edges: list[tuple[str, str]] | None,
     dry_run: bool,
 ) -> AttachReport:
-    """Connect a workspace to other nodes that have its index and fields."""
     table = workspace.config.get("opensearch", {})
     same = workspace.config.get("engine") == "opensearch" and table.get("index") == opensearch.index
     known = fields_of(table.get("fields", {}), "rerank.toml") if same else {}

@@ -1,10 +1,4 @@
-"""Auto: from a folder of files to a tuned and measured stack.
-
-collection_folder.py  which file is what
-splits.py             train, dev and test queries
-ranker_choice.py      which rankers are trained, and why
-auto_record.py        completed work, so that an interrupted run continues
-"""
+"""Auto: from a folder of files to a tuned and measured stack."""
 
 from __future__ import annotations
 
@@ -59,8 +53,8 @@ MOST_QUERIES = 500
 class AutoReport(Report):
     """Choices and measurements.
 
-    choices: trained and skipped rankers with reasons. stack: the tuned stack, which is active. page: the
-    report. splits: ``train``, ``dev`` and ``test`` -> judgment files. queries: their file. said: messages.
+    choices: trained and skipped rankers. stack: active. page: the report. splits: split -> judgment file.
+    queries: file. said: messages.
     """
 
     workspace: Workspace
@@ -76,7 +70,7 @@ class AutoReport(Report):
 
     @property
     def better(self) -> bool:
-        """Whether the stack is better than its first stage by the first measure, p < 0.05."""
+        """Whether the stack beats its first stage by the first measure, p < 0.05."""
         return any(
             found.stack == self.evaluated.results[-1].stack and found.delta > 0 and found.p_holm < 0.05
             for found in self.evaluated.comparisons[: len(self.evaluated.results)]
@@ -87,7 +81,7 @@ class AutoReport(Report):
         return {**super().to_json(), "better": self.better}
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the evaluation's table."""
+        """Return the table of the evaluation."""
         return self.evaluated.rows()
 
     def __repr__(self) -> str:
@@ -112,21 +106,18 @@ def auto(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AutoReport:
-    """Make a tuned and measured stack from a folder with documents, queries and judgments.
+    """Make a tuned and measured stack from documents, queries and judgments.
 
     folder: ``corpus.jsonl`` (or JATS articles), ``queries.jsonl``, one or more of ``qrels/train.tsv``,
-        ``dev.tsv`` and ``test.tsv``, and optionally ``categories.tsv``.
-    workspace: folder of the result. An interrupted run continues if called again.
-    opensearch: cluster of a new workspace. Default: documents are stored in the folder.
-    model: encoder of ``dense``, a folder or a model on this machine. Default: MiniLM, for English only.
-    minutes: time limit; rankers that take longer are skipped or stop early.
-    conflicts: for documents with two grades, see :func:`rerank.read_qrels`.
+        ``dev.tsv`` and ``test.tsv``, optionally ``categories.tsv``. Missing splits are drawn.
+    workspace: result folder. Call again to continue.
+    opensearch: cluster of a new workspace. Default: store the documents in the folder.
+    model: encoder of ``dense``. Default: MiniLM, English only.
+    minutes: time limit. Slower rankers are skipped or stopped early.
+    conflicts: see :func:`rerank.read_qrels`.
 
-    Missing splits are drawn from the other judgments. Test queries are only measured. For the choice of
-    rankers see :mod:`rerank.workflows.ranker_choice`.
-
-    Raises InputError for missing files or too few judged queries, WorkspaceError for a workspace with other
-    documents.
+    Raises InputError for missing files or too few judged queries, WorkspaceError for a
+    workspace with other documents.
 
     >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -155,8 +146,6 @@ def auto(
 
 
 class _Auto:
-    """One run."""
-
     queries: list[Query]
     workspace: Workspace
 
@@ -170,13 +159,11 @@ class _Auto:
         self.said: list[str] = []
 
     def say(self, step: str, *lines: str) -> None:
-        """Report the result of a step."""
         for line in lines:
             self.said.append(f"{step}: {line}")
             self.progress.say(f"{step}: {line}")
 
     def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
-        """Run all steps that are not complete."""
         files = self.files
         judged = {name: read_qrels(path, conflicts=self.conflicts) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
@@ -234,7 +221,6 @@ class _Auto:
     def _ingest(
         self, folder: Path, record: Record, opensearch: Settings | None, lang: str | None
     ) -> Workspace:
-        """Ingest into a new workspace, or one without other documents."""
         files = self.files
         existing = Workspace.open(folder) if Workspace.exists(folder) else None
         if existing is not None and not record.known and existing.trained():
@@ -287,7 +273,6 @@ class _Auto:
         return (article.document() for article in chain.from_iterable(read))
 
     def _facts(self) -> tuple[CollectionFacts, set[str]]:
-        """The facts for the choice of rankers, without the splits; and the documents' ids."""
         engine, langs, ids = self.workspace.engine, Counter[str](), set[str]()
         targets: Counter[str] = Counter()
         categories = 0
@@ -314,7 +299,6 @@ class _Auto:
         return facts, ids
 
     def _keep(self, splits: Splits) -> dict[str, Path]:
-        """Write the judgments of the splits."""
         folder = self.workspace.folder / "splits"
         folder.mkdir(exist_ok=True)
         paths = {}
@@ -327,7 +311,7 @@ class _Auto:
         return paths
 
     def _first_stage(self, splits: Splits) -> tuple[str, list[str]]:
-        """The first stage with the better nDCG on train and dev queries, and the other ones."""
+        """Return the better first stage on train and dev queries, and the others."""
         names = self.workspace.engine.first_stages
         if len(names) < 2:
             return names[0], []
@@ -351,7 +335,6 @@ class _Auto:
         return best, [name for name in names if name != best]
 
     def _train(self, choice: RankerChoice, first: str, splits: Splits, record: Record) -> RankerChoice:
-        """Train a chosen ranker unless that is done or time is up; return the outcome."""
         name = choice.ranker
         if not choice.trained:
             self.say("rankers", str(choice))
@@ -421,37 +404,31 @@ class _Auto:
 
 
 class _Clock(Progress):
-    """Passes progress on. At the deadline it ends a training like Ctrl-C, which keeps the best epoch."""
+    """Ends a training at the deadline. The best epoch is kept."""
 
     def __init__(self, progress: Progress, deadline: float) -> None:
         self.progress, self.deadline = progress, deadline
         self.ended = self._training = False
 
     def late(self) -> bool:
-        """Whether the time is up."""
         return time.monotonic() > self.deadline
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Open a step."""
         self._training = unit in ("batch", "step", "iteration")
         self.progress.start(title, total, unit)
 
     def advance(self, count: int = 1) -> None:
-        """Count, unless the time is up."""
         self.progress.advance(count)
         if self._training and self.late():
             self.ended, self._training = True, False
             raise KeyboardInterrupt
 
     def show(self, **values: str) -> None:
-        """Show figures."""
         self.progress.show(**values)
 
     def finish(self) -> None:
-        """Close the step."""
         self._training = False
         self.progress.finish()
 
     def say(self, line: str) -> None:
-        """Say a line."""
         self.progress.say(line)

@@ -1,4 +1,4 @@
-"""The completed work of an auto run, in a file of the workspace."""
+"""Completed work of an auto run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ NAME = "auto.json"
 
 @dataclass
 class Record:
-    """Rankers that were trained on the same files, with their versions.
+    """Rankers trained on the same files.
 
-    known: the workspace is from an auto run. other: from other files. cut: ranker -> time limit that ended
-    its training early.
+    known: from an auto run. other: from other files. cut: ranker -> time limit that ended its training.
     """
 
     path: Path
@@ -35,7 +34,7 @@ class Record:
     def of(
         cls, workspace: Path, files: Folder, seed: int, conflicts: str = "refuse", model: str = ""
     ) -> Record:
-        """Read the record. Other files, another seed or encoder start a new one."""
+        """Read the record. Other inputs start a new one."""
         digest = hashlib.sha256(f"{seed} {conflicts} {model}".encode())
         for path in files.files():
             known = path.stat()
@@ -56,14 +55,14 @@ class Record:
         write_text(self.path, json.dumps(values, indent=1) + "\n")
 
     def done(self, workspace: Workspace, name: str, minutes: float) -> bool:
-        """Whether a ranker was trained completely or for these minutes, and has not changed."""
+        """Whether an unchanged ranker was trained completely or for these minutes."""
         with suppress(RerankError):
             if name in self.rankers and self.cut.get(name, minutes) >= minutes:
                 return workspace.ranker(name).version == self.rankers[name]
         return False
 
     def add(self, workspace: Workspace, name: str, cut: float | None = None) -> None:
-        """Record a trained ranker. cut: the time limit that ended its training."""
+        """Record a ranker. cut: time limit that ended its training."""
         self.rankers[name] = workspace.ranker(name).version
         self.cut.pop(name, None)
         if cut is not None:

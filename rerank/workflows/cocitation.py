@@ -1,4 +1,4 @@
-"""Mine co-citations: references that are cited together, at which distance, in which sentences."""
+"""Mine co-citations: references that are cited together."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COUNTED = 100_000_000
 
 @dataclass(frozen=True)
 class LevelSize:
-    """Size of one level of a network.
+    """Size of a level of a network.
 
-    groups: sentences, paragraphs, sections or documents with two references or more. largest: references in
-    the largest group. references: in any group. pairs: distinct pairs; None if there are too many.
+    groups: places with several references. largest: most references in a group. references: in any group.
+    pairs: distinct; None if too many.
     """
 
     groups: int
@@ -36,7 +36,7 @@ class LevelSize:
 
 @dataclass(frozen=True)
 class Shared:
-    """A sentence that cites both references; ``text`` is empty if unknown."""
+    """A sentence that cites both references; ``text`` may be empty."""
 
     document: str
     text: str
@@ -44,7 +44,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A reference that is cited together with another one.
+    """A co-cited reference.
 
     level: finest common level. documents, sentences: citing both.
     """
@@ -60,8 +60,8 @@ class Neighbor:
 class Neighborhood:
     """A reference and its neighbors.
 
-    cited_by: documents. sizes: level -> neighbors at this or a finer level. neighbors: finest level first,
-    then by number of documents, then by key.
+    cited_by: documents. sizes: level -> neighbors at this or a finer level. neighbors: sorted by level,
+    documents, key.
     """
 
     key: str
@@ -75,8 +75,8 @@ class Neighborhood:
 class CoCited(Report):
     """Co-citations of a workspace.
 
-    citing: documents with citations. outside: references that are not documents. titled: references with a
-    title. mentions: citations. levels: of the network; empty for a single reference.
+    citing: documents with citations. outside: references that are not documents. titled: references with
+    titles. mentions: citations. levels: empty for one reference.
     """
 
     citing: int
@@ -98,9 +98,8 @@ def mine_cocitation(
 ) -> CoCited:
     """Return the sizes of the co-citation network, or one reference with its neighbors.
 
-    show: a reference: DOI, PMID, document id or title.
-    out: file for all pairs: two keys, and the number of sentences, paragraphs, sections and documents that
-        cite both, as TSV.
+    show: DOI, PMID, document id or title.
+    out: TSV file of all pairs: two keys, counts of citing sentences, paragraphs, sections and documents.
 
     Raises UsageError for a reference that no document cites.
 
@@ -155,7 +154,6 @@ def _sizes(network: CoCitations) -> dict[Level, LevelSize]:
 
 
 def _named(citations: Citations, name: str) -> str:
-    """Return the key of a reference that a user names."""
     key = citations.key(name)
     refs = set(citations.references)
     if key in refs:
@@ -171,7 +169,6 @@ def _named(citations: Citations, name: str) -> str:
 
 
 def _around(citations: Citations, key: str) -> Neighborhood:
-    """Read the documents that cite a reference, and collect its neighbors."""
     level: dict[str, int] = {}
     documents: dict[str, list[str]] = {}
     sentences: dict[str, list[Shared]] = {}
@@ -216,7 +213,7 @@ def _around(citations: Citations, key: str) -> Neighborhood:
 
 
 def _mates(cited: list[Mention], key: str, paper: str) -> Iterator[tuple[str, int, int]]:
-    """Yield reference, finest common level and sentence of the other citations of a document."""
+    """Yield reference, finest common level and sentence."""
     own = [mention for mention in cited if mention.reference == key]
     parts = [{one.sentence for one in own}, {one.paragraph for one in own}, {one.section for one in own}]
     for other in cited:
@@ -227,7 +224,7 @@ def _mates(cited: list[Mention], key: str, paper: str) -> Iterator[tuple[str, in
 
 
 def _write(network: CoCitations, path: str | os.PathLike[str]) -> None:
-    """Write all pairs, the smaller key first, sorted by both."""
+    """Write all pairs, sorted."""
     ordered = {one: place for place, one in enumerate(sorted(network.keys, key=natural))}
     rank = np.array([ordered[one] for one in network.keys], np.int64)
     size = len(network)

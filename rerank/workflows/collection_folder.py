@@ -1,4 +1,4 @@
-"""The files of a collection in a folder, by their names."""
+"""Find the files of a collection by name."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _WANTED = (
 class Folder:
     """Files of documents, queries and judgments.
 
-    corpus: one JSON lines file, or archives and folders of articles (``jats``). qrels: ``train``, ``dev``,
-    ``test`` or ``all`` -> file. aside: judgment files that are not read.
+    corpus: JSON lines, or JATS files (``jats``). qrels: ``train``, ``dev``, ``test`` or ``all`` -> file.
+    aside: unread judgment files.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class Folder:
     aside: tuple[Path, ...] = field(default=())
 
     def files(self) -> list[Path]:
-        """Return all files that are read, with the articles of folders."""
+        """Return all files that are read."""
         found = [*self.corpus, self.queries, *self.qrels.values()]
         found += [self.categories] if self.categories else []
         return [one for path in found for one in (_articles(path) if path.is_dir() else [path])]
@@ -63,7 +63,7 @@ class Folder:
 def read_folder(path: Path) -> Folder:
     """Find the files of a folder, plain or gzip. Judgments are in ``qrels/`` or in the folder.
 
-    Raises InputError for a missing or an ambiguous file.
+    Raises InputError for a missing or ambiguous file.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -94,7 +94,6 @@ def _plain(path: Path) -> str:
 
 
 def _named(files: Iterable[Path], names: tuple[str, ...]) -> Path | None:
-    """The file with one of these names."""
     found = [one for one in files if _plain(one) in names]
     if len(found) > 1:
         raise InputError(f"{found[0]} and {found[1].name} have the same content; remove one of them")
@@ -113,12 +112,10 @@ def _corpus(path: Path, files: Iterable[Path]) -> tuple[tuple[Path, ...], Format
 
 
 def _articles(path: Path) -> list[Path]:
-    """The articles of a folder."""
     return sorted(one for one in path.rglob("*") if _plain(one).endswith(_ARTICLES))
 
 
 def _judgments(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tuple[Path, ...]]:
-    """Judgment files by split, and files that are not read."""
     within = path / "qrels"
     inside = sorted(one for one in within.iterdir() if one.is_file()) if within.is_dir() else []
     found: dict[str, Path] = {}

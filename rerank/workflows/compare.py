@@ -1,4 +1,4 @@
-"""Compare: measure runs of any systems on the same judgments."""
+"""Compare: measure runs of any system on the same judgments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOCOL = "runs"
 
 @dataclass
 class RunsReport(EvaluationReport):
-    """An evaluation of runs. empty: run -> number of judged queries without documents."""
+    """An evaluation of runs. empty: run -> judged queries without documents."""
 
     empty: dict[str, int] = field(default_factory=dict)
 
@@ -30,8 +30,10 @@ def compare(
 ) -> RunsReport:
     """Measure runs and compare them with the first one.
 
-    runs: name -> query -> document ids, best first, or (id, score) pairs as from :func:`rerank.read_run`.
-    measures: Default: ``MEASURES``; the first is compared. Raises UsageError for a single run.
+    runs: name -> query -> document ids, best first, or (id, score) pairs.
+    measures: Default: ``MEASURES``; the first is compared.
+
+    Raises UsageError for a single run.
 
     >>> from rerank import Qrels
     >>> qrels = Qrels([("q1", "a", 1), ("q2", "b", 1)])

@@ -17,7 +17,7 @@ from rerank.workspace import Workspace
 
 @dataclass
 class EncodeReport(Report):
-    """encoded: ranker -> number of encoded documents. reused: stored features that got a new location."""
+    """encoded: ranker -> encoded documents. reused: stored features that moved."""
 
     encoded: dict[str, int]
     reused: int = 0
@@ -32,13 +32,11 @@ def encode(
     force: bool = False,
     progress: Progress | None = None,
 ) -> EncodeReport:
-    """Compute and store the missing features of rankers.
+    """Compute and store missing features.
 
-    names: rankers. None: all trained rankers, with the older versions that stacks use.
-    retrieve: rankers that also retrieve. OpenSearch needs a vector field for that. A ranker that
-        already retrieves continues to do so.
-    part: ``(i, n)`` encodes part i of n of the documents; see :meth:`Engine.write_features`.
-    force: encode all documents again.
+    names: Default: all trained rankers, and older versions in stacks.
+    retrieve: rankers that also retrieve; OpenSearch needs vector fields.
+    part: ``(i, n)`` encodes part i of n. force: encode all documents again.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -75,7 +73,7 @@ def encode(
 def encoders_of(
     workspace: Workspace, names: Iterable[str | Ranker] | None, progress: Progress
 ) -> list[Encoder]:
-    """Return the encoders of rankers. None: all trained rankers; a ranker that fails to load is reported."""
+    """Return the encoders of rankers. Default: all. Load errors are reported."""
     if names is not None:
         rankers = [workspace.ranker(one) if isinstance(one, str) else one for one in names]
     else:
@@ -94,7 +92,7 @@ def encoders_of(
 
 
 def compact(workspace: Workspace) -> CompactionResult:
-    """Reclaim the disk space of deleted and replaced documents. Readers are not interrupted.
+    """Reclaim the disk space of deleted and replaced documents.
 
     Raises UsageError if the engine compacts automatically.
 

@@ -62,21 +62,19 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Rank the judged queries by each stack under each protocol, measure, and compare with the baseline.
+    """Rank judged queries by each stack under each protocol, measure, and compare with the baseline.
 
-    baseline: Default: the first stage of the workspace.
-    first_stage: finds the candidates of all stacks and replaces the score of their first stage, also your own
-        search (``template:FILE``, ``stored:ID``, ``run:FILE``). It is then the default baseline.
-    retrieve: retrievers of all stacks except the baseline. filter: as for :meth:`Workspace.search`.
+    baseline: Default: the first stage.
+    first_stage: retrieves the candidates and replaces the first stage of all stacks. Also ``template:FILE``,
+        ``stored:ID`` or ``run:FILE``.
+    retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
     protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``pool-random:N``,
         ``pool-first:N`` or ``judged``.
-    measures: Default: ``MEASURES``; the first is compared. Given measures are all compared, with Holm's
-        correction over all comparisons of the call.
-    rerank_only: add each stack without its first stage's signal, with the weights tuned for that.
-    also_grade_one: add nDCG without documents of grade 2 and higher. category_overlap: add its table.
-    save_run: folder for the rankings as TREC runs. keep: number of hits to keep for the page.
-
-    The workspace remembers the evaluation for :func:`rerank.report`.
+    measures: Default: ``MEASURES``, compared by the first. Given measures are all compared, with Holm's
+        correction.
+    rerank_only: add each stack without its first stage's signal.
+    also_grade_one: add nDCG without grades above 1. category_overlap: add its table.
+    save_run: folder for TREC runs. keep: hits to keep for the page.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -133,7 +131,7 @@ def _entries(
     *,
     plain: bool,
 ) -> list[Entry]:
-    """Return the stacks to measure, the baseline first. plain: add the rerank-only variants."""
+    """Return the stacks, the baseline first."""
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
 
     def find(text: str | Stack) -> Stack:
@@ -161,7 +159,6 @@ def _entries(
 
 
 def _experiment(workspace: Workspace, entries: Sequence[Entry], judged: JudgedQueries) -> Experiment:
-    """Prepare the signals, retrievers and searches of all stacks."""
     stacks = [entry.stack for entry in entries]
     signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
     retrievers = {name for stack in stacks for name in retriever_depths(stack.retrieve)}
@@ -172,14 +169,11 @@ def _experiment(workspace: Workspace, entries: Sequence[Entry], judged: JudgedQu
 
 
 def _label(stack: str | Stack) -> str:
-    """Return the name of a stack in tables: as typed, or the name of its file."""
     text = str(stack)
     return Path(text).stem if text.endswith(".json") else text
 
 
 class _Tables:
-    """Fills the report, one protocol after the other."""
-
     def __init__(
         self,
         experiment: Experiment,
@@ -205,7 +199,6 @@ class _Tables:
             report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared)
 
     def add(self, protocol: Protocol, deepest: int) -> Rankings:
-        """Rank by all stacks under a protocol and measure."""
         report, keep = self.report, self.report.top
         rankings = rank_all(
             self.experiment,
@@ -237,7 +230,6 @@ class _Tables:
         measures: Sequence[str],
         protocol: Protocol,
     ) -> Evaluation:
-        """Measure runs, compare them with the baseline, and add both to a report."""
         evaluation = evaluate_runs(runs, qrels, measures)
         by = [name for name in report.compared if name != GRADE_ONE]
         comparisons = compare(evaluation, report.baseline, measures=by, seed=self.experiment.seed)
@@ -258,7 +250,6 @@ class _Tables:
 
 
 def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
-    """Return means over the queries of each case, if there are two cases or more."""
     of = [cases.get(query, "") for query in evaluation.query_ids]
     rows = []
     for case in (case for case in CASES if case in of and len(set(of)) > 1):
@@ -271,7 +262,6 @@ def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protoco
 
 
 def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Overlap]:
-    """Return the overlap of the given categories, even if categories are ignored."""
     wanted = {d for query in queries for d in qrels.relevant(query.id)}
     categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
     return overlap.category_overlap(

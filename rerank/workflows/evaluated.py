@@ -1,4 +1,4 @@
-"""The settings, queries and judgments of the last evaluation of a workspace."""
+"""Inputs of the last evaluation of a workspace."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ _FILES = ("queries", "qrels", "first_stage")
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """Settings that are read again. None of them names a file to write."""
-
     queries: str | None = None
     qrels: str | None = None
     first_stage: str | None = None
@@ -50,7 +48,7 @@ REMEMBERED = frozenset(_Settings.__struct_fields__)
 def remember(
     workspace: Workspace, settings: Mapping[str, Any], *, queries: Sequence[Query], qrels: Qrels
 ) -> None:
-    """Store the settings, queries and judgments of an evaluation, if the folder is writable."""
+    """Store an evaluation's inputs, if the folder is writable."""
     folder = workspace.folder / COPIES
     files = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels.tsv"}
     asked = (_line(query) for query in queries if query.id in qrels)
@@ -68,7 +66,7 @@ def remember(
 
 
 def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries: str, qrels: str) -> None:
-    """Store the settings and files of an evaluation, if the folder is writable."""
+    """Store an evaluation's settings and files, if the folder is writable."""
     kept = {name: _absolute(value) for name, value in settings.items()}
     files = {"queries": str(Path(queries).absolute()), "qrels": str(Path(qrels).absolute())}
     with suppress(OSError, RerankError):
@@ -76,10 +74,7 @@ def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries
 
 
 def remembered(workspace: Workspace) -> dict[str, Any]:
-    """Return the settings of the last evaluation; empty without one.
-
-    Raises WorkspaceError for wrong settings.
-    """
+    """Return the settings of the last evaluation. Raises WorkspaceError if they are wrong."""
     path = workspace.folder / NAME
     try:
         data = parse_json(path.read_bytes())
@@ -101,7 +96,7 @@ def remembered(workspace: Workspace) -> dict[str, Any]:
 
 
 def _stack_name(stack: Stack | str | None, file: Path) -> str | None:
-    """The name of a stack; a Stack object is saved to ``file``."""
+    """Return a stack's name. A Stack object is saved first."""
     if not isinstance(stack, Stack):
         return stack
     stack.save(file)
@@ -109,7 +104,6 @@ def _stack_name(stack: Stack | str | None, file: Path) -> str | None:
 
 
 def _absolute(value: Any) -> Any:
-    """The value with absolute paths."""
     if isinstance(value, (list, tuple)):
         return [_absolute(one) for one in value]
     if not isinstance(value, str):
@@ -121,7 +115,6 @@ def _absolute(value: Any) -> Any:
 
 
 def _line(query: Query) -> dict[str, Any]:
-    """A query as :func:`rerank.read_queries` reads it."""
     known = {
         "_id": query.id,
         "text": query.text,

@@ -1,4 +1,4 @@
-"""The judged queries of tuning and evaluation, and the scores of their candidates."""
+"""Judged queries, and scores of their candidates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rerank.workspace import Workspace
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedQueries:
-    """Queries with judgments, and how to score their candidates; see :func:`rerank.evaluate`."""
+    """Judged queries; see :func:`rerank.evaluate`."""
 
     queries: Sequence[Query]
     qrels: Qrels
@@ -35,10 +35,7 @@ class JudgedQueries:
 
 @dataclass
 class Experiment:
-    """Judged queries, and the pipeline that scores their candidates.
-
-    unknown_queries: number of judged queries without a text.
-    """
+    """Judged queries and their pipeline. unknown_queries: judged queries without text."""
 
     workspace: Workspace
     pipeline: Pipeline
@@ -63,9 +60,9 @@ class Experiment:
     ) -> Experiment:
         """Encode missing features and keep the judged queries with a text.
 
-        searches: the user's own first stages; each is tried. versions: ranker -> version; default: newest.
+        searches: custom first stages. versions: ranker -> version; default: newest.
 
-        Raises InputError if no judged query has a text, or a run has other queries or documents.
+        Raises InputError if no query remains, or a run has other queries or documents.
         """
         pipeline = workspace.pipeline(
             signals, retrieve=retrieve, infer_categories=judged.infer, versions=versions
@@ -110,9 +107,8 @@ class Experiment:
     ) -> tuple[ScoreTable, ScoringReport]:
         """Score the candidates of every query; equal calls share one table.
 
-        search: the user's own, if ``first_stage`` is ``search``. every_case: a row for each case of a query
-        (``rerank.combiners.base.CASES``). deepest: largest N of ``retrieved:N`` of all calls. cached: store
-        the table in the workspace.
+        search: if ``first_stage`` is ``search``. every_case: a row per query and case. deepest: largest N of
+        ``retrieved:N``. cached: store the table.
         """
         # The first stage at a smaller depth returns the top of its list at a larger depth.
         shared = protocol.kind == "retrieved" and not retrieve
@@ -142,9 +138,9 @@ class Experiment:
 
 
 def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence[Query]) -> SearchTemplate:
-    """Try a search on the first query and return it in its current form.
+    """Try a search on the first query and return its current form.
 
-    Raises InputError for a run of other queries or documents, and for a template field without values.
+    Raises InputError for a run of other queries or documents, and for template fields without values.
     """
     if search.kind == "run":
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
