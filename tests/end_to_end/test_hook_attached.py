@@ -270,8 +270,8 @@ def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugg
         stack = "bm25*0.5 + field:seen*0.5"
         answer = search(plugged, "cell", ext={"rerank": {"stack": stack, "explain": True}})["ext"]["rerank"]
         what = "field 'seen' of index 'library' is not a number: it is of type integer, keyword"
-        refused = f"the service answered with status 422: {what}"
-        assert (answer["outcome"], answer["error"]) == ("failed", refused)
+        assert answer["outcome"] == "failed"
+        assert f"the service answered with status 422: {what}" in answer["error"]
         config = {"url": service.url, "stack": stack}
         body = {
             "request_processors": [{"rerank_stack": config}],
@@ -279,7 +279,7 @@ def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugg
         }
         plugged.request("PUT", "/_search/pipeline/numbers", body)
         asked = (run, library, "--name", "numbers")
-        assert what in hook_status(*asked)["problems"]
+        assert any(what in line for line in hook_status(*asked)["problems"])
     finally:
         plugged.request("DELETE", "/seldom")
     assert not [line for line in hook_status(*asked)["problems"] if "no number" in line]
