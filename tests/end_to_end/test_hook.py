@@ -243,7 +243,7 @@ def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatc
             assert run("hook", "remove", "-w", folder).code == 0
             assert run("encode", "-w", cluster).code == 0
     assert beyond(plugged, "server", "guides/service.md", "`--only hook`") == (set(), set())
-    unnamed, unneeded = beyond(plugged, "installer", "hook_plugin.md", "the user needs (by")
+    unnamed, unneeded = beyond(plugged, "installer", "guides/plugin.md", "The user needs the right to search")
     assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 
 
