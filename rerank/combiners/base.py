@@ -1,4 +1,4 @@
-"""The interface of a combiner: the scores of all signals -> the final score and its parts."""
+"""Combiners: signal scores -> the final score and its parts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ queries of each case differently."""
 
 @dataclass(frozen=True)
 class Combined:
-    """The final scores of one query's n candidates.
+    """Final scores of one query's n candidates.
 
     final:      (n,).
-    normalized: (n, S) the scores of the signals, made comparable.
-    parts:      (n, S) what each signal contributes to the final score.
+    normalized: (n, S) normalized signal scores.
+    parts:      (n, S) contributions to the final score.
     """
 
     final: Array
@@ -31,29 +31,29 @@ class Combined:
 
 
 class Combiner(ABC):
-    """Turns the scores of S signals into one score. Only a combiner knows its weights."""
+    """Combines the scores of S signals."""
 
     signals: tuple[str, ...]
 
     @abstractmethod
     def combine(self, scores: NDArray[Any]) -> Combined:
-        """Combine the raw (n, S) scores of one query's candidates.
+        """Combine the raw (n, S) scores of one query.
 
         Raises TrainingError for a score that is not finite.
         """
 
     @abstractmethod
     def for_case(self, case: str) -> Combiner:
-        """Return the combiner of the queries of a case."""
+        """Return the combiner for a category case."""
 
     @abstractmethod
     def shares(self) -> dict[str, float]:
-        """Return the weight of each signal, for tables."""
+        """Return signal weights."""
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """Describe the combiner and its cases as JSON values."""
+        """Return all cases as JSON values."""
 
     @abstractmethod
     def relevance(self, final: Array) -> Array:
-        """Map final scores to numbers from 0 to 1 in the same order, as ``/v1/rerank`` returns them."""
+        """Map final scores to [0, 1] in the same order, as in ``/v1/rerank``."""

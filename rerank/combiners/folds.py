@@ -1,4 +1,4 @@
-"""Cross-validation of a stack's weights."""
+"""Cross-validation of stack weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rerank.text import plural
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold: the stack tuned on the others, its value there, and its value on the queries of the fold."""
+    """A stack tuned on the other folds: its value there, and on this fold (held_out)."""
 
     stack: str
     normalization: str
@@ -29,13 +29,13 @@ class Fold:
 
 @dataclass(frozen=True)
 class CrossValidated:
-    """Tuning measured on queries that the weights were not tuned on.
+    """Tuning measured on held-out queries.
 
-    value:             mean over all queries, each under the weights of the folds it is not in.
-    first_stage_value: of the first stage, on the same queries.
-    per_query:         query id -> its out-of-fold value.
-    folds:             one by one.
-    final:             tuned on all queries; its own value is the optimistic one.
+    value:             mean out-of-fold value.
+    first_stage_value: value of the first stage on the same queries.
+    per_query:         query id -> out-of-fold value.
+    folds:             results per fold.
+    final:             result of tuning on all queries; its value is optimistic.
     """
 
     value: float
@@ -54,13 +54,12 @@ def cross_validate(
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> CrossValidated:
-    """Tune on all folds but one, measure on that one, for each; and tune on everything for the final stack.
+    """Measure each fold with weights tuned on the others. The final stack is tuned on all queries.
 
-    Queries are dealt to ``folds`` folds of almost equal size at random, by ``seed``. Every setting is
-    measured once per query, so this takes little longer than :func:`rerank.combiners.tune.tune`. Its
-    arguments and errors are the same.
+    Queries are assigned to ``folds`` folds of similar size at random. This takes little longer than
+    :func:`rerank.combiners.tune.tune`. Options and errors are the same.
 
-    Raises UsageError also for fewer than 2 folds, and for more folds than queries.
+    Raises UsageError also for fewer than 2 folds or more folds than queries.
     """
     problem = TuningProblem.of(table, qrels, TuneOptions(**options))
     n = len(problem.judged)

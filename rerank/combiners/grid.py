@@ -1,4 +1,4 @@
-"""The settings that the weights of a stack are chosen from."""
+"""Weight settings to choose from."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _TOO_MANY = 250_000  # settings of one grid
 
 
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:
-    """Return every way to deal ``parts`` out to ``n_signals``: (G, n_signals) integers, rows sum to parts.
+    """Return all ways to split ``parts`` over signals: (G, n_signals) integers, rows sum to parts.
 
-    Rows are in descending lexicographic order, so the first one gives everything to the first signal.
-    G = (parts + n_signals - 1) choose (n_signals - 1): 21 for two signals, 231 for three, 1,771 for four.
+    Rows are in descending lexicographic order.
+    G = (parts + n_signals - 1) choose (n_signals - 1).
 
-    Raises UsageError when there would be more than 250,000.
+    Raises UsageError for more than 250,000 rows.
 
     >>> compositions(2, 2).tolist(), len(compositions(3))
     ([[2, 0], [1, 1], [0, 2]], 231)
@@ -57,13 +57,10 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
 
 
 def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> tuple[Integers, Integers]:
-    """Return the settings that are tried for a normalization: weights (G, S), and their parts (G,).
+    """Return the settings for a normalization: weights (G, S), and their parts (G,).
 
-    The compositions of ``parts``; for ``none``, also a logarithmic grid. Raw scores of different
-    signals differ by orders of magnitude (bm25 reaches 50, a cosine 1), so the best weights of raw scores
-    lie close to 0, between the points of an even grid. Each weight there is one of 0, 1, 3, 10, 30, 100, 300,
-    1000 thousandths and one of them is 1000 (the scale of all weights does not matter): 169 more settings for
-    three signals that are not in the even grid.
+    All compositions of ``parts``. ``none`` adds a logarithmic grid, because raw scores differ by orders of
+    magnitude: weights from :data:`RAW_LEVELS`, the largest 1000.
 
     >>> weights, parts = weight_grid("none", 2)
     >>> len(weights), weights[-1].tolist(), int(parts[-1])
@@ -94,10 +91,10 @@ def _direction(row: Sequence[int]) -> tuple[int, ...]:
 
 
 class Grid:
-    """Settings of weights under one normalization, and each signal's distinct weights.
+    """Weight settings for one normalization.
 
-    weights: (G, S) integers; parts: (G,) how many of them make 1.
-    levels: per signal its L distinct weights, ascending. at: (G, S) the place of each weight among them.
+    weights: (G, S) integers. parts: (G,) how many make 1.
+    levels: distinct weights of each signal, ascending. at: (G, S) positions of the weights in ``levels``.
     """
 
     def __init__(self, normalization: str, weights: Integers, parts: Integers) -> None:
@@ -111,14 +108,14 @@ class Grid:
         return len(self.weights)
 
     def share(self, setting: int) -> tuple[Fraction, ...]:
-        """Return each signal's part of the whole weight."""
+        """Return each signal's share of the weight."""
         row = self.weights[setting].tolist()
         return tuple(Fraction(weight, sum(row)) for weight in row)
 
     def choose(self, values: Array, first: int | None) -> int:
-        """Return the best of the settings; ``first`` is the column of the first stage, if it has one.
+        """Return the best setting. ``first``: column of the first stage, or None.
 
-        Ties: more weight on the first stage, then nearest to equal weights, then the first signals first.
+        Ties: more weight on the first stage, then closest to equal weights, then more on earlier signals.
         """
         tied = np.flatnonzero(values >= values.max() - SAME).tolist()
         if len(tied) == 1:
@@ -133,10 +130,10 @@ class Grid:
         return int(max(tied, key=preference))
 
     def only(self, setting: int) -> Grid:
-        """Return the grid that has just this setting."""
+        """Return a grid with one setting."""
         return Grid(self.normalization, self.weights[[setting]], self.parts[[setting]])
 
     def linear(self, setting: int, signals: Sequence[str], bounds: Bounds) -> Linear:
-        """Return a setting as a combiner; bounds: signal -> its range, for the normalization ``bounds``."""
+        """Return a setting as a combiner. bounds: signal -> range."""
         weights = tuple(self.weights[setting].tolist())
         return Linear(tuple(signals), weights, int(self.parts[setting]), self.normalization, bounds)

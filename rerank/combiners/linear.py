@@ -28,15 +28,15 @@ SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
 
 @dataclass(frozen=True)
 class Linear(Combiner):
-    """Weights of signals, and how their scores are normalized.
+    """Signal weights and a normalization.
 
-    signals:       S names; the weighted scores are added in this order.
-    weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
+    signals:       S names, in order of addition.
+    weights:       S integers, in units of 1 / ``parts``. They need not sum to 1.
     normalization: one of NORMALIZATIONS.
     bounds:        signal -> (low, high), for the normalization ``bounds``.
-    cases:         case -> the weights of its queries; other cases have the weights above.
+    cases:         case -> its weights; other cases use the weights above.
 
-    Raises UsageError when these do not fit together.
+    Raises UsageError for inconsistent values.
 
     >>> linear = Linear(("tfidf", "text"), (7, 13))
     >>> str(linear), linear.combine(np.array([[0.9, 0.1], [0.2, 0.8]])).final.tolist()
@@ -83,17 +83,17 @@ class Linear(Combiner):
 
     @cached_property
     def values(self) -> Array:
-        """The weights as numbers, (S,): each is weights[s] / parts, rounded once."""
+        """Weights as floats, (S,)."""
         values = np.array([weight / self.parts for weight in self.weights], dtype=np.float64)
         values.setflags(write=False)
         return values
 
     def shares(self) -> dict[str, float]:
-        """Return the weight of each signal."""
+        """Return signal -> weight."""
         return dict(zip(self.signals, self.values.tolist()))
 
     def for_case(self, case: str) -> Linear:
-        """Return the weights of a case: its own if it has any.
+        """Return the weights of a case, or the default ones.
 
         >>> Linear(("bm25",), (20,)).for_case("inferred") == Linear(("bm25",), (20,))
         True
@@ -101,7 +101,7 @@ class Linear(Combiner):
         return self.cases.get(case, self)
 
     def combine(self, scores: NDArray[Any]) -> Combined:
-        """Normalize and add the raw (n, S) scores; see :class:`Combiner`."""
+        """Normalize and add raw (n, S) scores; see :class:`Combiner`."""
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
@@ -118,10 +118,10 @@ class Linear(Combiner):
         return Combined(combine(normalized, self.values), normalized, normalized * self.values)
 
     def relevance(self, final: Array) -> Array:
-        """Map final scores to numbers from 0 to 1.
+        """Map final scores s to [0, 1].
 
-        Under min-max and rank a score is a sum of parts from 0 to 1, so it is divided by the sum of the
-        weights. z-scores s become 1 / (1 + exp(-s)), raw scores (1 + s / (1 + |s|)) / 2.
+        min-max, rank: s / sum of the weights. z-score: 1 / (1 + exp(-s)). Raw scores: (1 + s / (1 + |s|)) /
+        2.
 
         >>> Linear(("tfidf", "text"), (10, 10)).relevance(np.array([0.75, 0.25])).tolist()
         [0.75, 0.25]
@@ -136,7 +136,7 @@ class Linear(Combiner):
         return 0.5 + 0.5 * squashed
 
     def summary(self) -> dict[str, Any]:
-        """Describe the weights of all cases as JSON values."""
+        """Return the weights of all cases as JSON values."""
         cases = {case: one._named() for case, one in self.cases.items()}
         return {**self._named(), "cases": cases}
 
@@ -144,13 +144,13 @@ class Linear(Combiner):
         return {"stack": str(self), "normalization": self.normalization}
 
     def settings(self, case: str) -> tuple[object, ...]:
-        """Return everything that decides a final score of a case; the order of the signals does not."""
+        """Return everything that decides the scores of a case, for any order of signals."""
         one = self.for_case(case)
         weights = {name: Fraction(weight, one.parts) for name, weight in zip(one.signals, one.weights)}
         return weights, one.normalization, dict(one.bounds) if one.normalization == "bounds" else {}
 
     def renamed(self, names: Mapping[str, str]) -> Linear:
-        """Return the same weights for signals with other names: old -> new."""
+        """Return the weights with renamed signals: old -> new."""
         return replace(
             self,
             signals=tuple(names.get(name, name) for name in self.signals),
@@ -159,9 +159,9 @@ class Linear(Combiner):
         )
 
     def without(self, name: str) -> Linear | None:
-        """Return the other signals with unchanged weights; None if none of them has a weight.
+        """Return the other signals with unchanged weights; None if all are 0.
 
-        A case in which none of them has a weight gets the weights of the other cases.
+        Cases in which all are 0 use the default weights.
         """
         kept = [(n, w) for n, w in zip(self.signals, self.weights) if n != name]
         if not any(weight for _, weight in kept):
@@ -176,13 +176,13 @@ class Linear(Combiner):
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError for a name that a signal cannot have."""
+    """Raise UsageError for an invalid signal name."""
     if not re.fullmatch(SIGNAL, name):
         raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
 
 
 def _decimals(weight: Fraction) -> int:
-    """Digits after the point that write the weight exactly, at least 2; 99 if no number of digits does."""
+    """Return the decimals needed to write a weight, at least 2; 99 if there is no exact number."""
     for digits in range(2, 10):
         if (weight * 10**digits).denominator == 1:
             return digits

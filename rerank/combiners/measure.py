@@ -1,4 +1,4 @@
-"""A measure of every setting of a weight grid at once, only from the ranks of the relevant candidates."""
+"""Measures all settings of a weight grid, from the ranks of relevant candidates only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SORT_FROM = 96  # with more relevant candidates than this, sorting is cheaper t
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One query with relevant documents: their places among its candidates, and the ideal."""
+    """A query with relevant documents."""
 
     query: str
     row: int  # in the table; -1: the query is not there
@@ -37,7 +37,7 @@ class Judged:
 
 
 def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
-    """Queries of ``qrels`` that have relevant documents, by id, and how many judged ones have none."""
+    """Return judged queries with relevant documents, by id, and the number of judged queries without."""
     rows = {query: row for row, query in enumerate(table.query_ids)}
     judged: list[Judged] = []
     none_relevant = 0
@@ -70,10 +70,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
 
 
 class _Memory:
-    """Arrays for one query after the other: new ones of this size would take longer than the sums.
-
-    candidates, relevant: the most that a query has.
-    """
+    """Reused arrays, because allocation would take longer than the sums."""
 
     def __init__(self, candidates: int, relevant: int) -> None:
         self.total, self.part = np.empty((2, _HEIGHT * candidates))
@@ -89,10 +86,9 @@ def query_values(
     ranges: Sequence[tuple[float, float]] | None,
     memory: _Memory,
 ) -> Array:
-    """The measure of one query under every setting of the grid: raw (n, S) -> (G,).
+    """Return the measure of one query for each setting: raw (n, S) -> (G,).
 
-    Only the ranks of the relevant candidates are needed, and a rank is a count: of the higher scores, and of
-    the equal ones at an earlier position (documents are ordered by id, so that is the tie rule).
+    A rank is the number of higher scores, and of equal ones at earlier positions (order of document ids).
     """
     n = len(raw)
     result = np.zeros(len(grid))
@@ -114,7 +110,7 @@ def query_values(
 
 
 def _ranks(scores: NDArray[np.floating[Any]], positions: Integers, memory: _Memory) -> Integers:
-    """Ranks of R relevant candidates, from 0, under G settings: scores (G, n) -> (R, G)."""
+    """Return ranks of R relevant candidates, from 0: scores (G, n) -> (R, G)."""
     settings, n = scores.shape
     ranks = memory.ranks[: len(positions), :settings]
     if len(positions) > _SORT_FROM:
@@ -135,7 +131,7 @@ def _ranks(scores: NDArray[np.floating[Any]], positions: Integers, memory: _Memo
 
 
 def _count_rows(flags: NDArray[np.bool_]) -> Integers:
-    """Count the True of each row: (G, 8 w) -> (G,). Eight flags are added as the bytes of one word."""
+    """Count True per row, eight flags at a time: (G, 8 w) -> (G,)."""
     packed = flags.view(np.uint64)  # (G, w)
     counts = np.zeros(len(flags), dtype=np.int64)
     for start in range(0, packed.shape[1], 255):  # a byte counts to 255
@@ -153,9 +149,9 @@ def sum_values(
     groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Sum over the queries of each group (``groups[i]``: of ``judged[i]``): per grid (groups, G).
+    """Return sums over the queries of each group, per grid: (groups, G). groups: one per judged query.
 
-    One thread: the steps are so short that a second one waits for the interpreter more than it helps.
+    Uses one thread: the steps are too short for a second one.
     """
     totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
     found = [query for query in judged if len(query.positions)]
@@ -172,9 +168,9 @@ def sum_values(
 
 
 class Sample:
-    """Measures settings on some of the queries, in single precision: to find settings worth measuring.
+    """Measures settings on some queries in single precision.
 
-    spread: (S,) what each signal's scores are divided by before they are weighted.
+    spread: (S,) divisors of the signal scores.
     """
 
     def __init__(
@@ -200,7 +196,7 @@ class Sample:
         self._memory = _Memory(most, max(len(query.positions) for query in judged))
 
     def __call__(self, weights: Integers) -> Array:
-        """Return the sum of the values of each setting: (G, S) -> (G,)."""
+        """Return summed values: (G, S) -> (G,)."""
         rows = weights.astype(np.float32)
         totals = np.zeros(len(rows))
         for query, columns in self._queries:
@@ -217,7 +213,10 @@ def ranges_of(
     normalizations: Sequence[str],
     bounds: Mapping[str, tuple[float, float]] | None,
 ) -> list[tuple[float, float]] | None:
-    """Return each signal's range when ``bounds`` is among the normalizations, else None."""
+    """Return each signal's range for the normalization ``bounds``; None if it is not used.
+
+    Raises UsageError for a missing range.
+    """
     if "bounds" not in normalizations:
         return None
     missing = [name for name in signals if name not in (bounds or {})]

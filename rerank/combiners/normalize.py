@@ -1,4 +1,4 @@
-"""Raw scores of signals made comparable, and their weighted sum."""
+"""Normalization and weighted sums of scores."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ where equal documents can differ in the last bits."""
 def normalize(
     scores: NDArray[Any], method: str, bounds: Sequence[tuple[float, float]] | None = None
 ) -> Array:
-    """Make the raw scores of one query's n candidates comparable: (n, S) -> (n, S) float64, per column.
+    """Normalize one query's scores per column: (n, S) -> (n, S) float64.
 
-        min-max   (x - min) / (max - min), in [0, 1]; a constant column gives 0
-        z-score   (x - mean) / standard deviation (of the population); a constant column gives 0
-        rank      the share of the other candidates that score less; equal ones count half, in [0, 1]
+        min-max   (x - min) / (max - min); 0 if constant
+        z-score   (x - mean) / population standard deviation; 0 if constant
+        rank      share of other candidates with lower scores; ties count half
         none      x
-        bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
+        bounds    (x - low) / (high - low) with the given (S,) ranges; not clipped
 
-    A column is constant when max - min is at most ``NOISE`` times the largest magnitude in it.
-    The result does not depend on the order of the candidates, to the last bit (sums are exact, by
-    ``math.fsum``). Scores must be finite. Raises UsageError for an unknown method or missing bounds.
+    A column is constant if max - min is at most ``NOISE`` times its largest magnitude. Scores must be finite.
+    The result does not depend on the order of candidates (sums are exact).
+    Raises UsageError for an unknown method or missing bounds.
 
     >>> normalize(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
@@ -73,14 +73,14 @@ def normalize(
 
 
 def _z_score(column: Array) -> Array:
-    """Standardise one column; sums are exact, so the candidates' order cannot change the result."""
+    """Standardize one column with exact sums, for any order of candidates."""
     deviations = column - math.fsum(column.tolist()) / len(column)
     deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
     return deviations / deviation if deviation > 0 else np.zeros_like(column)
 
 
 def _rank(column: Array) -> Array:
-    """Share of the other candidates below each; scores that differ only by noise are equal."""
+    """Return the share of other candidates below each; differences within the noise are ties."""
     largest = float(np.abs(column).max())
     steps = np.rint(column / (NOISE * largest)) if largest else column
     ordered = np.sort(steps)
@@ -91,10 +91,9 @@ def _rank(column: Array) -> Array:
 
 
 def combine(normalized: Array, weights: Sequence[float] | Array) -> Array:
-    """Sum weight * normalized score over the signals: (n, S), (S,) -> (n,).
+    """Return weighted sums over signals: (n, S), (S,) -> (n,).
 
-    Products are rounded one by one and added from the first signal to the last. The tuner does the
-    very same operations, so that both have the same ties.
+    The tuner repeats the same operations in the same order, so its ties are the same.
 
     >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
     [0.25, 0.875]

@@ -1,4 +1,4 @@
-"""What every signal gave every candidate: the table that weights are tuned on, and its file."""
+"""The score table for tuning, and its file."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ _DAMAGED = (
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """What S signals gave the candidates of Q queries: the tuner's whole input.
+    """Scores of Q queries' candidates by S signals.
 
     signals:      S names.
     query_ids:    Q ids.
-    document_ids: for each query its candidates' ids, ascending: a tie is then decided by position.
+    document_ids: candidate ids per query, ascending.
     scores:       (Q, C, S) float64 raw scores; rows from ``counts[q]`` on are padding (NaN).
-    counts:       (Q,) how many candidates each query has; 0 is allowed.
-    cases:        (Q,) where each query's categories come from (``rerank.combiners.base.CASES``); a query can
-                  have a row for each case.
-    key:          a text of the caller that identifies the inputs of a saved table.
+    counts:       (Q,) number of candidates, can be 0.
+    cases:        (Q,) category cases (``rerank.combiners.base.CASES``); a query can have one row per case.
+    key:          identifies the inputs of a saved table.
     """
 
     signals: tuple[str, ...]
@@ -64,12 +63,12 @@ class ScoreTable:
         key: str = "",
         cases: Sequence[str] = (),
     ) -> ScoreTable:
-        """Collect (query id, n document ids, (n, S) raw scores), the documents in any order.
+        """Build from (query id, n document ids, (n, S) raw scores), documents in any order.
 
-        cases: one for each row, complete when all rows are read.
+        cases: one per row, read after all rows.
 
-        Raises ValueError for a query or a document that occurs twice and for a wrong shape, TrainingError for
-        scores that are not finite.
+        Raises ValueError for duplicate queries or documents and wrong shapes, TrainingError for scores that
+        are not finite.
 
         >>> rows = [("q1", ["b", "a"], np.array([[2.0, 0.1], [1.0, 0.3]]))]
         >>> table = ScoreTable.build(["bm25", "text"], rows)
@@ -112,7 +111,7 @@ class ScoreTable:
         return len(self.query_ids)
 
     def of(self, case: str) -> ScoreTable:
-        """The rows of one case."""
+        """Return the rows of one case."""
         rows = [row for row, found in enumerate(self.cases) if found == case]
         return ScoreTable(
             self.signals,
@@ -125,7 +124,7 @@ class ScoreTable:
         )
 
     def only(self, signals: Sequence[str]) -> ScoreTable:
-        """Return the table with these signals, in this order. Raises UsageError for one it lacks."""
+        """Return the table with these signals, in this order. Raises UsageError for an unknown signal."""
         for name in signals:
             if name not in self.signals:
                 raise UsageError(f"signal {name} was not scored; there are {', '.join(self.signals)}")
@@ -141,7 +140,7 @@ class ScoreTable:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as npz, atomically: names as JSON, scores without the padding, no pickle."""
+        """Write the table as npz, atomically, without pickle."""
         names = {
             "rerank_scores": _FORMAT,
             "signals": self.signals,
@@ -162,7 +161,7 @@ class ScoreTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ScoreTable:
-        """Read what :meth:`save` wrote. Raises WorkspaceError when the file is missing or damaged."""
+        """Read a saved table. Raises WorkspaceError if it is missing or damaged."""
         name = os.fspath(path)
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""A coarse-to-fine search for weights, if a full grid has too many settings."""
+"""Coarse-to-fine search for weights, if the full grid is too large."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class Measured(Protocol):
     """Measures settings: (G, S) integer weights -> (G,) values."""
 
     def __call__(self, weights: Integers) -> Array:
-        """Return a value for each row."""
+        """Return values."""
 
 
 def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
-    """Return the settings that are worth measuring on all queries: (K, n_signals), rows sum to ``parts``.
+    """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
 
-    A coarse grid is measured first. Then parts move between two signals of the best settings, in smaller
-    and smaller steps, as long as one of them improves. The result contains the best settings, the best one
-    without each signal, and each single signal.
+    Starts with a coarse grid, then moves parts between two signals in smaller and smaller steps. The result
+    contains the best settings, the best one without each signal, and each single signal.
     """
     values: dict[Setting, float] = {}
 
@@ -61,7 +60,7 @@ def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
 
 
 def _coarse(n_signals: int, parts: int) -> list[Setting]:
-    """All settings in the smallest equal steps that give at most COARSE of them."""
+    """Return all settings in the smallest equal steps that give at most COARSE."""
     steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
     return [_rounded(one, parts) for one in _dealt(n_signals, steps)]
 
@@ -73,7 +72,7 @@ def _dealt(n_signals: int, count: int) -> list[Setting]:
 
 
 def _rounded(setting: Setting, parts: int) -> Setting:
-    """Scale a setting to ``parts``; the remainder goes to the first of the largest weights."""
+    """Scale a setting to ``parts``; the first largest weight gets the remainder."""
     total = sum(setting)
     scaled = [weight * parts // total for weight in setting]
     scaled[scaled.index(max(scaled))] += parts - sum(scaled)
@@ -81,7 +80,7 @@ def _rounded(setting: Setting, parts: int) -> Setting:
 
 
 def _neighbors(setting: Sequence[int], step: int, absent: int | None) -> Iterable[Setting]:
-    """The settings in which a signal gives ``step`` parts, or all that it has, to another one."""
+    """Yield settings that move up to ``step`` parts from one signal to another."""
     for giver, weight in enumerate(setting):
         for taker in range(len(setting)):
             if weight and taker not in (giver, absent):

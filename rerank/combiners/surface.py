@@ -1,4 +1,4 @@
-"""What every setting of a weight grid reached, written small: a stack keeps it, a page draws it."""
+"""Compact values of a weight grid, for plots."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ OTHERS = "the others"
 class WeightSurface:
     """Values over the shares of two or three signals, in even steps from 0 to 1.
 
-    signals: two or three; the last may be :data:`OTHERS`.
-    rows:    texts of values. Of two signals one, a value for each share of the first; of three a row for each
-        share of the first, and in it a value for each share of the second: the third has the rest.
+    signals: the last may be :data:`OTHERS`.
+    rows:    two signals: one row, a value per share of the first. Three: a row per share of the first, a
+             value
+        per share of the second.
 
     >>> WeightSurface(("bm25", "text"), ("0.5 0.75 0.25",)).points()
     [((0.0, 1.0), 0.5), ((0.5, 0.5), 0.75), ((1.0, 0.0), 0.25)]
@@ -30,7 +31,7 @@ class WeightSurface:
     rows: tuple[str, ...]
 
     def points(self) -> list[tuple[tuple[float, ...], float]]:
-        """Return (shares of the signals, value) of all settings."""
+        """Return (signal shares, value) pairs."""
         values = [list(map(float, row.split())) for row in self.rows]
         if len(self.signals) == 2:
             steps = len(values[0]) - 1
@@ -46,12 +47,10 @@ class WeightSurface:
 def surfaces(
     signals: Sequence[str], grid: Grid, values: NDArray[np.float64], first: int | None
 ) -> tuple[WeightSurface, ...]:
-    """Write down the values of the settings of a grid: (G,).
+    """Return the surfaces of a grid's (G,) values. first: column of the first stage, or None.
 
-    first: the column of the first stage, if it has one.
-
-    Of two signals a line, of three a triangle. Of more a triangle for each but the first stage: of the two,
-    and all others together.
+    Two signals give a line, three a triangle. More give a triangle of the first stage, each other signal,
+    and the rest.
 
     >>> from rerank.combiners.grid import weight_grid
     >>> grid = Grid("min-max", *weight_grid("min-max", 3, 2))

@@ -1,14 +1,6 @@
-"""Finding the weights of a stack: every setting of a grid is measured on the development queries.
+"""Grid search for stack weights on development queries (Kuwa et al. 2020, sections 5.4.1 and 5.4.2).
 
-The grid is searched on a :class:`ScoreTable`: what each signal gave each candidate of each query. Kuwa et al.
-(2020, sections 5.4.1 and 5.4.2) add scores linearly, with weights from a grid search on dev. They do not say
-how fine it is and how scores are normalized; steps of 0.05 and the normalizations tried are ours.
-
-    grid.py         the settings
-    measuring.py    the measure of all of them at once
-    surface.py      what all of them reached, to be drawn
-    folds.py        cross-validation
-    this file       the choice, and the report on it
+Steps of 0.05 and the normalizations are our choice.
 """
 
 from __future__ import annotations
@@ -49,16 +41,15 @@ WITHIN = (0.002, 0.005)
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How weights are searched for.
+    """Options of the search for weights.
 
     first_stage:    a signal of the table.
-    signals:        the signals that get weights; none named: all of the table. If the first stage is not one
-                    of them, its score does not count.
-    measure:        chooses the weights: nDCG, RR or AP, or one with a cut-off: nDCG@10.
-    cut:            how many documents of a ranking are measured; None: all candidates.
-    normalizations: the methods to try.
-    parts:          how fine the grid is.
-    bounds:         signal -> its range, for the normalization of that name.
+    signals:        signals that get weights; empty: all. A first stage outside of them gets none.
+    measure:        nDCG, RR or AP, optionally with a cut-off: nDCG@10.
+    cut:            measured documents per ranking; None: all.
+    normalizations: methods to try.
+    parts:          weight steps are 1 / parts.
+    bounds:         signal -> range, for the normalization ``bounds``.
     """
 
     first_stage: str
@@ -72,7 +63,7 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class BestSetting:
-    """The best setting of one normalization, and its value."""
+    """The best setting of one normalization."""
 
     stack: str
     value: float
@@ -80,9 +71,9 @@ class BestSetting:
 
 @dataclass(frozen=True)
 class NearOptimal:
-    """How many settings do almost as well: within ``within`` of the best, ``settings`` ``of`` all.
+    """The number of settings (out of ``of``) at most ``within`` below the best value.
 
-    shares: signal -> (lowest, highest) part of the whole weight that the signal has among them.
+    shares: signal -> (lowest, highest) share of the weight among them.
     """
 
     within: float
@@ -93,22 +84,21 @@ class NearOptimal:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The chosen weights, and how sure the choice is. Values are means over ``queries`` queries.
+    """The chosen weights, with means over ``queries`` queries.
 
-    combiner:           the chosen weights.
-    measure:            the measure that chose the weights, for example nDCG@10.
-    value:              its value.
-    first_stage_value:  the value of the first stage: never more than ``value`` if it has a weight.
-    queries:            judged queries with a relevant document: all of them count.
-    without_candidates: how many of these retrieved nothing, and so count as 0.
-    none_relevant:      judged queries without any relevant document: they are left out.
-    settings:           how many settings were tried, over all normalizations.
-    best:               normalization -> its best.
-    near_optimal:       for the grid of the chosen normalization and each of :data:`WITHIN`; empty if not all
-                        settings were tried.
+    combiner:           chosen weights.
+    measure:            for example nDCG@10.
+    value:              value of the chosen weights.
+    first_stage_value:  value of the first stage; at most ``value`` if it is a signal.
+    queries:            judged queries with a relevant document.
+    without_candidates: number of these without candidates; they count as 0.
+    none_relevant:      judged queries without a relevant document, ignored.
+    settings:           number of settings tried.
+    best:               normalization -> best setting.
+    near_optimal:       one per :data:`WITHIN`; empty if the grid is incomplete.
     single_signal:      signal -> its value without the others.
-    ablation:           signal -> the best that the others reached without it; empty for one signal.
-    weight_surface:     the values of all settings of the chosen normalization.
+    ablation:           signal -> best value without it; empty for one signal.
+    weight_surface:     values of all settings of the chosen normalization.
     """
 
     combiner: Linear
@@ -126,17 +116,18 @@ class TuningResult:
     weight_surface: tuple[WeightSurface, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
-        """Return everything except the weights as JSON values, for the stack file."""
+        """Return all fields except the weights as JSON values, for the stack file."""
         return {name: _rounded(plain(value)) for name, value in vars(self).items() if name != "combiner"}
 
 
 @dataclass(frozen=True)
 class TuningProblem:
-    """Everything that the choice is made from, so that tuning and cross-validation choose alike.
+    """The inputs of the choice, shared by tuning and cross-validation.
 
-    table: of the signals that get weights. first: the first stage's column, None if it gets none.
-    first_value: the value of the first stage if it gets no weight. complete: whether the grids have all
-    settings.
+    table:       signals that get weights.
+    first:       column of the first stage, or None.
+    first_value: value of a first stage without weight.
+    complete:    whether the grids have all settings.
     """
 
     table: ScoreTable
@@ -152,7 +143,7 @@ class TuningProblem:
 
     @classmethod
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
-        """Make ready to choose; raises the errors of :func:`tune`."""
+        """Prepare the choice. Raises the errors of :func:`tune`."""
         first = options.first_stage
         if first not in table.signals:
             raise UsageError(f"the first stage {first} was not scored; there are {', '.join(table.signals)}")
@@ -180,29 +171,29 @@ class TuningProblem:
         return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, bounds, complete)
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
-        """What every setting of each grid (G) reaches, summed over the queries of each group: (groups, G)."""
+        """Return summed values per grid: (groups, G)."""
         return sum_values(self.table, self.judged, self.grids, self.measure, self.ranges, groups, progress)
 
     def choose(self, means: Sequence[Array]) -> tuple[int, int]:
-        """Return (normalization, setting) of the best; ties go to the normalization that is named first."""
+        """Return the best (normalization, setting). In ties, the first normalization wins."""
         chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
         reached = [float(values[setting]) for values, setting in zip(means, chosen)]
         which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
         return which, chosen[which]
 
     def linear(self, which: int, setting: int) -> Linear:
-        """Return a setting of a normalization."""
+        """Return a setting as a combiner."""
         return self.grids[which].linear(setting, self.table.signals, self.bounds)
 
     def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
-        """The values of a setting of a normalization on some of the judged queries: (n,)."""
+        """Return a setting's values on some judged queries: (n,)."""
         which, setting = chosen
         judged, only = [self.judged[index] for index in queries], [self.grids[which].only(setting)]
         (values,) = sum_values(self.table, judged, only, self.measure, self.ranges, range(len(judged)))
         return values[:, 0]
 
     def result(self, means: Sequence[Array]) -> TuningResult:
-        """Choose by the mean of every setting of each grid, and report."""
+        """Choose by the means of each grid, and report."""
         which, setting = self.choose(means)
         grid, values, signals = self.grids[which], means[which], self.table.signals
         best = {}
@@ -227,14 +218,14 @@ class TuningProblem:
         )
 
     def _alone(self, means: Array) -> Iterator[float]:
-        """What each signal reaches without the others."""
+        """Yield each signal's value without the others."""
         weights = self.grids[0].weights
         for signal in range(weights.shape[1]):
             others = np.delete(weights, signal, axis=1)
             yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
 
     def _ablation(self, means: Sequence[Array]) -> Iterator[float]:
-        """The best that the others reach without each signal."""
+        """Yield the best value without each signal."""
         for signal in range(len(self.table.signals)):
             without = (values[grid.weights[:, signal] == 0] for grid, values in zip(self.grids, means))
             yield max(float(values.max()) for values in without)
@@ -247,17 +238,16 @@ def tune(
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> TuningResult:
-    """Try every setting of :func:`weight_grid` under every normalization; return the best by mean.
+    """Return the setting with the best mean, over all normalizations and the :func:`weight_grid` of each.
 
-    All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
-    1e-12) are sorted so that every machine chooses the same: more weight on the first stage, then
-    nearest to equal weights; between normalizations, the one named first. If the first stage has a weight,
-    one of the settings gives it all of the weight, so the choice is never worse than it on these queries.
+    All judged queries with a relevant document count, those without candidates as 0. Ties (to 1e-12) prefer
+    more weight on the first stage, then weights closest to equal, then the first normalization. On these
+    queries the result is never worse than the first stage, if that is a signal.
 
-    options: the fields of :class:`TuneOptions`. progress: called with 1 for each query that is done.
+    options: fields of :class:`TuneOptions`. progress: called with 1 after each query.
 
-    Raises UsageError when ``first_stage`` was not scored or the grid is too large, InputError when no judged
-    query was scored or none has a relevant document.
+    Raises UsageError if ``first_stage`` was not scored or the grid is too large, InputError if no judged
+    query was scored or has a relevant document.
 
     >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
     >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
@@ -283,7 +273,7 @@ def _grid(
     ranges: Sequence[tuple[float, float]] | None,
     parts: int,
 ) -> Grid:
-    """Return the settings to measure: all of them, or the result of a search on some queries."""
+    """Return all settings, or the shortlist from a search on some queries."""
     count = len(table.signals)
     if _is_complete(table, parts):
         return Grid(normalization, *weight_grid(normalization, count, parts))
@@ -303,7 +293,7 @@ def _grid(
 
 
 def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[NearOptimal]:
-    """How many settings of a grid are near the best, and the weights of these; values: (G,)."""
+    """Count settings near the best, with ranges of their weights; values: (G,)."""
     shares = grid.weights / grid.weights.sum(axis=1, keepdims=True)
     for within in WITHIN:
         near = shares[values >= values.max() - within - SAME]
@@ -312,7 +302,7 @@ def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator
 
 
 def _rounded(value: Any) -> Any:
-    """JSON values with numbers of 6 digits."""
+    """Round the numbers in JSON values to 6 digits."""
     if isinstance(value, dict):
         return {name: _rounded(one) for name, one in value.items()}
     if isinstance(value, list):

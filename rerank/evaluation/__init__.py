@@ -1,1 +1,1 @@
-"""How good a ranking is: measures, significance, protocols, category overlap."""
+"""Evaluate rankings: measures, significance, protocols, category overlap."""

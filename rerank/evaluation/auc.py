@@ -1,4 +1,4 @@
-"""Area under the ROC curve of a ranking over its judged documents."""
+"""Area under the ROC curve of rankings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class RankingAUC:
-    """Share of the pairs (relevant, irrelevant document) of a query that are ranked in this order.
+    """Share of a query's (relevant, irrelevant) document pairs in the right order.
 
-    A document is relevant if its grade is at least ``rel``. Documents without a judgment are ignored. All
-    documents that were not retrieved share the last place; a tie counts half. Yih et al. 2011, section 4.2,
-    use one curve for the pairs of all queries; here the measure is the mean over queries.
+    Grades from ``rel`` up are relevant. Unjudged documents are ignored. Documents not retrieved share the
+    last place; ties count half. This is the mean over queries; Yih et al. 2011, section 4.2, use one curve.
 
     >>> auc = RankingAUC.parse("AUC")
     >>> auc.value(["a", "x", "b"], {"a": 2, "b": 0, "c": 1})  # c is not ranked, x not judged
@@ -26,7 +25,7 @@ class RankingAUC:
 
     @classmethod
     def parse(cls, text: str) -> RankingAUC | None:
-        """Read ``AUC`` or ``AUC(rel=2)``; None for anything else.
+        """Parse ``AUC`` or ``AUC(rel=2)``; None for other text.
 
         >>> str(RankingAUC.parse("AUC(rel=2)")), RankingAUC.parse("AP")
         ('AUC(rel=2)', None)
@@ -38,7 +37,7 @@ class RankingAUC:
         return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
 
     def value(self, ids: Sequence[str], judged: Mapping[str, int]) -> float:
-        """Return the AUC of one ranking, best first; NaN without relevant or without irrelevant documents."""
+        """Return the AUC of a ranking, best first; NaN without relevant or irrelevant documents."""
         place = {id: rank for rank, id in enumerate(ids)}
         ranks = np.array([place.get(id, len(ids)) for id in judged])
         relevant = np.array([grade >= self.rel for grade in judged.values()], np.bool_)

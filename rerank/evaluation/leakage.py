@@ -1,4 +1,4 @@
-"""Which queries and documents were used for training, and how many of them a measurement uses again."""
+"""Detect queries and documents used in both training and evaluation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _BYTES = 5
 
 
 class TrainingRecord(Mapping[str, frozenset[bytes]]):
-    """40-bit hashes of the ids that were used for training, so that the ids themselves stay private.
+    """40-bit hashes of ids used in training; the ids stay private.
 
-    ``trained``: queries that a ranker was fitted on. ``stopped``: queries that chose its epoch.
-    ``tuned``: queries that chose a stack's weights. ``documents``: relevant documents of all these queries.
+    trained:   queries for fitting rankers.
+    stopped:   queries for early stopping.
+    tuned:     queries for stack weights.
+    documents: relevant documents of all these queries.
 
     >>> qrels = Qrels([("q1", "d1", 1), ("q2", "d2", 1)])
     >>> record = TrainingRecord.of(qrels, trained=["q1"])
@@ -55,17 +57,17 @@ class TrainingRecord(Mapping[str, frozenset[bytes]]):
         return TrainingRecord({name: self.get(name, nothing) | other.get(name, nothing) for name in kinds})
 
     def among(self, kind: str, ids: Iterable[str]) -> list[str]:
-        """Return the recorded ids, in their order."""
+        """Return the recorded ids, in input order."""
         hashes = self.get(kind, frozenset())
         return [id for id in ids if _hash(id) in hashes] if hashes else []
 
     def to_json(self) -> dict[str, str]:
-        """Return the sorted hashes in base64, by kind."""
+        """Return sorted hashes in base64, by kind."""
         return {name: base64.b64encode(b"".join(sorted(ids))).decode() for name, ids in sorted(self.items())}
 
     @classmethod
     def from_json(cls, values: Mapping[str, str]) -> TrainingRecord:
-        """Read the output of :meth:`to_json`. Raises ValueError for anything else."""
+        """Read :meth:`to_json` values. Raises ValueError for anything else."""
         hashes = {}
         for name, text in values.items():
             data = base64.b64decode(text, validate=True)
@@ -79,7 +81,7 @@ def _hash(id: str) -> bytes:
 
 @dataclass(frozen=True)
 class Leak:
-    """``of``, a ranker or stack, was ``trained``, ``stopped`` or ``tuned`` on this many judged queries."""
+    """Number of judged queries that ``of``, a ranker or stack, was trained, stopped or tuned on."""
 
     of: str
     how: str
@@ -92,7 +94,7 @@ def leakage(
     queries: Iterable[str],
     how: Sequence[str] = tuple(HOW),
 ) -> list[Leak]:
-    """Return the leaks of a stack. records: ranker -> its record; under "" the record of the weights."""
+    """Return the leaks of a stack. records: ranker -> record; "" -> record of the weights."""
     queries = list(queries)
     leaks = (
         Leak(name or label, kind, len(record.among(kind, queries)))
@@ -103,7 +105,7 @@ def leakage(
 
 
 def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
-    """Return one line about leaks.
+    """Return a one-line summary.
 
     >>> format_leakage([Leak("text", "trained", 30), Leak("text", "stopped", 4)], 40)
     'text was trained on 30 and stopped on 4 of these 40 queries'
@@ -120,9 +122,9 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
 def without_training_documents(
     records: Iterable[TrainingRecord], qrels: Qrels
 ) -> tuple[Qrels, list[tuple[str, str]]]:
-    """Return judgments in which training documents have grade 0, and their (query, document) pairs.
+    """Return judgments with grade 0 for training documents, and the changed (query, document) pairs.
 
-    Every query stays judged, so a query without other relevant documents is counted as such.
+    All queries stay judged.
     """
     merged = TrainingRecord({})
     for record in records:

@@ -1,4 +1,4 @@
-"""Measures of runs, computed by ir_measures."""
+"""Measures of runs, from ir_measures."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Values of each run for each query.
+    """Values per run and query.
 
-    measures:      names as in ir_measures.
+    measures:      ir_measures names.
     query_ids:     Q judged queries with a relevant document, ascending.
-    values:        run -> measure -> (Q,). NaN if the measure is not defined for a query (AUC).
-    empty:         run -> number of these queries that retrieved nothing; their value is 0.
-    unjudged:      run -> number of its queries without judgments; they are ignored.
-    none_relevant: judged queries without a relevant document; they are in no mean.
+    values:        run -> measure -> (Q,). NaN if undefined (AUC).
+    empty:         run -> number of queries without results; they count as 0.
+    unjudged:      run -> number of queries without judgments; ignored.
+    none_relevant: judged queries without a relevant document; ignored.
     """
 
     measures: tuple[str, ...]
@@ -40,12 +40,12 @@ class Evaluation:
     none_relevant: tuple[str, ...]
 
     def mean(self, run: str, measure: str) -> float:
-        """Return the mean over the queries that have a value."""
+        """Return the mean, ignoring NaN."""
         return mean_of(self.values[run][measure])
 
 
 def mean_of(values: Array) -> float:
-    """Return the mean of the values that are not NaN; NaN if all are.
+    """Return the mean, ignoring NaN; NaN if all are.
 
     >>> mean_of(np.array([0.5, np.nan, 1.0]))
     0.75
@@ -55,7 +55,7 @@ def mean_of(values: Array) -> float:
 
 
 def check_measures(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as in ir_measures, or ``AUC``. Raises UsageError for an unknown measure.
+    """Return names as in ir_measures, or ``AUC``. Raises UsageError for an unknown measure.
 
     >>> check_measures(["nDCG@10", "Recall@100", "AUC(rel=2)"])
     ('nDCG@10', 'R@100', 'AUC(rel=2)')
@@ -66,14 +66,14 @@ def check_measures(names: Sequence[str]) -> tuple[str, ...]:
 def evaluate_runs(
     runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels, measures: Sequence[str] = MEASURES
 ) -> Evaluation:
-    """Measure runs (name -> query id -> document ids, best first) with ir_measures.
+    """Measure runs: name -> query id -> document ids, best first.
 
-    A judged query without results counts as 0. A judged query without a relevant document is ignored and
-    listed (trec_eval counts it as 0). Ranks decide, never trec_eval's rule for equal scores. ``AUC`` is
+    Judged queries without results count as 0. Those without a relevant document are listed, but not counted
+    (trec_eval counts 0). Ranks break ties, unlike in trec_eval. ``AUC`` is
     :class:`~rerank.evaluation.auc.RankingAUC`.
 
-    Raises UsageError for an unknown measure; InputError if no judged query has a relevant document (for AUC:
-    also an irrelevant one), or if a query retrieves a document twice.
+    Raises UsageError for an unknown measure; InputError if no judged query has a relevant document (AUC: also
+    an irrelevant one), or a query retrieves a document twice.
 
     >>> qrels = Qrels([("q1", "a", 2), ("q1", "b", 1)])
     >>> evaluation = evaluate_runs({"bm25": {"q1": ["b", "a"]}}, qrels, ["nDCG", "RR"])
@@ -124,11 +124,10 @@ def evaluate_runs(
 def grade_one_only(
     runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels
 ) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
-    """Remove every document of grade 2 and above from the judgments and from the rankings.
+    """Remove documents of grade 2 and above from judgments and rankings.
 
-    For collections whose queries were made from one of the documents (grade 2): measures how well the related
-    documents (grade 1) are ranked, by ``evaluate_runs(*grade_one_only(runs, qrels))``. Queries without a
-    document of grade 1 are then in ``none_relevant``.
+    For queries made from a document (grade 2): ``evaluate_runs(*grade_one_only(runs, qrels))`` measures the
+    ranking of related documents (grade 1). Queries without these are in ``none_relevant``.
 
     >>> runs, qrels = grade_one_only({"r": {"q": ["a", "b"]}}, Qrels([("q", "a", 2), ("q", "b", 1)]))
     >>> runs, dict(qrels)
@@ -178,7 +177,7 @@ _ENDS_WITH_RELEVANT = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
 
 
 def _rank_scores(query: str, ids: Sequence[str], judged: Mapping[str, int] | None) -> dict[str, float]:
-    """Strictly decreasing scores; with ``judged``, only down to the last relevant document."""
+    """Return strictly decreasing scores; with ``judged``, down to the last relevant document."""
     if len(set(ids)) < len(ids):
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
     if judged is not None:

@@ -1,4 +1,4 @@
-"""The share of a relevant document's categories that its query has."""
+"""Category overlap of queries and relevant documents."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ OVERLAP_BUCKETS = ("0%", *(f"{10 * tenth}-{10 * tenth + 10}%" for tenth in range
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bar of a histogram over pairs of a query and a relevant document (Kuwa et al. 2020, Figure 2).
+    """A histogram bar over (query, relevant document) pairs (Kuwa et al. 2020, Figure 2).
 
-    bucket: one of OVERLAP_BUCKETS. share: its part of all pairs.
+    bucket: one of OVERLAP_BUCKETS. share: of all pairs.
     """
 
     bucket: str
@@ -23,11 +23,11 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The histogram of the documents of one grade, or of all grades (None).
+    """The histogram of one grade, or of all (None).
 
-    pairs:            pairs in the histogram: query and document have categories.
+    pairs:            pairs with categories on both sides.
     without_query:    pairs whose query has no categories.
-    without_document: other pairs, whose document has no categories.
+    without_document: other pairs whose document has none.
     """
 
     grade: int | None
@@ -38,9 +38,9 @@ class Overlap:
 
 
 def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) -> list[Overlap]:
-    """Return histograms of (grade, categories of the query, categories of the document).
+    """Return histograms of (grade, query categories, document categories).
 
-    The first is over all pairs; if there are several grades, one for each follows, the highest first.
+    The first is over all pairs. With several grades, one per grade follows, highest first.
 
     >>> pairs = [(2, "ab", "ac"), (1, "a", "d"), (1, "", "d"), (1, "a", "")]
     >>> whole, wanted, related = category_overlap(pairs)

@@ -1,4 +1,4 @@
-"""The documents that are ranked for a query in an evaluation."""
+"""Documents to rank in an evaluation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ JUDGED = "judged"
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The documents that are ranked for a query (Kuwa et al. 2020).
+    """The documents to rank for a query (Kuwa et al. 2020).
 
-    retrieved:N    at most N documents that the first stage returns, as for a user
-    pool-random:N  all relevant documents and N random irrelevant ones (Tables 2 and 3)
-    pool-first:N   all relevant documents and the N best irrelevant ones of the first stage (Table 4)
+    retrieved:N    at most N documents from the first stage
+    pool-random:N  all relevant documents and N random others (Tables 2 and 3)
+    pool-first:N   all relevant documents and the first stage's N best others (Table 4)
     judged         all judged documents (Yih et al. 2011, section 4.2)
     """
 
@@ -29,15 +29,14 @@ class Protocol:
 
     @property
     def cut(self) -> int | None:
-        """The number of documents of a ranking that are measured; None: all of a pool.
-
-        Several retrievers together can find more than N documents.
-        """
+        """Number of ranked documents to measure; None: all. Several retrievers can find more than N."""
         return self.count if self.kind == "retrieved" else None
 
 
 def parse_protocol(text: str) -> Protocol:
-    """Parse ``retrieved:1000``, ``pool-random:40``, ``pool-first:200`` or ``judged``; else UsageError.
+    """Parse ``retrieved:1000``, ``pool-random:40``, ``pool-first:200`` or ``judged``.
+
+    Raises UsageError for other text.
 
     >>> parse_protocol("pool-first:200")
     Protocol(kind='pool-first', count=200)

@@ -1,4 +1,4 @@
-"""Measures computed from the ranks of the relevant documents, for tuning and early stopping."""
+"""Measures from ranks of relevant documents, for tuning and early stopping."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RankMeasure:
-    """nDCG, RR or AP of all ranks or of the first ``cutoff``, as in trec_eval.
+    """nDCG, RR or AP, optionally of the first ``cutoff`` ranks, as in trec_eval. Only nDCG uses grades.
 
-    nDCG uses grades; RR and AP do not. cut: number of documents of a ranking that are measured; None: all.
+    cut: measured documents per ranking; None: all.
 
     >>> ranks = np.array([[0, 1], [2, 0]])  # of two documents under two settings
     >>> RankMeasure.parse("AP").values(ranks, np.array([1.0, 1.0]), ideal=2.0, depth=3).round(3).tolist()
@@ -32,7 +32,7 @@ class RankMeasure:
 
     @classmethod
     def parse(cls, text: str, cut: int | None = None) -> RankMeasure:
-        """Read ``nDCG``, ``RR@10`` and the like. Raises UsageError for anything else.
+        """Parse ``nDCG``, ``RR@10`` and similar. Raises UsageError for other text.
 
         >>> str(RankMeasure.parse("nDCG@10"))
         'nDCG@10'
@@ -48,7 +48,7 @@ class RankMeasure:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
 
     def ideal(self, grades: NDArray[Any]) -> float:
-        """Return the divisor of a query: the gain of the best ranking. ``grades`` are above 0."""
+        """Return the value of the best ranking, used as divisor. ``grades`` are above 0."""
         if self.kind == "RR":
             return 1.0
         if self.kind == "AP":
@@ -57,9 +57,9 @@ class RankMeasure:
         return float((best * _worth(True, self.cutoff, len(best))).sum())
 
     def values(self, ranks: NDArray[Any], grades: NDArray[Any], *, ideal: float, depth: int) -> Array:
-        """Return the measure for G settings, (G,), from the ranks (R, G) of R relevant documents, from 0.
+        """Return the measure for G settings, (G,), from ranks (R, G) of R relevant documents, from 0.
 
-        grades: (R,), above 0. ideal: :meth:`ideal` of all relevant documents. depth: ranked documents.
+        grades: (R,), above 0. ideal: from :meth:`ideal`. depth: number of ranked documents.
         """
         ends = [end for end in (self.cutoff, self.cut) if end is not None]
         worth = _worth(self.kind == "nDCG", min(ends, default=None), depth)
@@ -74,7 +74,7 @@ class RankMeasure:
 
 @lru_cache(maxsize=256)
 def _worth(logarithmic: bool, cutoff: int | None, depth: int) -> Array:
-    """Return the discount of each rank: (depth,)."""
+    """Return rank discounts: (depth,)."""
     places = np.arange(1, depth + 1, dtype=np.float64)
     worth = 1.0 / (np.log2(places + 1.0) if logarithmic else places)
     if cutoff is not None:

@@ -22,8 +22,10 @@ _CELLS = 2_000_000  # signs drawn at a time
 class Comparison:
     """One stack compared with the baseline by one measure.
 
-    delta: mean of the stack minus mean of the baseline; p: two-sided, of :func:`randomization_test`;
-    p_holm: p corrected for all comparisons of the table; wins, losses: numbers of queries.
+    delta:  mean of the stack minus mean of the baseline.
+    p:      two-sided, of :func:`randomization_test`.
+    p_holm: corrected for all comparisons.
+    wins, losses: numbers of queries.
     """
 
     stack: str
@@ -45,9 +47,9 @@ def compare(
     permutations: int = 100_000,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare every other run with ``baseline`` by each measure; Holm's correction is over all comparisons.
+    """Compare each run with ``baseline`` by each measure; Holm's correction is over all comparisons.
 
-    Raises UsageError for a baseline or a measure that was not evaluated.
+    Raises UsageError for a baseline or measure that was not evaluated.
     """
     if baseline not in evaluation.values:
         raise UsageError(f"no run {baseline!r} to compare with; there are {', '.join(evaluation.values)}")
@@ -76,11 +78,10 @@ def compare(
 
 
 def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, seed: int = 0) -> float:
-    """Paired randomization test (Smucker et al. 2007): two-sided p of the mean of n per-query differences.
+    """Return the two-sided p of the mean of n per-query differences (Smucker et al. 2007).
 
-    Under the null hypothesis each difference may have either sign. p is the share of sign assignments whose
-    mean is at least as far from 0 as the observed mean. With at most 16 different queries p is exact;
-    otherwise ``permutations`` assignments are drawn and p = (count + 1) / (permutations + 1).
+    p is the share of sign assignments with a mean at least as far from 0. It is exact for at most 16 nonzero
+    differences; otherwise ``permutations`` assignments are drawn and p = (count + 1) / (permutations + 1).
 
     >>> randomization_test([0.1, 0.2, 0.3])
     0.25
@@ -91,10 +92,7 @@ def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, s
 def randomization_tests(
     differences: Sequence[ArrayLike], *, permutations: int = 100_000, seed: int = 0
 ) -> list[float]:
-    """Test K rows of n differences over the same queries, with the same drawn signs.
-
-    One matrix product serves all rows.
-    """
+    """Test K rows of n differences over the same queries, with the same drawn signs."""
     rows = np.array([np.asarray(row, dtype=np.float64) for row in differences])
     if rows.size == 0:
         return [1.0] * len(rows)
@@ -112,13 +110,13 @@ def randomization_tests(
 
 
 def _reach(values: Array) -> Array:
-    """Distance from 0 at which a sum counts, for each row; sums that differ only by rounding count."""
+    """Return the distance from 0 at which a sum counts, per row, with tolerance for rounding."""
     reach: Array = np.abs(values.sum(axis=-1)) - 1e-12 * np.abs(values).sum(axis=-1)
     return reach
 
 
 def _exact(values: Array) -> float:
-    """Enumerate all signs of a few differences."""
+    """Return p from all signs."""
     n = len(values)
     if n == 0:
         return 1.0
@@ -130,7 +128,7 @@ def _exact(values: Array) -> float:
 
 
 def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
-    """Count, for each of the K rows, the drawn sign assignments whose sum is far enough from 0."""
+    """Count drawn sign assignments that reach the observed sum, per row."""
     generator = np.random.default_rng(seed)
     n = rows.shape[1]
     observed, reach, columns = rows.sum(axis=1), _reach(rows), np.ascontiguousarray(rows.T)
@@ -146,9 +144,9 @@ def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for multiple comparisons (Holm 1979), in the given order.
+    """Return p-values corrected for multiple comparisons (Holm 1979), in input order.
 
-    The k-th smallest of m is multiplied by m - k + 1; the order of the values stays.
+    The k-th smallest of m is multiplied by m - k + 1; corrected values keep its order.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

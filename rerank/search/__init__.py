@@ -1,1 +1,1 @@
-"""A query's candidates scored by every signal."""
+"""Retrieve and score candidates."""

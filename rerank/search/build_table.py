@@ -1,4 +1,4 @@
-"""Builds the score table of many queries for tuning and evaluation."""
+"""Build score tables for tuning and evaluation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with
 
 @dataclass
 class ScoringReport:
-    """Counts of scored, unknown and recomputed queries and documents.
+    """Counts from building a table.
 
-    unknown_categories: queries with categories that no signal knows; these categories are ignored.
-    candidate_recall: retriever, or ``together`` for all -> mean share of a query's relevant documents that it
-        found; empty for pools.
-    not_found: retriever -> documents without features, which it cannot find.
-    silent: ids of queries that retrieve nothing.
+    unknown_categories: number of queries with ignored categories, which no signal knows.
+    candidate_recall: retriever, or ``together`` -> mean share of relevant documents found; empty for pools.
+    not_found: retriever -> number of documents without features.
+    silent: ids of queries without candidates.
     """
 
     queries: int = 0
@@ -51,7 +50,7 @@ class ScoringReport:
     from_cache: bool = False
 
     def add(self, other: ScoringReport) -> None:
-        """Add the report of another first stage on the same queries."""
+        """Add another first stage's report on the same queries."""
         self.queries, self.unknown_documents = other.queries, other.unknown_documents
         self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
         if other.without_hits >= self.without_hits:
@@ -64,11 +63,12 @@ class ScoringReport:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableRequest:
-    """The queries, candidates and signals of a score table.
+    """Queries, candidates and signals of a score table.
 
-    protocol: the documents that are candidates. retrieve: the retrievers, as in a stack. search: your
-    search, if ``first_stage`` is ``search``. filters: conditions for candidates. every_case: one row
-    for each case that a query can be in, also as a query without categories.
+    protocol: selects the candidates. retrieve: retrievers, as in a stack. search: if ``first_stage`` is
+    ``search``. every_case: add rows for queries without categories.
+
+    Raises UsageError for filters or a search with a pool.
     """
 
     queries: Sequence[Query]
@@ -99,11 +99,11 @@ class TableRequest:
 
     @property
     def retrieved(self) -> bool:
-        """Whether retrievers find the candidates, not a pool."""
+        """Whether retrievers find the candidates."""
         return self.protocol.kind == "retrieved"
 
     def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
-        """Return a hash of everything that can change a score or the report."""
+        """Return a hash of everything that can change the table or report."""
         depths = retriever_depths(self.retrieve)
         made_from = {
             "engine": pipeline.engine.version(),
@@ -133,10 +133,9 @@ def score_table(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score the candidates of each query by each signal; return the table and a report.
+    """Score each query's candidates; return the table and a report.
 
-    cache: folder for tables. A table of the same documents, rankers, queries and settings is read from it,
-    unless a signal has a decay from now.
+    cache: folder for tables, unused if a signal decays from now.
     """
     scorer = pipeline.scorer(request.signals, request.first_stage)
     matched = [scorer.with_known_categories(query) for query in request.queries]
@@ -167,7 +166,7 @@ def score_table(
 
 
 def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
-    """Return the table of a file and complete the report; None without a usable file."""
+    """Return a cached table and complete the report; None if it is not usable."""
     try:
         table = ScoreTable.load(path) if path.exists() else None
     except WorkspaceError:
@@ -184,9 +183,9 @@ def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
 
 
 class _Rows:
-    """Scores candidates and counts events for the report.
+    """Scores candidates and fills the report.
 
-    cases: the case of each row. recall: retriever -> its share of the relevant documents, for each query.
+    cases: one per row. recall: retriever -> shares of relevant documents.
     """
 
     def __init__(
@@ -200,7 +199,7 @@ class _Rows:
     def of(
         self, found: Iterable[tuple[Query, Candidates]]
     ) -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        """Yield query id, document ids and (n, S) scores for each query, or for each of its cases."""
+        """Yield query id, document ids and (n, S) scores per query and case."""
         request, scorer = self._request, self._scorer
         for query, candidates in found:
             if request.retrieved:
@@ -225,10 +224,7 @@ class _Rows:
                 yield query.id, candidates.ids, raw
 
     def _voters(self, query: Query) -> Candidates | None:
-        """Return the candidates from which missing categories are inferred; None: the scored ones.
-
-        A pool holds documents because they are relevant: those must not give away the categories.
-        """
+        """Return voters for a pool, whose relevant documents must not reveal categories; else None."""
         if self._request.retrieved or query.categories:
             return None
         return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))
@@ -244,7 +240,7 @@ class _Rows:
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
-    """Return the share of the relevant documents that each retriever found."""
+    """Return retriever -> share of relevant documents found."""
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
@@ -257,13 +253,13 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
 
 
 def _case(scored: ScoringResult, scorer: Scorer) -> str:
-    """Return the case of a query; without candidates, the case that it would have with some."""
+    """Return a query's case; without candidates, the expected one."""
     expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
     return expected if scored.case == "none" else scored.case
 
 
 def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
-    """Return the mean share of a query's relevant documents that are in the table."""
+    """Return the mean share of relevant documents that are in the table."""
     shares = [
         len(relevant.keys() & ids) / len(relevant)
         for query, ids in zip(table.query_ids, map(set, table.document_ids))
@@ -275,7 +271,7 @@ def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
 def _candidates(
     pipeline: Pipeline, request: TableRequest, known: set[str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    """Yield each query with its candidates. known: relevant documents that the engine has."""
+    """Yield queries with candidates. known: relevant documents in the engine."""
     features, first_stage, depth = (
         pipeline.features(request.signals),
         request.first_stage,
@@ -296,7 +292,7 @@ def _candidates(
 
 
 def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[list[str]]:
-    """Yield the documents to score for each query: all judged ones, or the relevant ones and others."""
+    """Yield the documents to score for each query."""
     kind, count, qrels = request.protocol.kind, request.protocol.count, request.qrels
     everything = engine.ids() if kind == "pool-random" else []
     for query in request.queries:
@@ -316,7 +312,7 @@ def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[l
 
 
 def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
-    """Return the table with the ``depth`` best candidates of each query by the first stage."""
+    """Keep the ``depth`` best candidates per query by the first stage."""
     column = table.signals.index(first_stage)
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:

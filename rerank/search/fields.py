@@ -1,4 +1,4 @@
-"""Checks that documents have the fields that are used as signals."""
+"""Check the fields that signals use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
 
 
 def check_fields(engine: Engine, signals: Iterable[FieldSignal], ids: Sequence[str] = ()) -> None:
-    """Raise UsageError for a signal whose field no document has with the right type.
+    """Raise UsageError if no document has a signal's field with the right type.
 
     ids: documents whose fields the message lists; empty: the first ones.
     """

@@ -1,4 +1,4 @@
-"""Scores of pairs of documents: the mean of a signal's scores with each of them as the query."""
+"""Scores of document pairs: the mean with each document as the query."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _BLOCK = 1000  # documents per request
 
 @runtime_checkable
 class Relates(Protocol):
-    """A ranker that scores two documents by their features, in any order.
+    """A ranker that scores pairs from features, in any order.
 
-    threshold: pairs with at least this score count as related.
+    threshold: minimum score of related pairs.
     """
 
     threshold: float
 
     def relatedness(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
-        """(n, width) and (n, width) features -> (n,)."""
+        """Return (n,) scores of (n, width) and (n, width) features."""
 
 
 def score_pairs(
     engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Return the (n,) scores of n pairs of documents by a signal; the order in a pair does not matter.
+    """Return (n,) scores of n document pairs by a signal; pair order does not matter.
 
-    Features of documents are computed if they are missing. Raises InputError for an unknown id.
+    Missing features are computed. Raises InputError for an unknown id.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -88,7 +88,7 @@ def score_pairs(
 
 
 def _features(engine: Engine, ranker: Ranker, documents: Mapping[str, Document]) -> NDArray[Any]:
-    """Return the stored or computed features of documents, (n, width), in ascending order of ids."""
+    """Return stored or computed features, (n, width), by ascending id."""
     blocks: list[NDArray[Any]] = []
     ids = list(documents)
     for start in range(0, len(ids), _BLOCK):

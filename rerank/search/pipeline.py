@@ -1,7 +1,4 @@
-"""The query path: query -> candidates with features -> scores of each signal -> ranking.
-
-NumPy only; nothing here imports torch.
-"""
+"""The query path, with NumPy only: query -> candidates -> signal scores -> ranking."""
 
 from __future__ import annotations
 
@@ -35,15 +32,14 @@ STAGES = ("engine", "transfer", "encode", "score")
 class SearchResult:
     """The ranking of a query.
 
-    query:      the query with the categories that were used.
-    stack:      the stack with the weights of the query's case.
-    inferred:   whether the categories were inferred from the first candidates.
-    found:      retriever -> number of candidates that it found.
-    recomputed: ranker -> number of features that were missing or outdated, and were computed.
-    seconds:    time of the stages ``engine`` (retrieval, features), ``transfer`` (response of a remote
-                engine), ``encode`` (query, and documents without features), ``score``.
-    case:       the source of the query's categories: ``given``, ``inferred`` or ``none``.
-    unknown_categories: categories of the query that no signal knows; they were ignored.
+    query:      with the categories used.
+    stack:      with the weights of the query's case.
+    inferred:   whether categories were inferred.
+    found:      retriever -> number of candidates found.
+    recomputed: ranker -> number of missing or outdated features that were computed.
+    seconds:    time per stage: ``engine``, ``transfer`` (from a remote engine), ``encode``, ``score``.
+    case:       source of the categories: ``given``, ``inferred`` or ``none``.
+    unknown_categories: ignored categories that no signal knows.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -69,7 +65,7 @@ class SearchResult:
         return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""
+        """Return JSON values, as in ``query --json`` and ``/v1/search``."""
         return {
             "query": self.query.text,
             "categories": list(self.query.categories),
@@ -87,9 +83,9 @@ class SearchResult:
 
 @dataclass
 class ResultPage(Report):
-    """An answer's first hits, with titles and texts; shows itself as a table.
+    """First hits with titles and texts, shown as a table.
 
-    hits: as in JSON, and the ``text`` of each document.
+    hits: JSON values plus document ``text``.
     """
 
     answer: SearchResult
@@ -102,7 +98,7 @@ class ResultPage(Report):
         return self.hits[place]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each hit: its rank, score, id, title, and what each signal gave it."""
+        """Return rank, score, id, title, and weighted signal scores of each hit."""
         return [
             {name: hit[name] for name in ("rank", "score", "id", "title")}
             | {name: signal["weighted"] for name, signal in hit["signals"].items()}
@@ -110,12 +106,12 @@ class ResultPage(Report):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``query --json`` prints, with the texts."""
+        """Return the values of ``query --json``, with texts."""
         return self.answer.to_json(self.hits)
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError for filters together with a search template."""
+    """Raise UsageError for filters with a search template."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"
@@ -123,14 +119,14 @@ def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter])
 
 
 def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
-    """Raise UsageError for a clause whose name is nowhere in the search: it would be 0 for every document."""
+    """Raise UsageError for clauses that are not in the search."""
     for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
         if not re.search(rf'"_name"\s*:\s*{re.escape(json.dumps(name))}', search.source):
             raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
 
 
 def template_of(stack: Stack) -> SearchTemplate:
-    """Return the template that finds a stack's candidates. Raises UsageError if there is none, or a run."""
+    """Return the template that finds a stack's candidates. Raises UsageError without one."""
     if stack.search is None or stack.search.kind == "run":
         tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
         raise UsageError(
@@ -142,10 +138,10 @@ def template_of(stack: Stack) -> SearchTemplate:
 
 @dataclass
 class Pipeline:
-    """An engine and the rankers whose signals can be asked for.
+    """An engine and rankers.
 
-    infer_categories: guess the categories of queries that bring none from their first candidates.
-    vectors: cache of the last queries' vectors, or None.
+    infer_categories: infer missing query categories from the first candidates.
+    vectors: cache of query vectors, or None.
 
     >>> import tempfile
     >>> from rerank import Document, Query, Workspace
@@ -170,20 +166,17 @@ class Pipeline:
         return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
-        """What scores candidates by these signals. Raises UsageError for one that is not here."""
+        """Return a scorer for these signals. Raises UsageError for an unknown one."""
         return Scorer(
             self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
         )
 
     def features(self, signals: Sequence[str]) -> dict[str, str]:
-        """Ranker -> version of the features that these signals need."""
+        """Return ranker -> feature version for these signals."""
         return {name: self.rankers[name].version for name in learned(signals)}
 
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
-        """Return the retrievers of the engine for a query.
-
-        Raises UsageError for a ranker that cannot retrieve.
-        """
+        """Return the engine's retrievers for a query. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
         found = zip(resolve(depths, self.rankers), depths.values())
         return [signal.retriever(query, depth) for signal, depth in found]
@@ -196,10 +189,9 @@ class Pipeline:
         filters: Sequence[Filter] = (),
         stages: StageTimer | None = None,
     ) -> SearchResult:
-        """Retrieve, score and order the candidates of one query; a text is a query without categories.
+        """Retrieve, score and rank candidates; a text is a query without categories.
 
-        filters: what every candidate must fulfil.
-        stages: called before each stage; it can raise to stop the work.
+        filters: conditions for candidates. stages: can raise to stop the work.
         """
         query = Query("", query) if isinstance(query, str) else query
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or StageTimer()
@@ -245,7 +237,7 @@ class Pipeline:
         )
 
     def _found_by_template(self, query: Query, stack: Stack, filters: Sequence[Filter]) -> Candidates:
-        """The candidates of the stack's own search. UsageError if it lacks a clause of the stack."""
+        """Return candidates of the stack's own search."""
         search = template_of(stack)
         check_filters([search], filters)
         check_values(search, [query])
@@ -258,7 +250,7 @@ class Pipeline:
         return candidates
 
     def hits(self, answer: SearchResult, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
-        """Return an answer's first hits, with the titles of their documents, in JSON's values."""
+        """Return first hits with titles, as JSON values."""
         top = answer.ranking.top(count)
         documents = self.engine.get([hit.id for hit in top])
         return [hit.as_dict(document, explain=explain) for hit, document in zip(top, documents)]

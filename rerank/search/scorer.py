@@ -1,8 +1,6 @@
-"""Scores candidates by signals, for the library, the commands and the service.
+"""Score candidates by signals.
 
-Known scores and features come with the candidates (:class:`ScoringInput`); the scorer asks the engine for the
-others. A deleted or unknown document counts as an empty one: it is scored by the features of a document
-without text.
+Documents that the engine does not have are scored as empty ones.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ INFERENCE_DEPTH = 10
 
 
 class StageTimer:
-    """Measures the time of each stage: ``seconds``. A subclass can raise to stop the work."""
+    """Measures ``seconds`` per stage. Subclasses can raise to stop the work."""
 
     seconds: dict[str, float]
 
@@ -54,14 +52,14 @@ class StageTimer:
         return _Stage(self.seconds, name)
 
     def leaves(self) -> None:
-        """Called before a search of the engine or the encoding of documents, which may take long."""
+        """Called before slow work: an engine search, or encoding documents."""
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Called with the CPU time that a ranker needed to encode the query."""
+        """Called with a ranker's CPU time for encoding the query."""
 
 
 class _Stage:
-    """Adds the time of a block to its stage, unless the block raises."""
+    """Adds the time of a block, unless it raises."""
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds, self._name = seconds, name
@@ -77,15 +75,16 @@ class _Stage:
 
 @dataclass(frozen=True)
 class ScoringInput:
-    """n documents to score, in any order, with their known scores and features.
+    """n documents to score, with known scores and features. The scorer gets the rest from the engine.
 
-    ids:        n ids, each once.
-    scores:     lexical signal, or signal of the user's search -> (n,) float64.
-    features:   ranker -> (n, width) features; missing: ranker -> (n,) bool, documents without features.
-    categories: id -> categories, of some of the documents.
-    documents:  ids -> documents, as :meth:`Engine.get`; None: the engine's method.
-    candidates: the result of the engine's search, if there was one.
-    vectors:    ranker -> vector of the query, if it is known.
+    ids:        n unique ids.
+    scores:     lexical or search signal -> (n,) float64.
+    features:   ranker -> (n, width).
+    missing:    ranker -> (n,) bool, True without features.
+    categories: id -> categories, for some documents.
+    documents:  replaces :meth:`Engine.get`.
+    candidates: result of the engine's search, if any.
+    vectors:    ranker -> known query vector.
     """
 
     ids: Sequence[str]
@@ -101,7 +100,7 @@ class ScoringInput:
     def unseen(
         cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
     ) -> ScoringInput:
-        """Score documents of a request: the features of all rankers are computed."""
+        """Return input for documents of a request: all features are computed."""
         by_id = {document.id: document for document in documents}
         nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
         features, missing = dict.fromkeys(rankers, nothing), dict.fromkeys(rankers, all_of_them)
@@ -109,7 +108,7 @@ class ScoringInput:
 
     @classmethod
     def found(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
-        """Score the candidates of a search, with their first-stage scores and their features."""
+        """Return input for search results."""
         scores = {first_stage: found.scores, **found.signals}
         if first_stage == SEARCH:  # the engine has only the ids of these
             return cls(found.ids, scores, **options)
@@ -118,16 +117,17 @@ class ScoringInput:
 
 @dataclass(frozen=True)
 class ScoringResult:
-    """Candidates with the scores of S signals.
+    """Candidates with scores of S signals.
 
-    ids:        n ids, in the order they were given.
+    ids:        n ids, in input order.
     raw:        (n, S) float64 raw scores.
-    query:      the query with the categories that were used; inferred: whether they were inferred.
-    unknown_categories: categories of the query that no signal knows; they were ignored.
-    missing:    ranker -> number of features that were fetched or computed.
-    recomputed: ranker -> number of features that were computed.
-    unknown:    candidates that the engine does not have.
-    seconds:    time of the stages ``engine``, ``encode`` (query, and documents without features), ``score``.
+    query:      query with the categories used.
+    inferred:   whether these were inferred.
+    unknown_categories: ignored query categories that no signal knows.
+    missing:    ranker -> number of features fetched or computed.
+    recomputed: ranker -> number of features computed.
+    unknown:    number of candidates not in the engine.
+    seconds:    time per stage: ``engine``, ``encode``, ``score``.
     """
 
     ids: Sequence[str]
@@ -142,7 +142,7 @@ class ScoringResult:
 
     @property
     def case(self) -> str:
-        """The source of the query's categories: ``given``, ``inferred`` or ``none``."""
+        """Source of the categories: ``given``, ``inferred`` or ``none``."""
         return "inferred" if self.inferred else "given" if self.query.categories else "none"
 
 
@@ -151,8 +151,8 @@ class Scorer:
     """Scores candidates by the signals of a stack.
 
     signals:     S resolved signals (``rerank.stack.signals``).
-    first_stage: the signal that orders candidates.
-    infer:       infer the categories of queries without categories, if a signal reads them.
+    first_stage: signal that orders candidates.
+    infer:       infer missing categories if a signal reads them.
     vectors:     cache of query vectors.
     """
 
@@ -164,13 +164,13 @@ class Scorer:
 
     @cached_property
     def infers(self) -> bool:
-        """Whether categories are inferred for a query without categories."""
+        """Whether missing categories are inferred."""
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
     def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
-        """Return the query with the categories that the signals know, and the unknown ones.
+        """Return the query with known categories (case-insensitive), and the unknown ones.
 
-        Matching ignores case. If no signal reads categories, or one accepts any, all are kept.
+        All are kept if no signal reads categories, or one accepts any.
         """
         names = self._category_names
         if names is None or not query.categories:
@@ -184,12 +184,12 @@ class Scorer:
         return query if known == query.categories else replace(query, categories=known), unknown
 
     def similar_categories(self, category: str) -> list[str]:
-        """Return known categories with a similar name, the most similar first."""
+        """Return known categories with a similar name, most similar first."""
         return [name for one in self._category_names or () for name in one.similar(category)]
 
     @cached_property
     def _category_names(self) -> list[CategoryNames] | None:
-        """The categories that each signal knows; None: any is accepted."""
+        """Known categories per signal; None: any is accepted."""
         names = [
             s.ranker.categories for s in self.signals if isinstance(s, RankerSignal) and s.uses_categories
         ]
@@ -198,7 +198,7 @@ class Scorer:
 
     @cached_property
     def features(self) -> dict[str, str]:
-        """Ranker -> version of the features that the signals need."""
+        """Ranker -> feature version."""
         return {s.name: s.ranker.version for s in self.signals if isinstance(s, RankerSignal)}
 
     @cached_property
@@ -216,7 +216,7 @@ class Scorer:
     ) -> ScoringResult:
         """Score documents by each signal.
 
-        voters: candidates from which missing categories of the query are inferred; None: the given ones.
+        voters: candidates for inferring categories; None: the given ones.
         """
         stages = stages or StageTimer()
         query, unknown_categories = self.with_known_categories(query)
@@ -270,7 +270,7 @@ class Scorer:
         )
 
     def fetched(self, text: str, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
-        """Return the input with the lexical scores and features that were missing, from the engine."""
+        """Add missing lexical scores and features from the engine."""
         given = self._with_fields(given, stages)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
@@ -306,7 +306,7 @@ class Scorer:
         )
 
     def _with_fields(self, given: ScoringInput, stages: StageTimer | None) -> ScoringInput:
-        """Add the scores of the signals that are fields."""
+        """Add field scores."""
         lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
         if not lacking:
             return given
@@ -320,7 +320,7 @@ class Scorer:
         return replace(given, scores={**given.scores, **found})
 
     def _documents(self, given: ScoringInput, stages: StageTimer) -> dict[int, Document | None]:
-        """Return the documents without features of a ranker: position -> document."""
+        """Return position -> document, for documents without features."""
         lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
         if not lacking:
             return {}
@@ -342,7 +342,7 @@ class Scorer:
 
 
 def _given(name: str, given: ScoringInput) -> Array:
-    """Return the scores of a user's search or clause. Raises UsageError without that search."""
+    """Return scores of a search or clause. Raises UsageError without that search."""
     if name not in given.scores and name != SEARCH and SEARCH in given.scores:
         return np.zeros(len(given.ids))  # the clause matches no hit
     if name not in given.scores:
@@ -355,7 +355,7 @@ def _given(name: str, given: ScoringInput) -> Array:
 def vote(
     ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
 ) -> tuple[str, ...]:
-    """Infer a query's categories from the best INFERENCE_DEPTH of n candidates with a score above 0.
+    """Infer categories from the best INFERENCE_DEPTH of n candidates with scores above 0.
 
     scores: (n,) of the first stage. categories: ids -> their categories.
 
@@ -379,7 +379,7 @@ def _completed(
     missing: NDArray[np.bool_],
     documents: Mapping[int, Document | None],
 ) -> NDArray[Any]:
-    """Compute the features that are missing."""
+    """Compute missing features."""
     where = np.flatnonzero(missing)
     fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
     if features.shape[1:] != fresh.shape[1:]:  # no document has features of this version

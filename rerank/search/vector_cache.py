@@ -1,4 +1,4 @@
-"""A cache of query vectors: users turn pages, and many users send the same query."""
+"""A cache of query vectors, for repeated queries and later result pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
 
 class VectorCache:
-    """Keeps the ``most`` recently used query vectors of all rankers; safe for threads.
+    """Keeps the ``most`` recently used query vectors; thread-safe.
 
     >>> from types import SimpleNamespace
     >>> ranker = SimpleNamespace(name="text", version="v1", uses_text=True, uses_categories=False)
@@ -36,7 +36,7 @@ class VectorCache:
         self._vectors: OrderedDict[Key, NDArray[np.float32]] = OrderedDict()
 
     def find(self, ranker: Ranker, query: Query) -> NDArray[np.float32] | None:
-        """Return the vector of a query, or None."""
+        """Return the vector, or None."""
         key = _key(ranker, query)
         with self._lock:
             vector = None if key is None else self._vectors.get(key)
@@ -45,7 +45,7 @@ class VectorCache:
             return vector
 
     def keep(self, ranker: Ranker, query: Query, vector: NDArray[np.float32]) -> None:
-        """Store a vector, and drop the least recently used one."""
+        """Store a vector."""
         key = _key(ranker, query)
         if key is None:
             return
@@ -56,7 +56,7 @@ class VectorCache:
 
 
 def _key(ranker: Ranker, query: Query) -> Key | None:
-    """Return everything that decides a query's vector; None for a query that is not cached."""
+    """Return everything that decides the vector; None if not cacheable."""
     if len(query.text) > _LONGEST or query.params:
         return None
     text, lang = (query.text, query.lang) if ranker.uses_text else ("", None)

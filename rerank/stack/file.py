@@ -1,4 +1,4 @@
-"""The JSON of a stack file, and its checksum."""
+"""The JSON of a stack file and its checksum."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rerank.errors import InputError, UsageError
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Weights as JSON. stack: for readers; it must agree with weights and parts.
+    """Weights as JSON. ``stack`` is for readers and must agree with weights and parts.
 
-    rerank_only: the weights without the first stage's signal, if they were tuned.
+    rerank_only: the weights without the first stage, if tuned.
     """
 
     stack: str
@@ -29,7 +29,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @classmethod
     def of(cls, linear: Linear, rerank_only: Linear | None = None) -> Weights:
-        """Write down weights, without their bounds and cases."""
+        """Convert weights, without their bounds and cases."""
         return cls(
             stack=str(linear),
             normalization=linear.normalization,
@@ -59,7 +59,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The user's search, as :class:`rerank.records.SearchTemplate`."""
+    """The user's search, see :class:`rerank.records.SearchTemplate`."""
 
     kind: str
     name: str
@@ -70,7 +70,7 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Tuned(msgspec.Struct, frozen=True):
-    """The part of the record of a tuning that has a meaning later: the signals that were asked for."""
+    """The tuning record: the requested signals."""
 
     signals: list[str] | None = None
 
@@ -91,7 +91,7 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 def decode(data: object) -> StackFile:
-    """Check the values of a stack's file. Raises InputError for a field that is missing or wrong."""
+    """Check the values of a stack file. Raises InputError for missing or wrong fields."""
     try:
         found = msgspec.convert(data, StackFile)
         msgspec.convert(found.tuned, Tuned)
@@ -101,7 +101,7 @@ def decode(data: object) -> StackFile:
 
 
 def read(path: str | os.PathLike[str]) -> object:
-    """Read the JSON of a file. Raises InputError, without the file's name, for a file that cannot be read."""
+    """Read JSON. Raises InputError, without the file name, for an unreadable file."""
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
         raise InputError("cannot be read: it is not a file; name a stack file")
     try:
@@ -117,6 +117,6 @@ def read(path: str | os.PathLike[str]) -> object:
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """Return the checksum of a stack's JSON values, without the checksum itself."""
+    """Return the checksum of a stack's JSON values, ignoring ``sum``."""
     read = json.loads(json.dumps({name: value for name, value in data.items() if name != "sum"}))
     return blake2b(json.dumps(read, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Which stack a user means."""
+"""Find the stack that a user names."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ def find_stack(
     tuned: Callable[[tuple[str, ...]], Stack | None],
     first_stage: str,
 ) -> Stack:
-    """Find the stack that a user names by its signals, with weights or without.
+    """Find the stack for signal names with or without weights.
 
-    check: raises for a ranker that is not there. tuned: signals -> the stack tuned of them, if there is one.
-    first_stage: retrieves if no lexical signal is named.
+    check: raises for an unknown ranker. tuned: signals -> tuned stack, or None. first_stage: the default.
 
-    Raises InputError for several signals that are not tuned together.
+    Raises InputError if several signals have no tuned stack.
     """
     names, weights = parse_stack(text)
     for name in learned(names):
@@ -43,7 +42,7 @@ def find_stack(
 
 
 def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
-    """Return a stack with the workspace's search if it needs a search of the user and names none."""
+    """Add the workspace's search to a stack that needs one and names none."""
     if stack.first_stage != SEARCH or stack.search is not None:
         return stack
     return replace(stack, search=search)

@@ -1,4 +1,4 @@
-"""Stacks and retrievers as people write them: text -> names, weights, depths."""
+"""Parse stacks and retrievers: text -> names, weights, depths."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,tex
 
 
 def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None]:
-    """Split a stack's text into signal names and exact weights; the weights are None if there are only names.
+    """Return signal names and exact weights; None if no weights are given.
 
-    Terms are joined by ``+`` or ``,``. A weight is a decimal or a fraction, not negative; weights need not
-    sum to 1. Raises UsageError for anything else, a name given twice, and weights on some terms only.
+    ``+`` or ``,`` joins terms. Weights are nonnegative decimals or fractions and need not sum to 1.
+    Raises UsageError for other text, duplicate names, or weights on only some terms.
 
     >>> parse_stack("tfidf*0.5 + text*0.5")
     (('tfidf', 'text'), (Fraction(1, 2), Fraction(1, 2)))
@@ -51,7 +51,7 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None
 
 
 def parse_retrieve(text: str) -> tuple[str, ...]:
-    """Split ``bm25,s2net:200`` into retrievers. Raises UsageError for anything else.
+    """Split ``bm25,s2net:200`` into retrievers. Raises UsageError for other text.
 
     >>> parse_retrieve("bm25, s2net:200")
     ('bm25', 's2net:200')
@@ -65,9 +65,9 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
 
 
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
-    """Return retriever -> its separate depth, as in ``s2net:200``, or None.
+    """Return retriever -> its separate depth, or None.
 
-    Raises UsageError for a text that is not a retriever, one named twice, and a first stage with a depth.
+    Raises UsageError for invalid text, duplicate names, or a first stage with a depth.
 
     >>> retriever_depths(["bm25", "s2net:200"])
     {'bm25': None, 's2net': 200}

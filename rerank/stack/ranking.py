@@ -1,4 +1,4 @@
-"""One query's candidates in their final order, and the reasons for it."""
+"""Ranked candidates of one query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SignalScore:
-    """The score of one document by one signal: raw, normalized, and times its weight."""
+    """The score of one document by one signal: raw, normalized, and weighted."""
 
     raw: float
     normalized: float
@@ -27,9 +27,10 @@ class SignalScore:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document. Ranks count from 1; ``first_stage_rank`` is its rank before reranking.
+    """One ranked document. Ranks count from 1.
 
-    found_by: the retrievers that found it, if that is known.
+    first_stage_rank: rank before reranking.
+    found_by: retrievers that found it, if known.
 
     >>> from rerank.stack.ranking import SignalScore
     >>> signals = {"tfidf": SignalScore(raw=0.8, normalized=1.0, weighted=0.4)}
@@ -46,14 +47,14 @@ class Hit:
     found_by: tuple[str, ...] = ()
 
     def explanation(self) -> dict[str, dict[str, float]]:
-        """Signal -> raw, normalized and weighted score, as JSON values."""
+        """Return raw, normalized and weighted scores per signal, as JSON values."""
         return {
             name: {"raw": s.raw, "normalized": s.normalized, "weighted": s.weighted}
             for name, s in self.signals.items()
         }
 
     def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
-        """The hit as JSON values, with the title of its document (its first words if it has none)."""
+        """Return JSON values. Documents without a title show their first 100 characters."""
         found: dict[str, Any] = {
             "id": self.id,
             "title": (document.title or document.text[:100]) if document else "",
@@ -67,16 +68,14 @@ class Hit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """One query's candidates in their final order, with everything that explains each place.
-
-    Arrays are kept as they were computed, in the first stage's order; hits are made when asked for.
+    """Ordered candidates of one query.
 
     ids:        n document ids, best first.
     scores:     (n,) final scores, best first.
-    order:      (n,) positions in the first stage's order (0 = its best), best first.
+    order:      (n,) positions in first-stage order, from 0, best first.
     signals:    S names.
-    raw, normalized, weighted: (n, S), rows in the first stage's order.
-    found:      retriever -> (n,) whether it found a document, in the first stage's order.
+    raw, normalized, weighted: (n, S), in first-stage order.
+    found:      retriever -> (n,) whether it found a document, in first-stage order.
 
     >>> import numpy as np
     >>> from rerank import Stack
@@ -101,7 +100,7 @@ class Ranking:
         return f"Ranking({plural(len(self), 'document[|s]')} by {' + '.join(self.signals)}: {best})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each of the first hits: rank, id, score, and what each signal gave it."""
+        """Return rows of the first hits: ranks, id, score, and weighted signal scores."""
         return [
             {"rank": hit.rank, "id": hit.id, "score": hit.score, "first_stage_rank": hit.first_stage_rank}
             | {name: signal.weighted for name, signal in hit.signals.items()}
@@ -131,9 +130,9 @@ class Ranking:
         return (self[position] for position in range(len(self)))
 
     def top(self, count: int) -> list[Hit]:
-        """Return the ``count`` best hits, or all there are."""
+        """Return at most ``count`` best hits."""
         return [self[position] for position in range(min(count, len(self)))]
 
     def run(self) -> list[tuple[str, float]]:
-        """Return (document id, score) pairs, best first, as ``write_run`` takes them."""
+        """Return (document id, score) pairs, best first, for ``write_run``."""
         return list(zip(self.ids, self.scores.tolist()))

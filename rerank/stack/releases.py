@@ -1,10 +1,4 @@
-"""The versions of a workspace's stacks: which one is active, and which ones were active before it.
-
-releases/N.json    version N: a stack file with the versions of its rankers, written once and never changed
-releases.json      which version became active when, and what its comparison showed; replaced at once
-
-So training, tuning and rollback lose nothing that was ever active.
-"""
+"""Stack versions of a workspace: releases/N.json (immutable), releases.json (activations)."""
 
 from __future__ import annotations
 
@@ -30,23 +24,24 @@ _CHOOSE = "`rerank stack use STACK`"
 
 @dataclass(frozen=True)
 class Release:
-    """A version of a stack that is or was active. number: counts from 1."""
+    """A stack version that is or was active. Numbers count from 1."""
 
     number: int
     stack: Stack
 
     @property
     def name(self) -> str:
-        """The name of the stack."""
+        """The stack name."""
         return self.stack.name
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A version that became active. since: when, in UTC.
+    """A version that became active.
 
-    gate: the comparison with the version that was active; empty without a comparison.
-    undone: whether a rollback has undone it.
+    since:  time in UTC.
+    gate:   comparison with the previously active version, if any.
+    undone: whether a rollback undid it.
     """
 
     number: int
@@ -57,9 +52,9 @@ class Activation:
 
 @dataclass(frozen=True)
 class Releases:
-    """The versions of the stacks in a workspace's folder; ``history``: activations, the oldest first.
+    """Stack versions in a workspace folder.
 
-    The last one that was not undone is active.
+    history: activations, oldest first. The last one that was not undone is active.
 
     >>> import tempfile
     >>> releases = Releases.load(Path(tempfile.mkdtemp()))
@@ -76,7 +71,7 @@ class Releases:
 
     @cached_property
     def active(self) -> Release | None:
-        """The version in use. Raises WorkspaceError for a version that is missing or damaged."""
+        """The active version, or None. Raises WorkspaceError if it is missing or damaged."""
         return None if self.number is None else self._release(self.number)
 
     @property
@@ -90,37 +85,37 @@ class Releases:
 
     @property
     def stack(self) -> Stack | None:
-        """The stack in use."""
+        """The active stack."""
         return self.active.stack if self.active else None
 
     @property
     def name(self) -> str | None:
-        """The name of the stack in use."""
+        """The name of the active stack."""
         return self.active.name if self.active else None
 
     @property
     def number(self) -> int | None:
-        """The version in use."""
+        """The active version number."""
         return self._live[-1].number if self._live else None
 
     @property
     def numbers(self) -> list[int]:
-        """All versions, the newest first."""
+        """All version numbers, newest first."""
         stems = (path.stem for path in (self.folder / "releases").glob("*.json"))
         return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
 
     def all(self) -> list[Release]:
-        """Read all versions, the newest first. Raises WorkspaceError for a damaged one."""
+        """Read all versions, newest first. Raises WorkspaceError for a damaged one."""
         return [self._release(number) for number in self.numbers]
 
     def recent(self, count: int) -> list[Release]:
-        """Read the last ``count`` versions that were active, the active one first."""
+        """Read at most ``count`` versions: the active one, then by last activation."""
         there = set(self.numbers)
         latest = [one.number for one in (*self._live[-1:], *reversed(self.history)) if one.number in there]
         return [self._release(number) for number in list(dict.fromkeys(latest))[:count]]
 
     def find(self, number: int) -> Release:
-        """Return a version. Raises UsageError for a number that no version has."""
+        """Return a version. Raises UsageError for an unknown number."""
         if number not in self.numbers:
             raise UsageError(
                 f"{self.folder}: no stack has the version {number}; `rerank stack list` shows them"
@@ -128,7 +123,7 @@ class Releases:
         return self._release(number)
 
     def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
-        """Make a stack active, as a new version unless there is an equal one. The caller holds a lock."""
+        """Activate a stack; an equal one keeps its version number. The caller must hold a lock."""
         number = next((one for one in self.numbers if self._equal(one, stack)), None)
         if number is None:
             known = (*self.numbers, *(one.number for one in self.history), 0)
@@ -142,17 +137,17 @@ class Releases:
         return Releases(self.folder, history[-_HISTORY:])._saved()
 
     def previous(self) -> Release:
-        """Return the version that was active before this one. Raises UsageError if there was none."""
+        """Return the previously active version. Raises UsageError if there is none."""
         return self._release(self.history[self._before()].number)
 
     def roll_back(self) -> Releases:
-        """Make the version active that was active before. Raises UsageError if there was none."""
+        """Activate the previous version. Raises UsageError if there is none."""
         end = self._before() + 1
         undone = (replace(one, undone=True) for one in self.history[end:])
         return Releases(self.folder, (*self.history[:end], *undone))._saved()
 
     def _before(self) -> int:
-        """Place in the history of the activation before the active one, of another existing version."""
+        """Return the history position of the previous existing version."""
         others = set(self.numbers) - {self.number}
         for place in range(len(self.history) - 1, -1, -1):
             if not self.history[place].undone and self.history[place].number in others:
@@ -161,7 +156,7 @@ class Releases:
 
     @classmethod
     def load(cls, folder: Path) -> Releases:
-        """Read the history of a workspace; empty without one. Raises WorkspaceError for a damaged file."""
+        """Read a workspace's history. Raises WorkspaceError for a damaged file."""
         path = folder / FILE
         try:
             data = parse_json(path.read_bytes())
@@ -205,7 +200,7 @@ class Releases:
 
 
 def called(signals: Iterable[str]) -> str:
-    """Return the name of a stack of these signals: the same in any order.
+    """Return the stack name for signals in any order.
 
     >>> called(["tfidf", "bm25"])
     'bm25,tfidf'
@@ -220,9 +215,9 @@ def _number(value: object) -> int:
 
 
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:
-    """Ranker -> versions that the stacks of a workspace were tuned with; None if a stack cannot be read.
+    """Return ranker -> versions in tuned stacks; None if a stack is unreadable.
 
-    recent: of the last so many active stacks and of the candidates; None: of all stacks.
+    recent: limit for active stacks (candidates are always read); None: all.
     """
     found: dict[str, dict[str, None]] = {}
     try:

@@ -1,8 +1,4 @@
-"""Signals by their names in a stack: scored by the engine, by a ranker, or given with the candidates.
-
-A name is resolved once (:func:`resolve`), when its rankers are loaded, to an object that is also a retriever.
-Without rankers, :func:`lexical` and :func:`learned` sort names.
-"""
+"""Signals of a stack, by name."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ _FIELD = "field:"
 
 
 def lexical(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names that are lexical signals.
+    """Return the lexical signals among the names.
 
     >>> lexical(["text", "tfidf", "meta"]), learned(["text", "tfidf", "meta"])
     (('tfidf',), ('text', 'meta'))
@@ -41,12 +37,12 @@ def lexical(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def learned(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names that are rankers'."""
+    """Return the ranker names among the names."""
     return tuple(n for n in names if n not in FIRST_STAGES and not is_given(n) and not is_field(n))
 
 
 def is_given(name: str) -> bool:
-    """Whether a signal comes with the candidates, from the search that has found them.
+    """Return whether the search that finds the candidates also gives this signal.
 
     >>> is_given("search"), is_given("clause:recency"), is_given("bm25")
     (True, True, False)
@@ -55,17 +51,17 @@ def is_given(name: str) -> bool:
 
 
 def is_clause(name: str) -> bool:
-    """Whether a signal is the score of one clause of a search, by its ``_name``."""
+    """Return whether a signal is the score of a search clause, by its ``_name``."""
     return name.startswith(CLAUSE)
 
 
 def is_field(name: str) -> bool:
-    """Whether a signal is a number of the documents."""
+    """Return whether a signal is a numeric field."""
     return name.startswith(_FIELD)
 
 
 def first_stages(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of the names that can order candidates before they are reranked; the search's own score first.
+    """Return the names that can order candidates before reranking, ``search`` first.
 
     >>> first_stages(["text", "bm25", "search"])
     ('search', 'bm25')
@@ -76,7 +72,7 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
-    """A score that the engine has of every document."""
+    """A score from the engine."""
 
     name: str
     uses_categories: ClassVar[bool] = False
@@ -86,29 +82,25 @@ class LexicalSignal:
         check_signal(self.name, engine.first_stages)
 
     def retriever(self, query: Query, depth: int | None = None) -> Retriever:
-        """Return the retriever of the engine for a query."""
+        """Return the engine's retriever."""
         return self.name
 
 
 class _NoRetriever:
-    """A signal that cannot retrieve."""
-
     __slots__ = ()
     name: str
     uses_categories: ClassVar[bool] = False
 
     def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError: it cannot."""
         raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
 
     def retriever(self, query: Query, depth: int | None = None) -> Retriever:
-        """Raise UsageError: see :meth:`check_retrieves`."""
         raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenSignal(_NoRetriever):
-    """A score that comes with the candidates, from the search that has found them."""
+    """A score from the search that finds the candidates."""
 
     name: str
 
@@ -117,8 +109,8 @@ class GivenSignal(_NoRetriever):
 class FieldSignal(_NoRetriever):
     """A numeric field of documents.
 
-    ``field:popularity`` is the number, ``field:popularity:log`` its log. ``field:year:decay:2024:5`` is 1
-    for 2024 and halves with every distance of 5. Dates are seconds since 1970; their decay is in days:
+    ``field:popularity`` is the number, ``field:popularity:log`` its logarithm. ``field:year:decay:2024:5``
+    is 1 for 2024 and halves with every distance of 5. Dates are seconds since 1970, but decay in days:
     ``field:published:decay:now:30d``.
 
     >>> FieldSignal("field:popularity:log").values(np.array([0.0, np.e - 1, np.nan])).tolist()
@@ -133,12 +125,12 @@ class FieldSignal(_NoRetriever):
 
     @property
     def field(self) -> str:
-        """The field of the documents."""
+        """The field name."""
         return self.name.split(":")[1]
 
     @property
     def reads(self) -> str | None:
-        """``number`` or ``date``: what its field must hold; None: either.
+        """The required field type: ``number`` or ``date``; None: either.
 
         >>> FieldSignal("field:year:decay:2024:5").reads, FieldSignal("field:seen:decay:now:30d").reads
         ('number', 'date')
@@ -148,10 +140,7 @@ class FieldSignal(_NoRetriever):
         return "date" if self.name.endswith("d") else "number"
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Scores of (n,) numbers: unchanged, ln(1 + x) with negative ones as 0, or decayed.
-
-        A document without a number (NaN) has 0.
-        """
+        """Return (n,) scores: unchanged, ln(1 + max(x, 0)), or decayed. NaN gives 0."""
         _, _, *how = self.name.split(":", 3)
         if how[:1] == ["decay"]:
             origin, half = _decay(how[1])
@@ -161,7 +150,7 @@ class FieldSignal(_NoRetriever):
 
 
 def is_of_now(name: str) -> bool:
-    """Whether a signal's scores change with the time: a decay from now.
+    """Return whether a signal is a decay from now, so that its scores change over time.
 
     >>> is_of_now("field:published:decay:now:30d"), is_of_now("field:now:decay:2024:5")
     (True, False)
@@ -170,7 +159,7 @@ def is_of_now(name: str) -> bool:
 
 
 def _decay(text: str) -> tuple[float, float]:
-    """``ORIGIN:HALF``: the number at which a decay is 1, and the distance to a half. Raises UsageError."""
+    """Return the origin and half-distance of ``ORIGIN:HALF``; dates in seconds."""
     origin, _, half = text.rpartition(":")
     days = half.endswith("d")
     where = time.time() if origin == "now" else number(origin) if not days else (period(origin) or (None,))[0]
@@ -184,31 +173,28 @@ def _decay(text: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class RankerSignal:
-    """A ranker's score, from the features of a document that the engine stores."""
+    """A ranker's score from stored document features."""
 
     ranker: Ranker
 
     @property
     def name(self) -> str:
-        """The name in stacks."""
+        """The signal name."""
         return self.ranker.name
 
     @property
     def uses_categories(self) -> bool:
-        """Whether a query's categories change the score."""
+        """Whether query categories change the score."""
         return self.ranker.uses_categories
 
     def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError for a ranker that is not a retriever, or not on this engine yet."""
+        """Raise UsageError if the ranker cannot retrieve or is not prepared on this engine."""
         check_retrieves(self.ranker)
         if engine.prepared(self.name, self.ranker.version) is None:
             raise cannot_retrieve(self.name)
 
     def retriever(self, query: Query, depth: int | None = None) -> VectorQuery:
-        """Return the retriever of the engine; depth: number of documents, None: the depth of the stack.
-
-        Categories are not inferred for the query's vector: they come from candidates.
-        """
+        """Return the engine's retriever. depth: number of documents; None: the stack's."""
         check_retrieves(self.ranker)
         vector = np.asarray(self.ranker.encode_query(query), np.float32)
         return VectorQuery(self.name, self.ranker.version, vector, depth, self.ranker.passages)
@@ -218,7 +204,7 @@ Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
-    """What each name stands for. Raises UsageError for one that is neither lexical nor among the rankers."""
+    """Return the signal for each name. Raises UsageError for an unknown name."""
     signals: list[Signal] = []
     for name in names:
         if is_given(name):
@@ -237,7 +223,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
 
 
 def check_retrieves(ranker: Ranker) -> None:
-    """Raise UsageError for a ranker that is not a retriever."""
+    """Raise UsageError for a ranker that cannot retrieve."""
     if not ranker.retrieves:
         raise UsageError(
             f"ranker {ranker.name} cannot retrieve: its score is not an inner product of two vectors; leave"

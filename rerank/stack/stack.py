@@ -1,4 +1,4 @@
-"""The stack: what finds the candidates and what combines their scores, and the file that reproduces it."""
+"""The stack and its file."""
 
 from __future__ import annotations
 
@@ -32,21 +32,18 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Stack:
-    """Everything that decides a final score.
+    """Settings that decide the final score.
 
-    combiner:    the signals, their weights and normalization.
-    first_stage: the signal whose scores order the candidates: a lexical one, or ``search``, the score of the
-                 user's search. It need not be among the signals.
-    depth:       number of candidates of each retriever without a separate depth.
-    retrieve:    the retrievers that find the candidates together, a ranker with a separate depth as
-                 ``s2net:200``; empty: only the first stage.
-    versions:    signal or retriever -> version of the ranker it was tuned with.
-    search:      the user's search that finds the candidates, if ``first_stage`` is ``search``.
-    rerank_only: the combiner of the signals without the first stage's, tuned for them; None if it was not
-                 tuned. Only evaluations use it.
-    tuned:       how the weights were found (measure, value on dev, ...); no dates.
+    combiner:    signals, weights and normalization.
+    first_stage: signal that orders candidates: lexical or ``search``; can be outside ``signals``.
+    depth:       candidates per retriever, unless it has a separate depth.
+    retrieve:    retrievers, optionally with a depth (``s2net:200``); empty: the first stage.
+    versions:    signal or retriever -> ranker version.
+    search:      the user's search, if ``first_stage`` is ``search``.
+    rerank_only: combiner tuned without the first stage, for evaluations; or None.
+    tuned:       tuning record, without dates.
 
-    Raises UsageError when these do not fit together.
+    Raises UsageError for inconsistent settings.
 
     >>> stack = Stack.parse("tfidf*0.35+text*0.4+meta*0.25")
     >>> str(stack), stack.first_stage
@@ -94,12 +91,13 @@ class Stack:
         versions: Mapping[str, str] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> Stack:
-        """Build a stack from ``tfidf*0.35 + text*0.40 + meta*0.25``; a single name has all the weight.
+        """Parse ``tfidf*0.35 + text*0.40 + meta*0.25``; a single name gets all the weight.
 
-        Without ``normalization``, a single signal keeps its scores, and several are min-max normalized.
-        Without ``first_stage``, the first lexical signal among the names retrieves, or else bm25.
+        normalization: default none for one signal, min-max for several. first_stage: default the first among
+            the
+        names, or bm25.
 
-        Raises UsageError, also for several names without weights: those must be tuned first.
+        Raises UsageError for invalid text, or several names without weights.
         """
         names, weights = parse_stack(text)
         if weights is None:
@@ -125,12 +123,12 @@ class Stack:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The names of the S signals."""
+        """The S signal names."""
         return self.combiner.signals
 
     @property
     def name(self) -> str:
-        """The name of the stack: the signals that it was tuned for, in alphabetical order, or its weights.
+        """The tuned signals in alphabetical order, or the weights if not tuned.
 
         >>> Stack.parse("text*0.5 + bm25*0.5").name, Stack.parse("bm25").name
         ('text*0.50 + bm25*0.50', 'bm25')
@@ -141,27 +139,25 @@ class Stack:
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
-        """The signals that the stack was tuned for, also if they got no weight."""
+        """The signals of the tuning, including those without weight."""
         return tuple(self.tuned.get("signals", self.signals))
 
     @property
     def retrievers(self) -> tuple[str, ...]:
-        """The retrievers of the candidates: ``retrieve``, or the first stage."""
+        """``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
 
     @property
     def rankers(self) -> tuple[str, ...]:
-        """The rankers that the stack needs, as signals or as retrievers."""
+        """The rankers used as signals or retrievers."""
         return learned(dict.fromkeys((*self.signals, *retriever_depths(self.retrieve))))
 
     def for_case(self, case: str) -> Stack:
-        """Return the stack with the weights of a case of queries."""
+        """Return the stack with the weights for a category case."""
         return replace(self, combiner=self.combiner.for_case(case))
 
     def with_template(self, search: SearchTemplate) -> Stack:
-        """Return the stack with the candidates and the first-stage scores of the user's search.
-
-        The hook does the same: the scores of the hits take the place of the stack's first stage.
+        """Return the stack with the user's search as its first stage.
 
         >>> str(Stack.parse("bm25*0.5 + text*0.5").with_template(SearchTemplate("run", "a.run")))
         'search*0.50 + text*0.50'
@@ -174,8 +170,8 @@ class Stack:
     def without_first_stage(self) -> Stack | None:
         """Return the stack without its first stage's score: plain reranking.
 
-        It has the weights that were tuned for plain reranking, or else the other weights unchanged. None if
-        the first stage's score is not a signal, or no other signal has a weight.
+        Uses ``rerank_only``, or else unchanged weights. None if the first stage is not a signal or has all
+        the weight.
 
         >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
         'text*0.30 + meta*0.20'
@@ -186,7 +182,7 @@ class Stack:
         return None if others is None else replace(self, combiner=others, rerank_only=None)
 
     def ranks_like(self, other: Stack) -> bool:
-        """Return whether both stacks rank every query alike: only the record of the tuning may differ.
+        """Return whether both stacks rank every query alike, ignoring the tuning record.
 
         >>> Stack.parse("bm25*1 + text*1").ranks_like(Stack.parse("text*1.0 + bm25*1.0"))
         True
@@ -204,9 +200,9 @@ class Stack:
         raw: NDArray[Any],
         found: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> Ranking:
-        """Order one query's candidates: n ids in the first stage's order, and their raw (n, S) scores.
+        """Rank one query's candidates: n ids in first-stage order, and raw (n, S) scores.
 
-        found: retriever -> the candidates that it found; see :class:`Candidates`.
+        found: retriever -> (n,) whether it found a candidate.
 
         Raises TrainingError for a score that is not finite.
         """
@@ -227,7 +223,7 @@ class Stack:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stack as JSON values: the content of its file."""
+        """Return the stack as JSON values."""
         search = None
         if self.search is not None:
             # A stored template is read from the cluster, and a run cannot be made again.
@@ -255,9 +251,9 @@ class Stack:
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
-        """Build a stack from the values of :meth:`to_json`.
+        """Build a stack from :meth:`to_json` values.
 
-        Raises WorkspaceError for another version's format, InputError for any other mistake.
+        Raises WorkspaceError for another format version, InputError for other mistakes.
         """
         if not isinstance(data, dict) or "rerank_stack" not in data:
             raise InputError('no stack: a stack file is a JSON object with "rerank_stack"')
@@ -281,9 +277,9 @@ class Stack:
             raise InputError(str(error)) from error
 
     def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
-        """Write the stack as JSON, atomically, with its checksum; the same stack gives the same bytes.
+        """Write JSON with a checksum, atomically. Equal stacks give equal bytes.
 
-        follow: write to the target of a symbolic link, instead of replacing the link.
+        follow: write through a symbolic link instead of replacing it.
         """
         data = self.to_json()
         text = json.dumps({**data, "sum": checksum(data)}, indent=2, ensure_ascii=False)
@@ -291,7 +287,7 @@ class Stack:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stack:
-        """Read a stack file. Raises InputError or WorkspaceError with its name if it is not usable."""
+        """Read a stack file. Raises InputError or WorkspaceError if it is not usable."""
         try:
             data = read(path)
             stack = cls.from_json(data)
@@ -306,6 +302,6 @@ class Stack:
 
 
 def _plain(file: StackFile) -> Linear | None:
-    """Return the weights of the stack without its first stage's signal."""
+    """Return the weights without the first stage."""
     cases = {case: one.rerank_only for case, one in file.cases.items() if one.rerank_only is not None}
     return None if file.rerank_only is None else file.rerank_only.linear(file.bounds, cases)
