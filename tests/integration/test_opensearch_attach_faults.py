@@ -144,7 +144,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert f"200 documents of {name}-a, {name}-b are ready" in done.out
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
     assert "next: rerank train" in done.out.replace("`", "")
-    run(*command[:-4], "--index", "another").fails(1, "a workspace already", "choose another folder with -w")
+    run(*command[:-4], "--index", "another").fails(1, "a workspace of another index")
 
     # Documents are what the fields say.
     wanted = small.documents[3]
