@@ -1,1 +1,1 @@
-"""Rankers: their interface (``base``), their families (``registry``), and a folder per family."""
+"""Rankers: interface (``base``), families (``registry``), one folder per family."""

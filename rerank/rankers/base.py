@@ -1,8 +1,4 @@
-"""Interface of rankers: a trained signal with a document side and a query side.
-
-``encode_documents`` runs at ingest and its result is stored as the *features* of the document;
-``encode_query`` runs once per query; ``score`` combines the two.
-"""
+"""Interface of rankers: features per document, stored at ingest, and one vector per query."""
 
 from __future__ import annotations
 
@@ -21,19 +17,19 @@ from rerank.records import Document, Query
 
 
 class Ranker(ABC):
-    """One learned signal. Queries need NumPy only, without torch.
+    """One learned signal. Queries need NumPy, not torch.
 
-    family:  the family that loads it (see ``rerank.rankers.registry``).
-    name:    the signal's name in stacks, on the command line and in JSON.
-    variant: which ranker of its family it is. Default: its name.
-    version: hash of everything that decides its output; it is stored with the features.
-    bounds:  lowest and highest possible score.
-    uses_text: whether the text and language of a query change the score.
-    uses_categories: whether the categories of a query change the score.
-    categories: the categories that it was trained with; None: it accepts any.
-    retrieves: whether the score depends only on the inner product of query vector and feature, and grows
-        with it: then it can search a collection. With several vectors per document, the cosines count.
-    passages: maximum number of vectors of a feature (see ``rerank.vectors.passages``); 0: it is one vector.
+    family:  its family in ``rerank.rankers.registry``.
+    name:    name in stacks, commands and JSON.
+    variant: kind of ranker within the family. Default: its name.
+    version: hash of everything that decides its output.
+    bounds:  lowest and highest score.
+    uses_text: whether text and language of a query matter.
+    uses_categories: whether categories of a query matter.
+    categories: those known from training; None: any.
+    retrieves: whether it can search a collection: the score depends only on the inner product (with several
+        vectors per document, the cosine) and grows with it.
+    passages: maximum number of vectors per document; 0: a single vector.
 
     >>> import numpy as np
     >>> class Length(Ranker):
@@ -76,11 +72,11 @@ class Ranker(ABC):
 
     @abstractmethod
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:
-        """Features of n documents: (n, width), always with the same dtype and width."""
+        """Features of n documents: (n, width), always the same dtype and width."""
 
     @abstractmethod
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """The vector of a query."""
+        """Vector of a query."""
 
     @abstractmethod
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
@@ -93,11 +89,11 @@ class Ranker(ABC):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path) -> Ranker:
-        """Read the files of :meth:`save`. Never unpickles anything."""
+        """Read the files of :meth:`save`, without unpickling."""
 
 
 def unreadable(folder: Path, error: BaseException) -> RerankError:
-    """Return the error for a ranker's folder that cannot be read, or is damaged."""
+    """Error for a damaged or unreadable ranker."""
     return trouble(error, folder) or WorkspaceError(
         f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
     )

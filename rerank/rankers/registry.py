@@ -1,7 +1,6 @@
-"""The families of rankers; another package adds one by an entry point.
+"""Families of rankers. Packages add a :class:`Family` by the entry point group ``rerank.rankers``.
 
-In the group ``rerank.rankers``, ``myfamily = "mypackage:FAMILY"`` names a :class:`Family`. A ranker that
-``rerank train`` does not train needs only its class: ``myfamily = "mypackage:MyRanker"``.
+``myfamily = "mypackage:MyRanker"`` adds a class that ``rerank train`` does not train.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SHARED = ("epochs", "batch", "rate", "seed")
 
 
 class Fitter(Protocol):
-    """Fits the rankers of a family, one after the other."""
+    """Fits rankers of a family."""
 
     def fit(self, variant: str, name: str) -> TrainingResult:
         """Fit a variant under a name."""
@@ -38,16 +37,15 @@ class Fitter(Protocol):
 
 @dataclass(frozen=True)
 class Family:
-    """A family of rankers. Places are ``module:name``; they are imported on first use.
+    """A family of rankers. Places are ``module:name``, imported on first use.
 
     name:        ``family`` in ``ranker.json``.
-    rankers:     the variants, which are also their default names.
-    ranker:      the class that loads, encodes and scores, or its place.
-    learns_from: one of these sources is required.
-    options:     place of the :class:`rerank.config.Options` of a training.
-    fitter:      place of a :class:`Fitter`, made from a TrainingJob and the options. "": it is not trained
-        by ``rerank train``.
-    resumes:     whether an interrupted training continues.
+    rankers:     variants, also their default names.
+    ranker:      class that loads, encodes and scores, or its place.
+    learns_from: sources; one is required.
+    options:     place of its :class:`rerank.config.Options`.
+    fitter:      place of its :class:`Fitter`; "": ``rerank train`` does not train it.
+    resumes:     whether interrupted trainings continue.
     """
 
     name: str
@@ -59,22 +57,22 @@ class Family:
     resumes: bool = False
 
     def ranker_class(self) -> type[Ranker]:
-        """Import the class of its rankers."""
+        """Class of its rankers."""
         made: type[Ranker] = load_object(self.ranker) if isinstance(self.ranker, str) else self.ranker
         return made
 
     def options_class(self) -> type[Options]:
-        """Import the class of its options."""
+        """Class of its options."""
         made: type[Options] = load_object(self.options)
         return made
 
     def make_fitter(self, job: TrainingJob, options: Options) -> Fitter:
-        """Import and make its fitter."""
+        """New fitter for a job."""
         made: Fitter = load_object(self.fitter)(job, options)
         return made
 
     def reads(self, option: str, ranker: str) -> bool:
-        """Whether one of its rankers reads an option."""
+        """Whether a ranker reads an option."""
         options = options_of(self.options_class())
         return any(one.name == option and (not one.only or ranker in one.only) for one in options)
 
@@ -120,13 +118,13 @@ BUILT_IN = (
 
 
 def load_object(place: str) -> Any:
-    """Import the object at ``module:name``."""
+    """Import ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
 def families() -> dict[str, Family]:
-    """Name -> every family; installed packages come last."""
+    """Name -> family; installed packages come last."""
     built_in = {one.name: one for one in BUILT_IN}
     return built_in | {
         entry.name: _family(entry.name, entry.load())
@@ -136,7 +134,7 @@ def families() -> dict[str, Family]:
 
 
 def family(name: str) -> Family:
-    """Find a family. Raises WorkspaceError if no installed package provides it."""
+    """Find a family. Raises WorkspaceError if no package provides it."""
     for one in BUILT_IN:
         if one.name == name:
             return one
@@ -152,7 +150,7 @@ def _family(name: str, loaded: Family | type[Ranker]) -> Family:
 
 
 def load_ranker(folder: Path) -> Ranker:
-    """Load the ranker that was saved in ``folder``, of any family."""
+    """Load a saved ranker of any family."""
     try:
         name = parse_json((folder / "ranker.json").read_text("utf-8"))["family"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -161,12 +159,12 @@ def load_ranker(folder: Path) -> Ranker:
 
 
 def trainable() -> dict[str, Family]:
-    """Variant -> its family, for all that ``rerank train`` trains."""
+    """Variant -> family, for ``rerank train``."""
     return {variant: one for one in families().values() if one.fitter for variant in one.rankers}
 
 
 def families_of(variants: Iterable[str]) -> dict[str, Family]:
-    """Variant -> its family. Raises UsageError for variants that cannot be trained, or for none.
+    """Variant -> family. Raises UsageError without variants, or for untrainable ones.
 
     >>> {name: family.name for name, family in families_of(["s2net", "text"]).items()}
     {'s2net': 'projection', 'text': 'cnn'}
@@ -183,14 +181,12 @@ def families_of(variants: Iterable[str]) -> dict[str, Family]:
 def configurations(
     variants: Iterable[str], config: Options | Mapping[str, Any] | None = None, preset: str | None = None
 ) -> dict[str, Options]:
-    """Family -> its options, for rankers by their variants.
+    """Family -> options for some variants.
 
-    config: the options of one family; or option -> value, ``FAMILY.OPTION`` -> value, and family -> its
-        options or a mapping of them.
-    preset: of the families that have it.
+    config: options of one family; or a mapping of ``OPTION``, ``FAMILY.OPTION`` or family.
+    preset: for families that have it.
 
-    Raises UsageError for a preset or an option that none of these rankers reads, and for an option with a
-    different meaning in two of the families.
+    Raises UsageError for a preset or option that no ranker reads, and for an ambiguous option.
 
     >>> configurations(["lsi", "text"], {"epochs": 3, "projection": {"dim": 50}})["projection"].dim
     50
@@ -227,7 +223,7 @@ def configurations(
 def _by_family(
     config: Mapping[str, Any], chosen: Mapping[str, Family], classes: Mapping[str, type[Options]]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Family -> options that are given to it; and family -> options that are given without a family."""
+    """Return the options given per family, and those given without one."""
     own: dict[str, Any] = {name: {} for name in classes}
     shared: dict[str, dict[str, Any]] = {name: {} for name in classes}
     known = families()
@@ -246,7 +242,7 @@ def _by_family(
 
 
 def _readers(option: str, chosen: Mapping[str, Family]) -> list[str]:
-    """Families that read an option for these rankers. Raises UsageError if none or several do."""
+    """Families that read an option. Raises UsageError if none does, or if its meaning is ambiguous."""
     readers = list(dict.fromkeys(one.name for variant, one in chosen.items() if one.reads(option, variant)))
     if not readers:
         others = [variant for variant, one in trainable().items() if one.reads(option, variant)]

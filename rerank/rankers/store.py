@@ -1,8 +1,6 @@
-"""The trained rankers of a workspace.
+"""Trained rankers of a workspace.
 
-``NAME.json`` lists the versions of a ranker, with size and CRC-32 of each file: the newest first, then older
-ones that stacks need. The folder ``NAME-VERSION`` contains a version. It is complete and flushed to the disk
-before the list is replaced, so readers find the old or the new version.
+``NAME.json`` lists versions, newest first, with file checksums. ``NAME-VERSION`` is complete on disk first.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ Records = Annotated[list[Record], Meta(min_length=1)]
 class RankerStore:
     """The folder ``rankers`` of a workspace.
 
-    not_trained: returns the error for a ranker that does not exist. needed: the older versions that stay.
+    not_trained: makes the error for a missing ranker. needed: older versions to keep.
     """
 
     def __init__(self, folder: Path, not_trained: Callable[[str], RerankError], needed: Needed) -> None:
@@ -60,7 +58,7 @@ class RankerStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def record(self, name: str, version: str | None = None) -> Record:
-        """Record of a version; None: the newest. Raises KeyError for a version that does not exist."""
+        """Record of a version; None: the newest. Raises KeyError if missing."""
         records = self._records(name)
         if version is None:
             return records[0]
@@ -70,11 +68,11 @@ class RankerStore:
         raise KeyError(version)
 
     def versions(self, name: str) -> list[str]:
-        """The versions of a ranker, the newest first."""
+        """Versions of a ranker, newest first."""
         return [one.version for one in self._records(name)]
 
     def version_folder(self, name: str, version: str | None = None) -> Path:
-        """The folder of a version; None: of the newest. Raises KeyError for one that does not exist."""
+        """Folder of a version; None: the newest. Raises KeyError if missing."""
         return self.folder / f"{name}-{self.record(name, version).version}"
 
     def _records(self, name: str) -> list[Record]:
@@ -93,7 +91,7 @@ class RankerStore:
     def load(self, name: str, version: str | None = None) -> Ranker:
         """Load a version; None: the newest.
 
-        Raises WorkspaceError if its files cannot be read, KeyError for a version that does not exist.
+        Raises WorkspaceError for unreadable files, KeyError for a missing version.
         """
         while True:
             record = self.record(name, version)
@@ -104,7 +102,7 @@ class RankerStore:
                     raise  # else a newer version has just replaced it
 
     def verify(self) -> dict[str, str]:
-        """Compare the files of all versions with their checksums: file -> problem."""
+        """Verify the checksums of all versions: file -> problem."""
         problems = {}
         for name in self.names():
             try:
@@ -126,9 +124,9 @@ class RankerStore:
             yield
 
     def install(self, ranker: Ranker, extra: Mapping[str, str] | None = None) -> None:
-        """Make a fitted ranker the newest version, and remove versions that no stack needs.
+        """Make a ranker the newest version and remove unneeded ones.
 
-        extra: name -> text of further files of the version.
+        extra: name -> text of further files.
         """
         with self.changing():
             record, before = self._write(ranker, extra or {}), self._named().get(ranker.name, [])
@@ -137,7 +135,7 @@ class RankerStore:
             self._sweep()
 
     def _write(self, ranker: Ranker, extra: Mapping[str, str]) -> Record:
-        """Write the folder of a version; an identical one is kept."""
+        """Write a version; keep an identical one."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
         for name, records in self._named().items():
             if name != ranker.name and any(f"{name}-{one.version}" == final.name for one in records):
@@ -159,7 +157,7 @@ class RankerStore:
         return record
 
     def _temporary(self, name: str) -> Path:
-        """A new name of a folder that :meth:`_sweep` removes."""
+        """New name that :meth:`_sweep` removes."""
         return self.folder / f".{name[:100]}-{secrets.token_hex(6)}"
 
     def _still_needed(self, name: str, records: list[Record]) -> list[Record]:
@@ -167,7 +165,7 @@ class RankerStore:
         return [one for one in records if needed is None or one.version in needed.get(name, ())]
 
     def _named(self) -> dict[str, list[Record]]:
-        """Name -> the newest and the needed versions, without rankers whose list is damaged."""
+        """Name -> newest and needed versions, without damaged lists."""
         named = {}
         for name in self.names():
             with suppress(RerankError):
@@ -176,7 +174,7 @@ class RankerStore:
         return named
 
     def _sweep(self) -> None:
-        """Remove versions that are not named, and leftovers of killed processes."""
+        """Remove unneeded versions and leftovers of killed processes."""
         named = self._named()
         kept = {f"{name}-{one.version}" for name, records in named.items() for one in records}
         damaged = tuple(f"{name}-" for name in self.names() if name not in named)
@@ -191,7 +189,7 @@ class RankerStore:
 
 
 def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
-    """File -> size and CRC-32 of all files in a folder, which are flushed to the disk."""
+    """File -> size and CRC-32; flushes each file."""
     sums = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with open(path, "rb") as file:
@@ -202,7 +200,7 @@ def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _changed(folder: Path, record: Record) -> dict[str, str]:
-    """File -> problem, for the files that differ from the record."""
+    """File -> problem, if it differs from the record."""
     problems = {}
     for name, (size, crc) in record.files.items():
         try:

@@ -1,1 +1,1 @@
-"""CNN rankers over words and categories: ``text``, ``meta``, ``joint`` (Kuwa, Schamoni, Riezler 2020)."""
+"""CNN rankers ``text``, ``meta``, ``joint`` (Kuwa, Schamoni, Riezler 2020)."""

@@ -39,7 +39,7 @@ PAPER: dict[str, Any] = {
 
 
 class CnnConfig(Options, frozen=True):
-    """Options of ``text``, ``meta`` and ``joint``. Some defaults depend on the head."""
+    """Options of ``text``, ``meta`` and ``joint``."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PAPER}
 
@@ -87,17 +87,17 @@ class CnnConfig(Options, frozen=True):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the defaults that depend on the head."""
+        """Defaults that depend on the head."""
         return MLP if values.get("head") == "mlp" else {}
 
     def unread(self) -> Mapping[str, str]:
-        """Return the options that have no effect, with the reason."""
+        """Options without effect -> reason."""
         name = "hidden" if self.head == "cosine" else "vector_size"
         return {name: f"--head {self.head}"}
 
 
 def cnn_config(preset: str = "default", head: str | None = None, **given: Any) -> CnnConfig:
-    """Return the options of a preset, with changes.
+    """Options of a preset, with changes.
 
     >>> cnn_config("paper").hidden, cnn_config(head="mlp").batch, cnn_config().head
     ((1600, 1600, 1600, 1600), 256, 'cosine')

@@ -1,4 +1,4 @@
-"""Word vectors (word2vec) and category vectors (DeepWalk), both by gensim's skip-gram."""
+"""Word vectors (word2vec) and category vectors (DeepWalk), by gensim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
 
 @dataclass(frozen=True)
 class Embedding:
-    """names: n words or categories; vectors: (n + 1, k), row 0 the zero padding; counts: (n,) occurrences."""
+    """names: n tokens; vectors: (n + 1, k), row 0 zero padding; counts: (n,) occurrences."""
 
     names: list[str]
     vectors: NDArray[np.float32]
@@ -45,11 +45,11 @@ def word2vec(
     epochs: int | None = None,
     progress: Progress | None = None,
 ) -> Embedding:
-    """Train word2vec (skip-gram, negative sampling) on lists of words; vectors have mean length 1.
+    """Train skip-gram word2vec; vectors have mean length 1.
 
-    texts: returns the lists again for each epoch. total: their number.
-    epochs: default: as many as read WORDS_READ words, 3 to 30.
-    Words that occur only once get no vector, unless all words do.
+    texts: returns the word lists, once per epoch. total: their number.
+    epochs: default: 3 to 30, enough to read WORDS_READ words.
+    Words that occur once get no vector, unless all do.
     """
     from gensim.models import Word2Vec
 
@@ -72,9 +72,9 @@ def word2vec(
 def deepwalk(
     graph: CategoryGraph, *, size: int, seed: int, per_node: int = 10, progress: Progress | None = None
 ) -> Embedding:
-    """Embed every category by skip-gram over random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2).
+    """Embed categories by random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2), :func:`whitened`.
 
-    per_node: walks from each category; the paper has one. The vectors are :func:`whitened`.
+    per_node: walks per category; 1 in the paper.
     """
     from gensim.models import Word2Vec
 
@@ -92,9 +92,7 @@ def deepwalk(
 
 
 def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:
-    """Walk ``per_node`` times from every node: (nodes * per_node, length) node numbers.
-
-    Each step goes to a random neighbor. A walk from a node without neighbors repeats the node.
+    """Walk randomly from every node: (nodes * per_node, length) node numbers; isolated nodes repeat.
 
     >>> from scipy.sparse import csr_matrix
     >>> random_walks(csr_matrix([[0, 1], [1, 0]]), length=4, per_node=1, seed=0).tolist()
@@ -117,10 +115,9 @@ def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int
 
 
 def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate (n, k) vectors to their principal axes and scale each axis to variance 1.
+    """Rotate (n, k) vectors to principal axes of variance 1; axes without variance are 0.
 
-    Categories with the same parent are otherwise almost parallel (cosine 0.95 in a star-shaped graph), and
-    later layers cannot distinguish them. Axes without variance, if n < k, stay 0.
+    Otherwise categories with the same parent are almost parallel (cosine 0.95).
     """
     if len(vectors) < 2:
         return vectors
@@ -132,7 +129,7 @@ def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass
 class _Counted:
-    """Texts that are counted when gensim reads them."""
+    """Counts texts while gensim reads them."""
 
     texts: Callable[[], Iterable[Sequence[str]]]
     advance: Callable[[int], object]
@@ -144,7 +141,7 @@ class _Counted:
 
 
 def _unit_mean(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    """Scale all vectors to a mean length of 1, and prepend the zero padding."""
+    """Scale to mean length 1; prepend the zero padding."""
     lengths = np.linalg.norm(vectors, axis=1)
     mean = float(lengths.mean()) if len(lengths) else 1.0
     padding = np.zeros((1, vectors.shape[1]))

@@ -43,7 +43,7 @@ MEASURES = {
 
 
 class CnnTask(Task):
-    """Trains one of ``text``, ``meta`` and ``joint``."""
+    """Trains ``text``, ``meta`` or ``joint``."""
 
     def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
         self.name, self.data, self.config = name, inputs.data, inputs.config
@@ -70,7 +70,7 @@ class CnnTask(Task):
         self.spread = 0.0
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Adam; embeddings have a sparse one with a higher rate, if they are trained."""
+        """Adam; for trained embeddings, a sparse Adam with a higher rate."""
         embeddings = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
         learned = [one for one in self.model.parameters() if one.requires_grad]
         sparse = [one for one in learned if id(one) in embeddings]
@@ -78,14 +78,14 @@ class CnnTask(Task):
         return [adam, torch.optim.SparseAdam(sparse, lr=EMBEDDING_RATE)] if sparse else [adam]
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
+        """Batches of an epoch."""
         rng = np.random.default_rng([self.config.seed, epoch])
         for number, batch in enumerate(self.sampler.epoch(rng)):
             if number >= skip:
                 yield batch
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the in-batch softmax of the cosine head, or the pairwise hinge of the MLP."""
+        """In-batch softmax (cosine head) or pairwise hinge (MLP)."""
         query, document = (
             self.model.encode(side, [part.take(rows) for part in self.tokens[side]])
             for side, rows in (("query", batch.queries), ("document", batch.documents))
@@ -103,7 +103,7 @@ class CnnTask(Task):
         return pairwise_hinge(better[owner], worse)
 
     def evaluate(self) -> dict[str, float]:
-        """Measure nDCG of the dev queries, with and without the first stage."""
+        """nDCG on dev, with and without the first stage."""
         self.model.eval()
         with torch.no_grad():
             document = self._encode("document", self.dev.documents)
@@ -123,7 +123,7 @@ class CnnTask(Task):
         return {measure: weighted, "alone": alone}
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if the loss or the scores show that nothing is learned."""
+        """Raise TrainingError if nothing is learned."""
         loss, steps = measured.loss or 0.0, measured.step
         epoch = steps // self.steps_per_epoch
         # Few queries make few steps an epoch, and the loss starts at 1.
@@ -136,7 +136,7 @@ class CnnTask(Task):
             )
 
     def _encode(self, side: str, rows: NDArray[np.int64]) -> Tensor:
-        """Encode documents or queries in chunks, to save memory."""
+        """Encode in chunks, to save memory."""
         tokens = self.tokens[side]
         lengths = sum(part.lengths[rows] for part in tokens) + 1
         cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // 100_000)) + 1
@@ -145,7 +145,7 @@ class CnnTask(Task):
 
 
 class CnnTrainer:
-    """Fits ``text``, ``meta`` and ``joint`` on the same data; embeddings are trained once for all."""
+    """Fits ``text``, ``meta`` and ``joint``; embeddings are trained once."""
 
     def __init__(self, job: TrainingJob, config: CnnConfig) -> None:
         assert job.data is not None
@@ -153,7 +153,7 @@ class CnnTrainer:
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. Raises TrainingError if nothing can be learned from the data."""
+        """Fit one ranker. Raises TrainingError if the data are insufficient."""
         config, name = self.config, name or variant
         for part in PARTS[variant]:
             self.inputs.prepare(part)
@@ -190,7 +190,6 @@ class CnnTrainer:
         )
 
     def _ranker(self, variant: str, name: str, model: TorchRanker, trained: dict[str, Any]) -> CnnRanker:
-        """Convert a model to NumPy."""
         vocabularies: dict[int, Vocabulary] = {}
 
         def towers(side: str, modules: nn.ModuleList) -> list[Tower]:

@@ -1,4 +1,4 @@
-"""Heads turn the pooled vectors of both sides into one score: an MLP (the paper's) or a cosine."""
+"""Heads: pooled vectors of both sides -> score, by an MLP (the paper's) or a cosine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Float32 = NDArray[np.float32]
 
 @dataclass
 class CosineHead:
-    """Cosine of the projected sides: z_q = P_q c_q + a_q, z_d = P_d c_d + a_d, S = cos(z_q, z_d).
+    """S = cos(P_q c_q + a_q, P_d c_d + a_d).
 
-    query, document: (width of the side's pooled vector, z); query_bias, document_bias: (z,), the vectors of
-    sides without tokens.
+    query, document: (width, z); query_bias, document_bias: (z,), outputs without tokens.
     """
 
     name: ClassVar[str] = "cosine"
@@ -29,11 +28,11 @@ class CosineHead:
     document_bias: Float32
 
     def encode_query(self, pooled: Float32) -> Float32:
-        """(n, width) -> (n, z), of length 1."""
+        """(n, width) -> (n, z), length 1."""
         return _unit(pooled @ self.query + self.query_bias)
 
     def encode_documents(self, pooled: Float32) -> Float32:
-        """(n, width) -> (n, z), of length 1."""
+        """(n, width) -> (n, z), length 1."""
         return _unit(pooled @ self.document + self.document_bias)
 
     def score(self, query: Float32, documents: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -42,23 +41,21 @@ class CosineHead:
         return cosines.astype(np.float64)
 
     def arrays(self) -> dict[str, Float32]:
-        """Name -> parameters."""
+        """Parameters by name."""
         return dict(vars(self))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> CosineHead:
-        """Make a head from :meth:`arrays`."""
+        """Inverse of :meth:`arrays`."""
         return cls(**arrays)
 
 
 @dataclass
 class MlpHead:
-    """The paper's head: S = tanh(O relu(... relu(U [c_q; c_d]))) (Kuwa et al. 2020, section 3.1).
+    """S = tanh(O relu(... relu(U_q c_q + U_d c_d + b))) (Kuwa et al. 2020, section 3.1); U_d c_d is stored.
 
-    The first layer is split, U [c_q; c_d] = U_q c_q + U_d c_d; U_d c_d is stored.
-
-    query, document: (width of the side's pooled vector, s); bias: (s,).
-    hidden: further layers, each (weight (s, s), bias (s,)). output: (s,), output_bias: (1,).
+    query, document: (width, s); bias: (s,).
+    hidden: layers of (s, s) weights and (s,) bias. output: (s,), output_bias: (1,).
     """
 
     name: ClassVar[str] = "mlp"
@@ -92,7 +89,7 @@ class MlpHead:
         return np.tanh(linear)
 
     def arrays(self) -> dict[str, Float32]:
-        """Name -> parameters."""
+        """Parameters by name."""
         arrays = {name: value for name, value in vars(self).items() if name != "hidden"}
         for i, (weight, bias) in enumerate(self.hidden):
             arrays |= {f"hidden.{i}": weight, f"hidden_bias.{i}": bias}
@@ -100,7 +97,7 @@ class MlpHead:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> MlpHead:
-        """Make a head from :meth:`arrays`."""
+        """Inverse of :meth:`arrays`."""
         layers = sum(name.startswith("hidden.") for name in arrays)
         hidden = [(arrays[f"hidden.{i}"], arrays[f"hidden_bias.{i}"]) for i in range(layers)]
         others = {name: value for name, value in arrays.items() if not name.startswith("hidden")}

@@ -1,4 +1,4 @@
-"""Inputs of the CNN rankers: vectors of words and categories, and the collection as their numbers."""
+"""Embeddings of the CNN rankers, and the collection as token numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LONGEST: dict[Part, int] = {"text": LONGEST_TEXT, "meta": LONGEST_CATEGORIES}
 
 
 class Inputs:
-    """Embeddings and tokens of both sides, made for a part when it is first needed.
+    """Embeddings and tokens of both sides, made per part on first use.
 
-    embeddings: (side, part) -> vectors. If both sides share them, it is the same object.
-    tokens: (side, part) -> row numbers in these vectors of each document or query.
+    embeddings: (side, part) -> vectors; sides can share one object.
+    tokens: (side, part) -> token numbers per document or query.
     """
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
@@ -34,7 +34,7 @@ class Inputs:
         self.tokens: dict[tuple[str, Part], Ragged] = {}
 
     def prepare(self, part: Part) -> None:
-        """Make embeddings and tokens of a part. Raises TrainingError without words or categories."""
+        """Make a part. Raises TrainingError without words or categories."""
         if ("document", part) in self.embeddings:
             return
         document, query = self._words() if part == "text" else self._categories()

@@ -1,4 +1,4 @@
-"""The losses of the CNN rankers, each over a batch of queries and documents."""
+"""Losses of the CNN rankers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
     """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) over pairs (Kuwa et al. 2020, section 3.1).
 
-    better, worse: (P,) scores before tanh: with tanh, the loss saturates at 1 with every score at +-1.
+    better, worse: (P,) scores before tanh, because tanh saturates.
 
     >>> float(pairwise_hinge(torch.tensor([2.0, 0.5]), torch.tensor([0.0, 0.5])))
     0.5
@@ -21,12 +21,10 @@ def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
 def in_batch_softmax(
     cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float
 ) -> Tensor:
-    """Cross-entropy of each query's relevant document against all other documents of the batch.
-
-    -log(exp(s_+ / t) / sum_d exp(s_d / t)) without other relevant documents in the sum.
+    """Weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)), without other relevant documents in the sum.
 
     cosines: (B, U); positive: (B,) column of the relevant document; relevant: (B, U) bool;
-    weight: (B,) of the examples; temperature: t.
+    weight: (B,); temperature: t.
 
     >>> cosines = torch.tensor([[1.0, 1.0, 0.0]])
     >>> relevant = torch.tensor([[True, True, False]])

@@ -1,4 +1,4 @@
-"""Torch models of the CNN rankers; after training they are converted to NumPy."""
+"""Torch models of the CNN rankers, for training only."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TorchTower(nn.Module):
         owner: Tensor,
         n: int,
     ) -> Tensor:
-        """Mean over the windows of each of n sequences: (n, m)."""
+        """Mean over the windows of each sequence: (n, m)."""
         h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
         # Each distinct word is multiplied once per place in a window, not once per occurrence.
         words, place = np.unique(flat, return_inverse=True)
@@ -87,7 +87,7 @@ class TorchTower(nn.Module):
         return pooled
 
     def numpy(self, vocabulary: Vocabulary) -> Tower:
-        """Convert to NumPy; embeddings are rounded to fp16, as they are stored."""
+        """Convert to NumPy, embeddings in fp16."""
         size = self.vectors.embedding_dim
         filters = self.filters.weight.detach().numpy().T.reshape(self.width, size, -1)
         return Tower(
@@ -101,10 +101,7 @@ class TorchTower(nn.Module):
 
 
 class _Pooled(torch.autograd.Function):
-    """Weighted mean of the tanh of sums of products, a few thousand windows at a time.
-
-    Plain torch code would need several arrays of (windows, m), hundreds of megabytes.
-    """
+    """Weighted mean of tanh(sums of products), in blocks, to save hundreds of megabytes."""
 
     CHUNK = 4096
 
@@ -160,7 +157,7 @@ class TorchRanker(nn.Module):
         self.output = nn.Linear(sizes[-1], 1) if sizes else None
 
     def encode(self, side: str, tokens: Sequence[Ragged]) -> Tensor:
-        """Pool each part and apply the first layer: (n, projection or first hidden size)."""
+        """Pool the parts and apply the first layer: (n, projection or first hidden size)."""
         towers, first = (
             (self.query, self.from_query) if side == "query" else (self.document, self.from_document)
         )
@@ -169,7 +166,7 @@ class TorchRanker(nn.Module):
         return nn.functional.normalize(encoded, dim=1) if self.output is None else encoded
 
     def score(self, query: Tensor, document: Tensor) -> Tensor:
-        """Score n encoded pairs: (n,), with the MLP before tanh."""
+        """Scores of n encoded pairs: (n,); MLP: before tanh."""
         if self.output is None:
             return (query * document).sum(dim=1)
         layer = self.drop(torch.relu(query + document))

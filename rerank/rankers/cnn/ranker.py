@@ -26,11 +26,9 @@ PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joi
 
 @dataclass(repr=False)
 class CnnRanker(Ranker):
-    """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head.
+    """A CNN ranker: pooled vectors of both sides and a head. Features are fp16.
 
-    query, document: one tower for each part of ``PARTS[variant]``.
-
-    The stored features are fp16: the projected vector of the cosine head, or U_d c_d of the MLP head.
+    query, document: one tower per part of ``PARTS[variant]``.
     """
 
     family: ClassVar[str] = "cnn"
@@ -65,7 +63,7 @@ class CnnRanker(Ranker):
         return self.head.score(query, features)
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` (readable), ``vocabularies.json`` and ``model.safetensors``."""
+        """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
         from safetensors.numpy import save
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +96,7 @@ class CnnRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> CnnRanker:
-        """Read the files of :meth:`save`, memory-mapped. Raises WorkspaceError if one is damaged."""
+        """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
             names = parse_json((folder / "vocabularies.json").read_text("utf-8"))

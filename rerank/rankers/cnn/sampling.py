@@ -1,4 +1,4 @@
-"""Batches of judged queries with relevant and irrelevant documents."""
+"""Batches of judged queries and documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_EXAMPLES = 2000
 
 
 def batch_size(judged: Sequence[Judged]) -> int:
-    """A sixteenth of an epoch's examples as a power of two, from 64 to 512."""
+    """Power of two near a sixteenth of an epoch's examples, from 64 to 512."""
     repeats = -(-LEAST_EXAMPLES // len(judged))
     examples = sum(min(len(one.grades), repeats) for one in judged)
     return int(np.clip(2 ** round(np.log2(max(examples, 1) / 16)), 64, 512))
@@ -31,13 +31,12 @@ def batch_size(judged: Sequence[Judged]) -> int:
 class Batch:
     """B queries and the U documents that they are compared with.
 
-    queries:   (B,) positions of the queries; one can occur twice, with another relevant document.
-    documents: (U,) distinct positions of the documents.
-    positive:  (B,) column in ``documents`` of each query's relevant document.
-    weight:    (B,) weight of the example: 1 for the query's highest grade, less for lower ones.
-    relevant:  (B, U) bool: the document is relevant to the query, with any grade.
-    worse, owner: (P,) pairs: the relevant document of the query at ``owner`` is to score higher than the
-        document in column ``worse``.
+    queries:   (B,) positions; a query can repeat with another relevant document.
+    documents: (U,) distinct positions.
+    positive:  (B,) column of each query's relevant document.
+    weight:    (B,) 1 for the query's highest grade, less for lower ones.
+    relevant:  (B, U) bool, any grade.
+    worse, owner: (P,) pairs: the query at ``owner`` prefers its relevant document to column ``worse``.
     """
 
     queries: NDArray[np.int64]
@@ -51,17 +50,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws batches. They depend only on the random generator.
+    """Draws batches from a random generator.
 
-    An epoch uses each query once, or several times if there are few queries, each time with another relevant
-    document. ``negatives`` irrelevant documents are added to each:
+    If queries are few, an epoch repeats them with other relevant documents. ``negatives`` come from:
 
-    - ``random``: from the whole collection,
-    - ``first-stage``: from the query's candidates,
-    - ``mixed``: half from the candidates, half from the relevant documents of the batch's other queries.
+    - ``random``: the collection,
+    - ``first-stage``: the query's candidates,
+    - ``mixed``: half the candidates, half the batch's other relevant documents.
 
-    graded: also pair the relevant document with one of a lower grade, if the query has one (3 > 2 > 1; Kuwa
-        et al. 2020, section 4.1.1). Not for in-batch losses, in which it would be a negative of all queries.
+    graded: also pair with a lower grade (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1); pairwise loss only.
     """
 
     judged: Sequence[Judged]
@@ -72,7 +69,7 @@ class Sampler:
     graded: bool = True
 
     def examples(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Draw an epoch: (E,) positions in ``judged`` and (E,) positions of a relevant document in it."""
+        """Draw an epoch: (E,) positions in ``judged``, (E,) positions among its relevant documents."""
         query: list[int] = []
         chosen: list[int] = []
         for position, one in enumerate(self.judged):
@@ -91,13 +88,13 @@ class Sampler:
         return -(-LEAST_EXAMPLES // len(self.judged))
 
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
-        """Yield the batches of one epoch."""
+        """Batches of one epoch."""
         query, chosen = self.examples(rng)
         for begin in range(0, len(query), self.batch):
             yield self._batch(query[begin : begin + self.batch], chosen[begin : begin + self.batch], rng)
 
     def batches(self) -> int:
-        """Count the batches of an epoch."""
+        """Number of batches per epoch."""
         examples = sum(min(len(one.grades), self._repeats()) for one in self.judged)
         return -(-examples // self.batch)
 

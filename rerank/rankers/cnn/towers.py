@@ -1,7 +1,4 @@
-"""NumPy towers of the CNN rankers: words or categories -> vectors -> convolution -> pooling.
-
-Kuwa et al. 2020, section 3. Tests compare them with the torch towers, which are used only for training.
-"""
+"""NumPy towers: words or categories -> vectors -> convolution -> pooling (Kuwa et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ CHUNK = 16_384
 
 @dataclass(frozen=True)
 class Ragged:
-    """n sequences of numbers as one flat array: sequence i is ``flat[offsets[i]:offsets[i + 1]]``."""
+    """n sequences in one array: sequence i is ``flat[offsets[i]:offsets[i + 1]]``."""
 
     flat: NDArray[np.int32]
     offsets: NDArray[np.int64]
@@ -49,7 +46,7 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, which: NDArray[np.integer]) -> Ragged:
-        """Pick sequences by number, in the given order."""
+        """Select sequences by number, in order."""
         lengths = self.lengths[which]
         offsets = np.zeros(len(which) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -57,7 +54,7 @@ class Ragged:
         return Ragged(self.flat[source], offsets)
 
     def padded(self, least: int) -> Ragged:
-        """Append zeros to non-empty sequences shorter than ``least``."""
+        """Pad non-empty sequences with zeros to ``least``."""
         lengths = self.lengths
         short = (lengths > 0) & (lengths < least)
         if not short.any():
@@ -71,7 +68,7 @@ class Ragged:
 
 @dataclass
 class Vocabulary:
-    """Words or categories and their row numbers, from 1; row 0 of the vectors is the zero padding."""
+    """Words or categories and their rows, from 1; row 0 is zero padding."""
 
     part: Part
     names: list[str]
@@ -82,9 +79,9 @@ class Vocabulary:
         self.index = dict(zip(self.names, range(1, len(self.names) + 1)))
 
     def tokens(self, record: Document | Query) -> list[int]:
-        """Row numbers of the known words among the first ``longest``, or of ``longest`` known categories.
+        """Rows of known words among the first ``longest``, or of ``longest`` distinct known categories.
 
-        An unknown category counts as the nearest known prefix of its path. Categories are a set.
+        An unknown category counts as the nearest known prefix of its path.
         """
         index = self.index
         if self.part == "text":
@@ -96,12 +93,12 @@ class Vocabulary:
 
 @dataclass
 class Tower:
-    """One side of one part, fitted: token numbers -> pooled vectors.
+    """One side of one part: token numbers -> pooled vectors.
 
     vectors:    (V + 1, k) embeddings, row 0 zero.
-    importance: (V + 1,) weight of each token in the pooling; None: all windows have the same weight.
-    filters:    (h, k, m), bias: (m,): the convolution of width h with m filters.
-    mean:       also append the weighted mean of the token vectors. The paper does not.
+    importance: (V + 1,) pooling weight per token; None: equal weights per window.
+    filters:    (h, k, m), bias: (m,): convolution of width h.
+    mean:       append the weighted mean of token vectors; not in the paper.
     """
 
     vocabulary: Vocabulary
@@ -113,18 +110,18 @@ class Tower:
 
     @property
     def width(self) -> int:
-        """Numbers in a pooled vector: m, or m + k with ``mean``."""
+        """Length of a pooled vector: m, or m + k with ``mean``."""
         return len(self.bias) + (self.vectors.shape[1] if self.mean else 0)
 
     def encode(self, records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:
-        """Pool the tokens of n documents or queries: (n, width)."""
+        """Pool n documents or queries: (n, width)."""
         return self.pool(Ragged.of([self.vocabulary.tokens(record) for record in records]))
 
     def pool(self, tokens: Ragged) -> NDArray[np.float32]:
         """Convolve and average (Kuwa et al. 2020, section 3.1): (n, width); no tokens give zeros.
 
-        p_i = tanh([x_i; ...; x_{i+h-1}] W + b), c = sum_i w_i p_i / sum_i w_i, where w_i is 1, or the sum of
-        the importances of the window's tokens. A sequence shorter than h is padded with zero vectors to h.
+        p_i = tanh([x_i; ...; x_{i+h-1}] W + b), c = sum_i w_i p_i / sum_i w_i; w_i is 1, or the sum of
+        the window's importances. Short sequences are padded to h.
         """
         pooled = np.zeros((len(tokens), self.width), dtype=np.float32)
         tokens = tokens.padded(len(self.filters))

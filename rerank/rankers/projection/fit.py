@@ -1,4 +1,4 @@
-"""Fits the projection rankers: term vectors of pairs -> a matrix -> ``Projection``."""
+"""Fits the projection rankers on term vectors of pairs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PART, RESHUFFLE = 4096, 15
 class Best:
     """The best matrix on dev so far.
 
-    iteration, iterations: of it, and their number. measure, first: on dev with it and without it.
+    iteration, iterations: its iteration, and their number. measure, first: dev with and without it.
     history: (iteration, loss, dev measure).
     """
 
@@ -49,9 +49,9 @@ class Best:
 
 
 class ProjectionTrainer:
-    """Fits ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net`` on the same term vectors.
+    """Fits projection rankers on the same term vectors.
 
-    An interrupted training of ``s2net`` returns its best matrix; nothing resumes.
+    If interrupted, ``s2net`` returns its best matrix; nothing resumes.
     """
 
     def __init__(self, job: TrainingJob, config: ProjectionConfig) -> None:
@@ -64,7 +64,7 @@ class ProjectionTrainer:
         return Vectors(self.data, self.config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. Raises TrainingError if nothing can be learned from the data."""
+        """Fit one ranker. Raises TrainingError if the data are insufficient."""
         name = name or variant
         if variant == "s2net":
             return self._s2net(name)
@@ -77,7 +77,7 @@ class ProjectionTrainer:
         return self._result(variant, name, Best(matrix, *self.vectors.measure(matrix)), {})
 
     def _spectral(self, title: str, variant: str, pairs: Pairs, dim: int) -> Matrix:
-        """Solve the eigenvalue problem of a ranker: (V, k), for ``cca`` (2 V, k), k at most ``dim``."""
+        """Solve a ranker's eigenvalue problem: (V, k), for ``cca`` (2 V, k); k <= ``dim``."""
         sides, seed = (pairs.queries, pairs.partners), self.config.seed
         with self.progress.step(title):
             if variant == "lsi":
@@ -101,7 +101,7 @@ class ProjectionTrainer:
         return self._result("s2net", name, best, trained)
 
     def _choose(self, name: str, pairs: Pairs, dim: int) -> str:
-        """Try every start on some of the pairs; return the best on dev."""
+        """Return the best start on dev, tried on some pairs."""
         some = pairs.some(TRIAL_PAIRS, self.config.seed)
         measures: dict[str, float] = {}
         for init in STARTS:
@@ -116,7 +116,7 @@ class ProjectionTrainer:
         return best
 
     def _start(self, title: str, init: str, pairs: Pairs, dim: int) -> Matrix:
-        """Return S2Net's first matrix, (V, k)."""
+        """S2Net's first matrix, (V, k)."""
         rng = np.random.default_rng(self.config.seed)
         size = pairs.queries.shape[1]
         matrix: Matrix
@@ -131,7 +131,7 @@ class ProjectionTrainer:
         return np.asarray(matrix * (dim**0.5 / np.linalg.norm(matrix)), dtype=np.float32)
 
     def _descend(self, title: str, pairs: Pairs, start: Matrix, iterations: int) -> Best:
-        """Minimize S2Net's loss from ``start``; return the best matrix on dev."""
+        """Minimize S2Net's loss; return the best matrix on dev."""
         best = Best(start, *self.vectors.measure(start))
         best.history.append((0, None, best.measure))
         with self.progress.step(title, iterations, "iteration") as advance:
@@ -153,7 +153,7 @@ class ProjectionTrainer:
         return best
 
     def _steps(self, pairs: Pairs, start: Matrix) -> Iterator[Step]:
-        """Yield steps of L-BFGS; it restarts whenever the comparisons change."""
+        """Yield steps of L-BFGS, restarted if the comparisons change."""
         config, count = self.config, len(pairs.target)
         comparisons = Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.worse, config.judged)
         objective = S2Net(pairs.queries, pairs.documents, comparisons, gamma=config.gamma)
@@ -175,7 +175,7 @@ class ProjectionTrainer:
                 return  # no step reduces the loss
 
     def _result(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
-        """Store a matrix as a ranker. The scale does not change cosines, but fp16 needs one near 1."""
+        """Make a ranker; the matrix is scaled to suit fp16."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
         terms = self.vectors.terms
@@ -193,7 +193,7 @@ class ProjectionTrainer:
 
 
 def apart(queries: Any, documents: Any) -> tuple[Any, Any]:
-    """Put the two sides on separate columns: (N, V), (M, V) -> (N, 2 V), (M, 2 V)."""
+    """Put the sides on separate columns: (N, V), (M, V) -> (N, 2 V), (M, 2 V)."""
     from scipy.sparse import csr_matrix, hstack
 
     empty = [csr_matrix(side.shape, dtype=side.dtype) for side in (queries, documents)]

@@ -1,4 +1,4 @@
-"""L-BFGS for one large matrix: a few copies of it in its own precision, and a stop after any iteration."""
+"""L-BFGS for one large matrix in its own precision; it can stop after any iteration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True)
 class Step:
-    """Result of an iteration. evaluations: of the objective so far."""
+    """Result of an iteration. evaluations: of the objective, so far."""
 
     point: Matrix
     loss: float
@@ -30,15 +30,12 @@ class Step:
 
 
 def minimize(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterator[Step]:
-    """Yield one step after another of limited-memory BFGS (Nocedal, Wright 2006, algorithm 7.5).
+    """Yield steps of L-BFGS with a weak Wolfe line search (Nocedal, Wright 2006, algorithm 7.5).
 
-    objective: point -> (loss, gradient of the point's shape and dtype).
-    memory:    pairs of differences kept; with point, gradient and direction, 2 * memory + 5 copies of
-               ``start``.
+    objective: point -> (loss, gradient), same shape and dtype.
+    memory:    pairs of differences; 2 * memory + 5 copies of ``start`` are used.
 
-    The step length satisfies the weak Wolfe conditions, found by bisection. When no such step is found,
-    the memory is cleared once; when there is none even along the gradient, or nothing is gained, the
-    iteration ends.
+    Ends if no step reduces the loss, even along the gradient.
 
     >>> steps = list(minimize(lambda x: (float(x @ x), 2 * x), np.array([3.0, -4.0])))
     >>> steps[-1].loss
@@ -86,7 +83,7 @@ def minimize(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterat
 
 
 def _direction(gradient: Matrix, pairs: deque[tuple[Matrix, Matrix, float]]) -> Matrix:
-    """Return -H * gradient by the two-loop recursion (Nocedal, Wright 2006, algorithm 7.4)."""
+    """Return -H * gradient (Nocedal, Wright 2006, algorithm 7.4)."""
     direction = -gradient
     shares = []
     for moved, turned, curvature in reversed(pairs):

@@ -1,4 +1,4 @@
-"""Term vectors of the texts of a training, the pairs it learns from, and its dev measure."""
+"""Term vectors and pairs of a training, and its dev measure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 class Pairs:
     """N training pairs as term vectors.
 
-    queries: (N, V) CSR, row i for pair i; documents: (M, V) CSR, distinct. target, left_out, weight and
-    worse: see :class:`rerank.rankers.projection.s2net.Comparisons`.
+    queries: (N, V) CSR, one row per pair; documents: (M, V) CSR, distinct. target, left_out, weight, worse:
+        see :class:`rerank.rankers.projection.s2net.Comparisons`.
     """
 
     queries: Any
@@ -35,11 +35,11 @@ class Pairs:
 
     @property
     def partners(self) -> Any:
-        """(N, V): row i is the document of pair i."""
+        """(N, V): document of each pair."""
         return self.documents[self.target]
 
     def some(self, count: int, seed: int) -> Pairs:
-        """Return ``count`` random pairs, and only their documents."""
+        """Random pairs and only their documents."""
         if len(self.target) <= count:
             return self
         rows = np.sort(np.random.default_rng(seed).choice(len(self.target), count, replace=False))
@@ -62,10 +62,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A query and one of its documents, as row numbers.
-
-    grades: of all relevant documents of the query. unwanted: documents judged 0 or less.
-    """
+    """Row numbers. grades: of the query's relevant documents. unwanted: documents judged 0 or less."""
 
     query: int
     document: int
@@ -75,10 +72,7 @@ class _Pair:
 
 
 class Vectors:
-    """Term vectors of a training: the vocabulary, the pairs, and the dev set.
-
-    terms: the vocabulary, V terms. pairs: those to train on.
-    """
+    """Term vectors of a training. terms: V terms. pairs: training pairs."""
 
     def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
         given = data.pairs or ()
@@ -101,17 +95,16 @@ class Vectors:
         self.dev = DevSet.of(data) if data.dev else None
 
     def collection(self) -> Any:
-        """Return the texts that LSI is fitted on: the collection, and the documents of given pairs.
+        """Texts for LSI: the collection and documents of given pairs.
 
-        Queries are left out: on debian, which has them in another language, they reduced LSI's mean
-        reciprocal rank from 0.66 to 0.47.
+        Without queries: with them, LSI's reciprocal rank on debian fell from 0.66 to 0.47.
         """
         from scipy.sparse import vstack
 
         return vstack([self.documents, *self.given[1:]]).tocsr()
 
     def _pairs(self, data: TrainingData, config: ProjectionConfig) -> Pairs:
-        """Pair queries with documents of the highest grade (``graded``: any grade); add the given pairs."""
+        """Pair queries with documents of the highest grade (``graded``: any); add the given pairs."""
         from scipy.sparse import vstack
 
         queries = vstack([self.queries, *self.given[:1]]).tocsr()
@@ -151,10 +144,9 @@ class Vectors:
         return Pairs(queries[asked], documents[rows[first]], target, left_out, weight, worse)
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
-        """Measure a matrix (V, k), or (2 V, k) for two, on dev: with it and without it.
+        """Dev measure with and without a matrix (V, k), or (2 V, k) for two.
 
-        nDCG weighted with the first stage. With given pairs only, the mean reciprocal rank of the dev pairs'
-        texts for each other; without the matrix, by term vectors.
+        nDCG weighted with the first stage; with given pairs only, the mean reciprocal rank.
         """
         size = len(self.terms.names)
         query, document = matrix[:size], matrix[-size:]
@@ -170,7 +162,7 @@ class Vectors:
 
 
 def _judged_pairs(one: Judged, config: ProjectionConfig) -> Iterator[_Pair]:
-    """Yield the pairs of a judged query; together they have the weight 1."""
+    """Pairs of a judged query, total weight 1."""
     chosen = one.documents[(one.grades > 0) if config.graded else (one.grades == one.grades.max())]
     grades = dict(zip(one.documents.tolist(), one.grades.tolist()))
     unwanted = one.unwanted.tolist() if config.judged else []
@@ -189,7 +181,7 @@ def _refuse(queries: bool, documents: bool) -> None:
 
 
 def reciprocal_rank(scores: Matrix) -> float:
-    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, over rows and columns; ties share ranks.
+    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, by rows and columns; ties share ranks.
 
     >>> reciprocal_rank(np.array([[1.0, 2.0], [0.0, 3.0]]))
     0.875
@@ -214,7 +206,7 @@ def _integers(numbers: Any) -> Integers:
 
 
 def _distinct(rows: Any) -> tuple[Integers, Integers]:
-    """Number the distinct rows of a CSR matrix by first appearance: (n,) numbers and (m,) first rows."""
+    """Number distinct CSR rows by first appearance: (n,) numbers, (m,) first rows."""
     rows.sort_indices()
     first: dict[tuple[bytes, bytes], int] = {}
     keys = [

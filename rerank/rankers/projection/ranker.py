@@ -1,4 +1,4 @@
-"""The projection rankers ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``: one form, five fits."""
+"""The projection rankers ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rerank.text import plural
 
 @dataclass(frozen=True)
 class Side:
-    """One side's vocabulary and projection matrix (V, k), fp16, row i for term i."""
+    """Vocabulary and projection matrix (V, k) of one side, fp16."""
 
     terms: Terms
     matrix: NDArray[np.float16]
 
     def project(self, text: str) -> NDArray[np.float32]:
-        """Return A^T f of one text, divided by its length: (k,); zeros for a text without known terms."""
+        """A^T f of one text, length 1: (k,); zeros without known terms."""
         columns, weights = self.terms.vector(text)
         projected: NDArray[np.float32] = weights @ self.matrix[columns].astype(np.float32)
         length = float(np.sqrt(projected @ projected))
@@ -38,13 +38,11 @@ class Side:
 
 @dataclass(repr=False)
 class Projection(Ranker):
-    """Cosine of two texts' term vectors after a linear projection (Yih et al. 2011, section 3.1).
+    """Cosine of linearly projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
 
-    query, document: the two sides; the same object if one matrix serves both.
-    trained: how it was fitted, for people to read.
-    variant: which of the five rankers it is; by default its name.
-
-    The stored features are the documents' projected vectors of length 1, k fp16 numbers.
+    query, document: the sides; they can be one object.
+    trained: how it was fitted, as a record for users.
+    variant: one of the five rankers. Default: its name.
 
     >>> terms = Terms(["katze", "cat", "dog"], np.ones(3, dtype=np.float32), letters=0, longest=400)
     >>> side = Side(terms, np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float16))
@@ -80,20 +78,20 @@ class Projection(Ranker):
         return digest.hexdigest()[:16]
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
-        """(n, k) fp16, rows of length 1, or 0 for a document without known terms."""
+        """(n, k) fp16, rows of length 1; 0 without known terms."""
         vectors = np.zeros((len(documents), self.document.matrix.shape[1]), dtype=np.float16)
         for row, document in enumerate(documents):
             vectors[row] = self.document.project(document.content)
         return vectors
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """(k,) of length 1, or 0 for a query without known terms."""
+        """(k,) of length 1; 0 without known terms."""
         return self.query.project(query.text)
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) cosines in [-1, 1]; 0 if a side has no known term.
+        """(n,) cosines in [-1, 1]; 0 without known terms.
 
-        Raises WorkspaceError if the width of the features is not the query's.
+        Raises WorkspaceError if the widths differ.
         """
         if features.shape[1:] != query.shape:
             raise WorkspaceError(
@@ -104,7 +102,7 @@ class Projection(Ranker):
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` (readable), ``vocabularies.json`` and ``model.safetensors``."""
+        """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
         from safetensors.numpy import save
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +132,7 @@ class Projection(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Projection:
-        """Load the files of :meth:`save`, memory-mapped; WorkspaceError if one is damaged."""
+        """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
             vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))

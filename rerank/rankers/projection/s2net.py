@@ -1,7 +1,5 @@
-"""The loss of S2Net and its gradient: a text's partner is to score higher than every other text.
-
-W. Yih, K. Toutanova, J. C. Platt, C. Meek: Learning Discriminative Projections for Text Similarity Measures.
-CoNLL 2011.
+"""Loss of S2Net and its gradient (Yih, Toutanova, Platt, Meek: Learning Discriminative Projections for
+Text Similarity Measures. CoNLL 2011).
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Comparisons:
-    """The columns that the partner of each row is compared with: all others, except some.
+    """The columns that each row's partner is compared with.
 
-    target:   (N,) column of each row's partner.
-    left_out: for each row, the columns that it is not compared with, its partner included.
-    weight:   (N,) share of each row in the loss; the sum is 1.
-    worse:    for each row, the columns that were judged worse than its partner.
-    judged:   share of ``worse`` in the weight of a row that has some; all its columns share the rest.
+    target:   (N,) partner of each row.
+    left_out: columns not compared, per row, including the partner.
+    weight:   (N,) weight of each row; sum 1.
+    worse:    columns judged worse than the partner, per row.
+    judged:   share of ``worse`` in a row's weight; all columns share the rest.
     """
 
     target: Integers
@@ -46,7 +44,7 @@ class Comparisons:
         worse: Sequence[Integers] | None = None,
         judged: float = 0.0,
     ) -> Comparisons:
-        """Fill in defaults: only the partner is left out, and all rows have the same weight."""
+        """Fill in defaults: only partners are left out, equal weights."""
         nothing = [target[:0]] * len(target)
         left_out = [np.union1d(some, target[i : i + 1]) for i, some in enumerate(left_out or nothing)]
         weight = np.ones(len(target)) if weight is None else weight
@@ -55,10 +53,9 @@ class Comparisons:
     def weights(
         self, begin: int, end: int, columns: int
     ) -> tuple[NDArray[np.float64], tuple[Integers, Integers], NDArray[np.float64]]:
-        """Return the weights of rows ``begin`` to ``end`` among ``columns`` columns.
+        """Weights of rows ``begin`` to ``end`` among ``columns`` columns.
 
-        (rows,) weight of a comparison with any column; (row, column) of the columns judged worse; and the
-        additional weight of each of these.
+        (rows,) weight per comparison; (row, column) judged worse; additional weight of each.
         """
         weight = self.weight[begin:end]
         share = weight / np.maximum(columns - _lengths(self.left_out[begin:end]), 1)
@@ -68,7 +65,7 @@ class Comparisons:
         return share, places, (self.judged * weight / np.maximum(counts, 1))[places[0]]
 
     def within(self, rows: Integers) -> tuple[Integers, Comparisons]:
-        """Return the distinct partners of some rows, and the comparisons of these rows among them."""
+        """Distinct partners of some rows, and their comparisons."""
         worse = [self.worse[row] for row in rows.tolist()]
         columns = np.unique(np.concatenate((self.target[rows], *worse)))
         left_out = [_positions(columns, self.left_out[row]) for row in rows.tolist()]
@@ -82,13 +79,13 @@ def _lengths(lists: Sequence[Integers]) -> Integers:
 
 
 def _places(lists: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """(row, column) of every entry of one list of columns per row."""
+    """(row, column) of each entry."""
     flat = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
     return np.repeat(np.arange(len(lists)), _lengths(lists)), flat
 
 
 def _positions(columns: Integers, some: Integers) -> Integers:
-    """Positions of numbers in the sorted ``columns``; absent numbers are dropped."""
+    """Positions in the sorted ``columns``, without absent numbers."""
     at = np.minimum(np.searchsorted(columns, some), len(columns) - 1)
     kept: Integers = at[columns[at] == some]
     return kept
@@ -99,13 +96,12 @@ def pairwise_logistic(
 ) -> tuple[float, Matrix, Matrix]:
     """Loss and gradients of log(1 + exp(-gamma * difference)) of cosines (Yih et al. 2011, equation 2).
 
-    queries, documents: (N, k) and (M, k) rows of length 1; S = queries @ documents.T.
+    queries, documents: (N, k), (M, k) rows of length 1; S = queries @ documents.T.
 
         L = sum_i weight_i / n_i sum_j log(1 + exp(gamma (S_ij - S_i,target_i)))
 
-    over the n_i columns j that row i is compared with; for columns judged worse see :class:`Comparisons`.
-    Returns L, dL/dqueries (N, k), dL/ddocuments (M, k). At most three blocks of ``block`` x M numbers are in
-    memory.
+    over the n_i compared columns j (judged ones: :class:`Comparisons`). Returns L, dL/dqueries (N, k),
+    dL/ddocuments (M, k). Memory: three blocks of ``block`` x M.
 
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> columns = np.array([[1.0, 0.0], [0.5**0.5, 0.5**0.5]])
@@ -138,16 +134,14 @@ def pairwise_logistic(
 
 
 class S2Net:
-    """The loss of a projection matrix A and its gradient; call it with A (V, k).
+    """Loss and gradient of a projection matrix A (V, k).
 
-    queries, documents: (N, V) and (M, V) term vectors (CSR) of one dtype; row i of ``queries`` belongs to row
-        ``comparisons.target[i]`` of ``documents``.
+    queries, documents: (N, V), (M, V) CSR of one dtype; partners by ``comparisons.target``.
     gamma:     of :func:`pairwise_logistic`.
-    epsilon:   lengths are sqrt(|g|^2 + epsilon^2), so a text without known terms has cosine 0.
+    epsilon:   lengths are sqrt(|g|^2 + epsilon^2); texts without known terms have cosine 0.
 
-    With P, Q the projected rows, P^, Q^ the same of length 1 and W = dL/d(P^ Q^T), the gradient is
-    X^T (W Q^ - diag(r) P^) / |P| + Y^T (W^T P^ - diag(c) Q^) / |Q|; r and c are the row sums of the products
-    W Q^ o P^ and W^T P^ o Q^. Only blocks of W are computed.
+    With projected rows P, Q, unit rows P^, Q^ and W = dL/d(P^ Q^T), computed in blocks, the gradient is
+    X^T (W Q^ - diag(r) P^) / |P| + Y^T (W^T P^ - diag(c) Q^) / |Q|; r, c: row sums of W Q^ o P^, W^T P^ o Q^.
     """
 
     def __init__(
@@ -166,11 +160,11 @@ class S2Net:
         self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), comparisons)]
 
     def compare_within(self, parts: Sequence[Integers]) -> None:
-        """Compare rows only within each of these sets of rows: fewer products, another loss."""
+        """Compare only within each set of rows. Faster, but changes the loss."""
         self.parts = [(rows, *self.comparisons.within(rows)) for rows in parts]
 
     def __call__(self, matrix: Matrix) -> tuple[float, Matrix]:
-        """(V, k) -> the loss and its gradient (V, k)."""
+        """(V, k) -> loss, gradient (V, k)."""
         query, query_length = self._project(self.queries, matrix)
         document, document_length = self._project(self.documents, matrix)
         to_query, to_document = np.zeros_like(query), np.zeros_like(document)
@@ -187,14 +181,14 @@ class S2Net:
         return loss, gradient
 
     def _project(self, texts: Any, matrix: Matrix) -> tuple[Matrix, Matrix]:
-        """Return the projected texts with length 1, and their lengths before."""
+        """Projected texts of length 1, and their original lengths."""
         projected = texts @ matrix
         length = np.sqrt(np.einsum("ij,ij->i", projected, projected) + self.epsilon**2)[:, None]
         return projected / length, length
 
 
 def _through(unit: Matrix, length: Matrix, to_unit: Matrix) -> Matrix:
-    """Gradient by the unit rows -> gradient by the projected rows."""
+    """Gradient by unit rows -> gradient by projected rows."""
     back: Matrix = (to_unit - np.einsum("ij,ij->i", to_unit, unit)[:, None] * unit) / length
     return back
 

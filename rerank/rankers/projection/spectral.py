@@ -1,7 +1,6 @@
-"""Projections by eigenvectors: LSI, CL-LSI, OPCA and CCA, on sparse matrices.
+"""LSI, CL-LSI, OPCA and CCA on sparse matrices.
 
-X and Y are sparse (N, V) term vectors of N pairs of texts; row i of X belongs to row i of Y. Two languages
-may share columns (one matrix for both) or each have half of them (two matrices in one).
+X, Y: (N, V) term vectors of N pairs. Languages share columns (one matrix) or have separate ones (two).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ NEGLIGIBLE = 1e-10
 
 
 def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
-    """Latent semantic indexing: the k largest right singular vectors of the (n, V) ``texts``, (V, k).
+    """Latent semantic indexing (Deerwester et al. 1990): (V, k) largest right singular vectors of ``texts``.
 
-    Deerwester et al. 1990; a text's vector f becomes A^T f. If the rank is below k, there are fewer columns.
+    Fewer columns if the rank is below k.
 
     >>> import scipy.sparse
     >>> lsi(scipy.sparse.csr_matrix([[3.0, 0.0], [0.0, 1.0]]), 1).round(6).tolist()
@@ -50,21 +49,21 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
 
 
 def cllsi(X: Any, Y: Any, k: int, *, seed: int = 0) -> Float:
-    """Cross-language LSI: LSI of each pair's two texts as one (Dumais et al. 1997), (V, k)."""
+    """Cross-language LSI: each pair as one text (Dumais et al. 1997), (V, k)."""
     return lsi(X + Y, k, seed=seed)
 
 
 def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
-    """Oriented PCA: directions in which pairs vary much and their two texts differ little, (V, k).
+    """Oriented PCA (Platt, Toutanova, Yih 2010): pairs vary, their two texts differ little, (V, k).
 
-    Solves S v = lambda B v for the largest lambda with the pairs' means M = (X + Y) / 2 and differences
-    E = (X - Y) / 2: S = M^T M / N, B = E^T E / N + eta I (Platt, Toutanova, Yih 2010), columns scaled to
-    v^T B v = 1. Columns in which the two sides are not positively correlated, |Mv| <= |Ev|, are dropped.
+    Solves S v = lambda B v for the largest lambda: M = (X + Y) / 2, E = (X - Y) / 2, S = M^T M / N,
+    B = E^T E / N + eta I, v^T B v = 1. Columns without positive correlation, |Mv| <= |Ev|, are
+    dropped.
 
-    The (N, N) matrix M B^-1 M^T / N has the same eigenvalues and eigenvectors u with
-    B^-1 = N (I - E^T (eta N I + E E^T)^-1 E) / (eta N) (Woodbury), v = B^-1 M^T u / sqrt(N lambda).
+    M B^-1 M^T / N, an (N, N) matrix, has the same eigenvalues. Its eigenvectors u give
+    v = B^-1 M^T u / sqrt(N lambda), with (Woodbury) B^-1 = N (I - E^T (eta N I + E E^T)^-1 E) / (eta N).
 
-    ridge: eta as a share of the mean of E^T E / N's diagonal.
+    ridge: eta as a share of the mean diagonal of E^T E / N.
     """
     X, Y = _sample(X, Y, MOST_PAIRS["opca"], seed)
     mean, noise, count = ((X + Y) / 2).tocsr(), ((X - Y) / 2).tocsr(), X.shape[0]
@@ -90,13 +89,11 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
 def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     """Canonical correlation analysis, not centered; X and Y on separate columns, (V, k).
 
-    Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho. kappa is the
-    ``ridge`` (Vinokourov et al. 2003): each side's half of w^T f is most correlated with the other half.
-    Columns are scaled so that each side's half has variance 1.
+    Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho; kappa is
+    ``ridge`` (Vinokourov et al. 2003). Each side's half of a column has variance 1.
 
-    With H = X X^T + N kappa I and G = X X^T H^-1 = I - N kappa H^-1 of each side,
-    G_x G_y G_x z = rho^2 G_x z. With u = G_x z, the halves of w are X^T H_x^-1 G_y u sqrt(N) / rho^2 and
-    Y^T H_y^-1 u sqrt(N) / rho.
+    With H = X X^T + N kappa I, G = I - N kappa H^-1 per side: G_x G_y G_x z = rho^2 G_x z. With u = G_x z,
+    the halves are X^T H_x^-1 G_y u sqrt(N) / rho^2 and Y^T H_y^-1 u sqrt(N) / rho.
     """
     X, Y = _sample(X, Y, MOST_PAIRS["cca"], seed)
     count = X.shape[0]
@@ -119,7 +116,7 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
 
 
 def _sample(X: Any, Y: Any, most: int, seed: int) -> tuple[Any, Any]:
-    """Return at most so many random pairs, in single precision if they are many."""
+    """At most ``most`` random pairs, in single precision if they are many."""
     if X.shape[0] > most:
         rows = np.sort(np.random.default_rng(seed).choice(X.shape[0], most, replace=False))
         X, Y = X[rows], Y[rows]
@@ -128,7 +125,7 @@ def _sample(X: Any, Y: Any, most: int, seed: int) -> tuple[Any, Any]:
 
 
 def _solver(rows: Any, ridge: float) -> Callable[[Float], Float]:
-    """Return the function b -> (rows rows^T + ridge I)^-1 b, by a Cholesky decomposition."""
+    """b -> (rows rows^T + ridge I)^-1 b, by Cholesky decomposition."""
     from scipy.linalg import cho_factor, cho_solve
 
     count, columns = rows.shape[0], rows.T.tocsr()
@@ -141,7 +138,7 @@ def _solver(rows: Any, ridge: float) -> Callable[[Float], Float]:
 
 
 def _subspace(apply: Callable[[Float], Float], X: Any, k: int, seed: int) -> Float:
-    """Return orthonormal columns that nearly span the k largest eigenvectors of an operator."""
+    """Orthonormal columns near an operator's k largest eigenvectors."""
     count = X.shape[0]
     size = count, min(count, k + OVERSAMPLING)
     basis: Float = np.random.default_rng(seed).normal(size=size).astype(X.dtype)
@@ -151,7 +148,7 @@ def _subspace(apply: Callable[[Float], Float], X: Any, k: int, seed: int) -> Flo
 
 
 def _largest(A: Float, k: int, B: Float | None = None) -> tuple[Float, Float]:
-    """Solve A v = lambda B v for the k largest eigenvalues, largest first: (k,) and (n, k), v^T B v = 1."""
+    """Solve A v = lambda B v, largest first: (k,), (n, k), v^T B v = 1."""
     from scipy.linalg import eigh
 
     symmetric = [None if one is None else (one + one.T).astype(np.float64) / 2 for one in (A, B)]
@@ -160,7 +157,7 @@ def _largest(A: Float, k: int, B: Float | None = None) -> tuple[Float, Float]:
 
 
 def _signed(vectors: Float) -> Float:
-    """Make each column's largest entry positive, so that the result is reproducible."""
+    """Make each column's largest entry positive, for reproducibility."""
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
     signed: Float = vectors * signs

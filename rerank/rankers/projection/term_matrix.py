@@ -1,4 +1,4 @@
-"""The term vectors of a corpus as a sparse matrix; for one text see :meth:`Terms.vector`."""
+"""Term vectors of a corpus as a sparse matrix."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def fit_terms(
     most: int,
     advance: Callable[[int], object] | None = None,
 ) -> Terms:
-    """Choose the ``most`` terms that occur in the most texts; their idf is ln(N / df).
+    """Choose the ``most`` most frequent terms; idf is ln(N / df).
 
-    Terms of every text are left out, and terms of only one text, unless all are.
-    letters: length of letter sequences, see :class:`Terms`. advance: called with the number of texts read.
+    Skips terms of all texts, and terms of a single text unless all are.
+    letters: see :class:`Terms`. advance: receives the number of texts read.
 
     >>> from rerank.records import Document
     >>> texts = ["red apple", "green apple", "a red car", "a car"]
@@ -52,9 +52,9 @@ def fit_terms(
 
 
 def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] | None = None) -> Any:
-    """Term vectors of n texts as a CSR matrix (n, V) of float32, rows of length 1 or empty.
+    """Term vectors of n texts: CSR (n, V) float32, rows of length 1 or empty.
 
-    advance: called with the number of texts read.
+    advance: receives the number of texts read.
     """
     from scipy.sparse import csr_matrix
 
@@ -70,7 +70,7 @@ def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] |
 def _counts(
     corpus: Corpus, index: Mapping[str, int], letters: int, advance: Callable[[int], object] | None
 ) -> Any:
-    """How often each known term is in each text, (n, len(index)): texts x words times words x terms."""
+    """Counts of known terms, (n, len(index))."""
     from scipy.sparse import csr_matrix, vstack
 
     known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]

@@ -1,4 +1,4 @@
-"""Sparse tf-idf term vectors over a fixed vocabulary of words and letter sequences."""
+"""Sparse tf-idf vectors of words and letter sequences."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ REMEMBERED = 200_000
 
 
 def terms_of(word: str, letters: int) -> Iterator[str]:
-    """Yield a word, then its sequences of ``letters`` letters (0: none); < and > mark the ends of the word.
-
-    Inflected forms, compounds and names that two languages write alike share letter sequences.
+    """Yield a word and its sequences of ``letters`` letters (0: none); < and > mark its ends.
 
     >>> list(terms_of("cats", 4))
     ['cats', '<cat', 'cats', 'ats>']
@@ -33,10 +31,10 @@ def terms_of(word: str, letters: int) -> Iterator[str]:
 
 @dataclass
 class Terms:
-    """A vocabulary of V terms with their idf, and how texts are read.
+    """V terms with their idf.
 
-    letters: length of the letter sequences in addition to words; 0: only words.
-    longest: number of words of a text that are read.
+    letters: length of letter sequences; 0: only words.
+    longest: words read per text.
 
     >>> terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), letters=0, longest=400)
     >>> columns, weights = terms.vector("Cat, dog; an unknown bird")
@@ -55,10 +53,7 @@ class Terms:
         self._index = dict(zip(self.names, range(len(self.names))))
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the columns of the text's terms, ascending, and their weights (1 + ln tf) idf, of length 1.
-
-        A text without known terms gives two empty arrays.
-        """
+        """Columns of the text's known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
         columns, counts = np.unique(
             np.array([i for word in words(text)[: self.longest] for i in self._of(word)], dtype=np.int64),
             return_counts=True,

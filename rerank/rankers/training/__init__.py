@@ -1,1 +1,1 @@
-"""The training loop, its data and checkpoints; shared by all families."""
+"""Training loop, data and checkpoints of all families."""

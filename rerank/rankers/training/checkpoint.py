@@ -1,4 +1,4 @@
-"""Checkpoints of a training, as safetensors and JSON."""
+"""Checkpoints as safetensors and JSON."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One evaluation during a training.
+    """An evaluation during a training.
 
-    step: steps of the optimizer so far. loss: mean since the previous measurement; None without a step.
-    measures: name -> value; the first one decides, and higher is better. Empty if nothing is measured.
-    share: of the weights, between the start of the training and this step (see ``between``).
+    step: optimizer steps so far. loss: mean since the previous measurement; None without steps.
+    measures: name -> value; the first one decides, higher is better.
+    share: of the new weights, see ``between``.
 
     >>> print(Measurement(5, 0.25, {"NDCG": 0.5}))
     NDCG 0.5000
@@ -42,11 +42,11 @@ class Measurement:
         return next(iter(self.measures.values()), None)
 
     def better(self, other: Measurement) -> bool:
-        """Whether it is better than an earlier one; without measures it always is."""
+        """Whether it is better; without measures, always."""
         return self.value is None or other.value is None or self.value > other.value
 
     def row(self) -> dict[str, Any]:
-        """Return a flat record.
+        """Flat record.
 
         >>> Measurement(5, 0.25, {"NDCG": 0.5}).row()
         {'step': 5, 'loss': 0.25, 'NDCG': 0.5, 'share': 1.0}
@@ -79,10 +79,10 @@ class State:
 
 
 class Checkpoint:
-    """A folder with the newest checkpoint. After a crash during a write, the previous one is valid.
+    """The newest checkpoint in a folder. The previous one survives a crash during a write.
 
-    key: hash of the training's inputs; a checkpoint with another key is refused.
-    variant, settings: what ``rerank.rankers.training.unfinished`` reports of an interrupted training.
+    key: hash of the inputs, which must match.
+    variant, settings: for ``rerank.rankers.training.unfinished``.
     """
 
     def __init__(self, folder: Path, key: str, variant: str, settings: Mapping[str, Any]) -> None:
@@ -96,9 +96,9 @@ class Checkpoint:
         optimizers: Sequence[torch.optim.Optimizer],
         best: Weights,
     ) -> None:
-        """Write the state file after the others, which it names; then delete older files.
+        """Write the tensors, then the state file; delete older files.
 
-        total: steps of the whole training. weights, best: contiguous tensors on the CPU.
+        total: steps of the training. weights, best: contiguous CPU tensors.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         write_bytes(self.folder / f"model-{state.step}.safetensors", save(weights))
@@ -117,7 +117,7 @@ class Checkpoint:
     def load(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[State, Weights, Weights] | None:
         """Restore the optimizers; return state, weights and best weights, or None without a checkpoint.
 
-        Raises TrainingError for a checkpoint of another training, or a damaged one.
+        Raises TrainingError for a damaged checkpoint or a different training.
         """
         path, restart = self.folder / STATE, "--restart"
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Training data: tokens of documents and queries, judgments, candidates."""
+"""Training data: texts, judgments, candidates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LONGEST_TEXT = 400
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized texts with their categories.
+    """Tokenized texts with categories.
 
-    words:      every distinct word, in order of first appearance; tokens are positions in it.
-    tokens:     the first LONGEST_TEXT words of each text.
-    categories: the categories of each text.
+    words:      distinct words by first appearance.
+    tokens:     the first LONGEST_TEXT words per text, as positions in ``words``.
+    categories: of each text.
     """
 
     words: list[str]
@@ -34,7 +34,7 @@ class Corpus:
     def read(
         cls, records: Iterable[Document | Query], progress: Callable[[int], object] | None = None
     ) -> Corpus:
-        """Tokenize a stream of documents or queries; it needs about 4 bytes per word."""
+        """Tokenize documents or queries, about 4 bytes per word."""
         index: dict[str, int] = {}
         flat: list[NDArray[np.int32]] = []
         lengths = [0]
@@ -53,7 +53,7 @@ class Corpus:
         return cls(list(index), Ragged(joined, offsets), categories)
 
     def sentences(self) -> Iterator[list[str]]:
-        """Yield the texts as lists of words."""
+        """Texts as lists of words."""
         names = np.array(self.words, dtype=object)
         for begin, end in pairwise(self.tokens.offsets.tolist()):
             yield names[self.tokens.flat[begin:end]].tolist()
@@ -61,12 +61,12 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Judged:
-    """A judged query with its candidates, all as positions in the corpora.
+    """A judged query with its candidates, as positions in the corpora.
 
-    query:      position among the queries.
-    documents, grades: the relevant documents (grade > 0).
-    candidates, scores: from the first stage, best first.
-    unwanted:   documents that were judged 0 or less.
+    query:      its position.
+    documents, grades: relevant documents (grade > 0).
+    candidates, scores: of the first stage, best first.
+    unwanted:   documents judged 0 or less.
     """
 
     query: int
@@ -79,10 +79,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Data of CNN and projection rankers; ``train`` and ``dev`` are judged ``queries``.
+    """Data of CNN and projection rankers; ``train`` and ``dev``: judged ``queries``.
 
-    pairs: texts that belong together: two corpora of the same length. dev_pairs: number of them, at the end,
-        that are held out for dev.
+    pairs: two corpora of related texts, of equal length. dev_pairs: number of pairs at the end for dev.
     """
 
     document_ids: Sequence[str]

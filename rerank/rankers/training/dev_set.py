@@ -1,4 +1,4 @@
-"""Dev measure of a ranker in training: dev queries ranked by first stage and ranker."""
+"""Dev measure of a ranker in training, with the first stage."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DEV_RANDOM = 12
 
 @dataclass(frozen=True)
 class DevSet:
-    """Dev queries and the distinct documents that they retrieve.
+    """Dev queries and their candidates.
 
-    documents: (U,) positions of the documents. columns: for each query, its candidates' places in that.
+    documents: (U,) distinct positions. columns: the candidates' places in ``documents``, per query.
     """
 
     judged: list[Judged]
@@ -31,7 +31,7 @@ class DevSet:
 
     @classmethod
     def of(cls, data: TrainingData) -> DevSet:
-        """Take at most DEV_QUERIES. Raises TrainingError if none retrieves a document."""
+        """Take up to DEV_QUERIES. Raises TrainingError without candidates."""
         judged = _some([one for one in data.dev if len(one.candidates)])
         if not judged:
             raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
@@ -39,7 +39,7 @@ class DevSet:
 
     @classmethod
     def pools(cls, data: TrainingData, seed: int) -> DevSet:
-        """Take at most DEV_QUERIES, each with its relevant and with random documents; all scores are 0."""
+        """Take up to DEV_QUERIES with relevant and random documents; all scores are 0."""
         random = np.random.default_rng(seed)
         judged = []
         for one in _some(data.dev):
@@ -67,9 +67,9 @@ WEIGHTS = np.arange(21) / 20
 def weighted_ndcg(
     judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
 ) -> tuple[float, float, float]:
-    """NDCG without cut-off: weighted (the best of 21 weights), of the model, and of the first stage.
+    """NDCG without cut-off: best of 21 weights, model, first stage.
 
-    Scores are z-normalized per query. Ties count against the relevant document.
+    Scores are z-normalized per query; relevant documents lose ties.
     """
     total = np.zeros(len(WEIGHTS))
     for one, model in zip(judged, scores):

@@ -1,4 +1,4 @@
-"""The input and the result of a training."""
+"""Input and result of a training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rerank.records import LabeledPair
 class TrainingJob:
     """Input of a fitter.
 
-    data:     judgments and pairs, if the family learns from them.
-    folder:   for the checkpoints of interrupted trainings, one folder per ranker.
-    restart:  discard existing checkpoints.
-    labeled: pairs to learn from, and pairs to measure by, if the family learns from labels.
+    data:     judgments and pairs.
+    folder:   of the checkpoints, with one folder per ranker.
+    restart:  discard checkpoints.
+    labeled: training and dev pairs with labels.
     """
 
     engine: Engine
@@ -36,13 +36,12 @@ class TrainingJob:
 class TrainingResult:
     """A fitted ranker and its training.
 
-    epoch, epochs: the epoch that was kept and their number, each a ``unit`` (epoch, iteration, step); 0 if
-        nothing iterates.
-    dev, baseline: the ``measure`` of held-out data with the ranker, and ``without`` its gain.
-    interrupted: the user stopped it, and the best epoch was kept.
-    remarks: lines about the training data. details: the same and more, for JSON.
-    curve: measurements as (step, loss, measure).
-    cleanup: is called after the ranker is installed, for instance to delete a checkpoint.
+    epoch, epochs: the kept one and the number, in ``unit`` (epoch, iteration, step); 0: no iterations.
+    dev, baseline: held-out ``measure`` with the ranker, and ``without`` it.
+    interrupted: stopped by the user; the best epoch is kept.
+    remarks: lines on the data. details: the same and more, for JSON.
+    curve: (step, loss, measure).
+    cleanup: called after installation.
     """
 
     ranker: Ranker

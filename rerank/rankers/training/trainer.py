@@ -1,4 +1,4 @@
-"""The training loop of all torch families: early stopping, best state, checkpoints, progress."""
+"""Training loop of torch families: early stopping, checkpoints, progress."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 class Task:
     """The part of a training that a family supplies.
 
-    name: of the ranker, for messages.
-    model: all parameters; its ``state_dict`` is saved in checkpoints.
-    steps_per_epoch: batches of an epoch.
-    counts: figures for reports; checkpoints save them.
+    name: of the ranker.
+    model: all parameters; checkpoints save its ``state_dict``.
+    steps_per_epoch: batches per epoch.
+    counts: figures for reports, saved in checkpoints.
     """
 
     name: str
@@ -34,53 +34,50 @@ class Task:
     counts: dict[str, float]
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Return new optimizers; each group of parameters has its highest learning rate as ``lr``."""
+        """New optimizers; ``lr`` of each group is its highest learning rate."""
         raise NotImplementedError
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch from batch ``skip`` on. An epoch always has the same batches."""
+        """Batches of an epoch, from batch ``skip``; always the same."""
         raise NotImplementedError
 
     def loss(self, batch: Any) -> Tensor:
-        """Return the loss of a batch, a scalar with gradient."""
+        """Loss of a batch, a scalar with gradient."""
         raise NotImplementedError
 
     def backward(self, batch: Any) -> float:
-        """Add the gradient of a batch to the parameters; return its loss."""
+        """Add a batch's gradient to the parameters; return its loss."""
         loss = self.loss(batch)
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def evaluate(self) -> dict[str, float]:
-        """Return measures by name; the first one decides and higher is better.
-
-        Empty: nothing is measured, and the last state is kept.
-        """
+        """Measures by name: the first one decides, higher is better. Empty: the last state is kept."""
         return {}
 
     def check(self, measured: Measurement) -> None:
         """Raise TrainingError if nothing is learned."""
 
     def on_start(self, resumed: bool) -> None:
-        """Is called before the first step, after the state of a checkpoint is restored."""
+        """Called before the first step, after restoring a checkpoint."""
 
     def on_epoch_start(self, epoch: int) -> None:
-        """Is called before the first step of an epoch, but not if a training resumes within it."""
+        """Called before an epoch's first step, not when resuming within it."""
 
     def on_step_end(self, step: int) -> None:
-        """Is called after every step, with the number of steps so far."""
+        """Called after every step, with the number so far."""
 
     def state(self) -> Weights:
-        """Return everything that learns."""
+        """Everything that learns."""
         return self.model.state_dict()
 
     def restore(self, state: Weights) -> None:
-        """Restore what :meth:`state` returned."""
+        """Restore the result of :meth:`state`."""
         self.model.load_state_dict(state)
 
     def mixes(self, name: str) -> bool:
-        """Whether ``average`` mixes a tensor of the state; of the others the last values are used."""
+        """Whether ``average`` mixes a tensor; otherwise the last value is used."""
         return True
 
 
@@ -88,13 +85,13 @@ class Task:
 class TrainerOptions:
     """Options of the loop.
 
-    steps: of the whole training, at most. every: steps between measurements. None: an epoch.
-    patience: measurements without gain that end the training.
-    first: measure before the first step, so that the state before the training is one of the choices.
-    warmup: share of the steps in which the learning rate rises; then it falls to 0. None: it is constant.
-    clip: largest norm of the gradient. None: no limit.
-    average: at the end, also measure weights between those before the training and the last ones.
-    threads: of torch. None: its own choice. seed: of dropout.
+    steps: maximum. every: steps between measurements. None: an epoch.
+    patience: measurements without gain before it stops.
+    first: also measure the initial state, which can win.
+    warmup: share of steps with rising learning rate, before it falls to 0. None: constant rate.
+    clip: largest gradient norm. None: no limit.
+    average: finally, also measure mixtures of initial and last weights.
+    threads: of torch. None: torch decides. seed: of dropout.
     """
 
     steps: int
@@ -112,9 +109,9 @@ class TrainerOptions:
 class TrainingRun:
     """Result of the loop; the task has the best state.
 
-    history: measurements in order. best: the step whose state was kept, 0: the state before the training.
+    history: measurements. best: step of the kept state; 0: initial.
     share: see :class:`Measurement`. steps: of the optimizer. counts: see :class:`Task`.
-    wall, cpu: seconds of all steps of this run, on the clock and of the processor.
+    wall, cpu: seconds of this run's steps.
     """
 
     history: list[Measurement]
@@ -128,14 +125,14 @@ class TrainingRun:
 
     @property
     def kept(self) -> Measurement:
-        """The measurement of the state that was kept."""
+        """Measurement of the kept state."""
         return next(one for one in self.history if (one.step, one.share) == (self.best, self.share))
 
 
 class Trainer:
-    """Trains a task until its measure no longer rises, or all steps are done.
+    """Trains a task until its measure stops rising or all steps are done.
 
-    A run that is interrupted and resumed gives the same result as an uninterrupted one.
+    Interruption and resumption do not change the result.
     """
 
     def __init__(
@@ -158,10 +155,8 @@ class Trainer:
     def fit(self) -> TrainingRun:
         """Train, and leave the task in its best state.
 
-        On KeyboardInterrupt the best state so far is kept and the run is marked as interrupted; before the
-        first measurement KeyboardInterrupt is raised.
-
-        Raises TrainingError if the loss is not finite, and for a checkpoint of another training.
+        KeyboardInterrupt keeps the best state; before the first measurement it is raised.
+        Raises TrainingError for a loss that is not finite, and for a checkpoint of a different training.
         """
         if self.options.threads:
             torch.set_num_threads(self.options.threads)
@@ -190,7 +185,7 @@ class Trainer:
         )
 
     def step(self, batch: Any, step: int) -> float:
-        """Do one step of the optimizers, the ``step``-th of the training, and return its loss."""
+        """Do step number ``step``; return the loss."""
         options = self.options
         torch.manual_seed(options.seed * 1_000_003 + step)
         scale = 1.0 if options.warmup is None else schedule(step, options.steps, options.warmup)
@@ -242,7 +237,7 @@ class Trainer:
                 self._save()
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the remaining batches, until the steps are done or the patience is over."""
+        """Remaining batches, until steps or patience end."""
         state, each = self.state, self.task.steps_per_epoch
         while state.step < self.options.steps:
             for batch in self.task.batches(state.step // each, state.step % each):
@@ -251,7 +246,7 @@ class Trainer:
                 yield batch
 
     def _measure(self, loss: float | None) -> None:
-        """Evaluate, and remember the weights if they are the best."""
+        """Evaluate; remember the best weights."""
         state = self.state
         self.progress.show(measuring="")
         measured = Measurement(state.step, loss, self.task.evaluate())
@@ -267,7 +262,7 @@ class Trainer:
         self._report(measured)
 
     def _average(self) -> None:
-        """Evaluate weights between those before the training and the last ones; keep the best."""
+        """Evaluate mixtures of initial and last weights; keep the best."""
         if not self.state.leading.measures:
             return
         last, leading = self._weights(), self.state.leading
@@ -299,7 +294,6 @@ class Trainer:
         return f"step {step} of {total}"
 
     def _report(self, measured: Measurement) -> None:
-        """Report a measurement."""
         if measured.loss is None:
             self.progress.say(
                 f"{self.task.name} before the training: {measured}"
@@ -317,7 +311,7 @@ class Trainer:
 
 
 def schedule(step: int, total: int, warmup: float) -> float:
-    """Rise over the first ``warmup`` of the steps, then fall to 0, both linearly.
+    """Rate factor: rises linearly for ``warmup`` of the steps, then falls to 0.
 
     >>> [round(schedule(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 10)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
@@ -327,9 +321,7 @@ def schedule(step: int, total: int, warmup: float) -> float:
 
 
 def between(start: Weights, end: Weights, share: float) -> Weights:
-    """Return weights on the straight line between two states of a model: start + share (end - start).
-
-    It is often better than both ends (Wortsman et al. 2022, WiSE-FT).
+    """start + share (end - start): often better than both (Wortsman et al. 2022, WiSE-FT).
 
     >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
     [0.25, 0.25]

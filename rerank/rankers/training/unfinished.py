@@ -1,4 +1,4 @@
-"""Interrupted trainings, read without torch. Each has a folder named after its ranker."""
+"""Interrupted trainings, read without torch, one folder per ranker."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ABOUT = "about"
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A training that was interrupted.
+    """An interrupted training.
 
-    variant: which ranker of its family. done, of: finished and planned units (steps). settings: its options.
+    variant: of the ranker. done, of: units (steps), finished and planned. settings: its options.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Unfinished:
 
 
 def about(variant: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
-    """Return the part of the state file that :func:`unfinished` reads."""
+    """Part of the state file that :func:`unfinished` reads."""
     return {ABOUT: {"variant": variant, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
-    """List the interrupted trainings in a folder, without damaged ones."""
+    """Interrupted trainings in a folder, without damaged ones."""
     found = []
     for path in sorted(folder.glob(f"*/{STATE}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -47,7 +47,7 @@ def unfinished(folder: Path) -> list[Unfinished]:
 
 
 def check_settings(folder: Path, name: str, variant: str, settings: Mapping[str, Any]) -> None:
-    """Raise TrainingError if a training of this name was interrupted that had other options."""
+    """Raise TrainingError if an interrupted training of this name had other options."""
     before = next((one for one in unfinished(folder) if one.name == name), None)
     if before is None:
         return
