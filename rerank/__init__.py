@@ -1,7 +1,6 @@
-"""rerank: learned signals on top of BM25 and tf-idf, combined by tuned weights, for OpenSearch.
+"""Learned signals on top of BM25 and tf-idf, combined by tuned weights, for OpenSearch.
 
-The names below are the public interface. They are imported when first used, so `import rerank` is
-fast and torch is loaded only by training.
+Names are imported when first used; only training loads torch.
 
 >>> import rerank
 >>> rerank.Document("1", title="Sorting").content

@@ -1,7 +1,7 @@
-"""Arrays of stored features: fp16 to float32, several vectors per feature, and memory-mapped files.
+"""Arrays of stored features.
 
-A feature with several vectors, one per passage, has F blocks of E numbers, and the number of filled blocks as
-its last number. Only the directions of these vectors count.
+A feature with several vectors has F blocks of E numbers, then the number of filled blocks. Only the
+directions of the vectors count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DTYPES = {
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert to float32, fp16 several times as fast as NumPy; float32 is returned unchanged.
+    """Convert to float32, fp16 several times faster than NumPy; float32 is returned unchanged.
 
     >>> to_float32(np.array([1.5, -0.25, 0, np.inf], np.float16)).tolist()
     [1.5, -0.25, 0.0, inf]
@@ -52,12 +52,12 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def feature_width(passages: int, numbers: int) -> int:
-    """Width of features with vectors of ``numbers`` numbers; ``passages`` 0: the feature is one vector."""
+    """Return the width of features with vectors of ``numbers`` numbers; ``passages`` 0: one vector."""
     return passages * numbers + 1 if passages else numbers
 
 
 def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """(n, F, E) view of (n, F * E + 1) features.
+    """Return an (n, F, E) view of (n, F * E + 1) features.
 
     >>> split_passages(np.array([[1, 2, 3, 4, 2]]), 2).tolist()
     [[[1, 2], [3, 4]]]
@@ -66,10 +66,9 @@ def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
 
 
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """(n, most) cosines of the vectors of n documents with the query; 0 after a document's last vector.
+    """Return (n, most) cosines of documents' vectors with the query; 0 after a document's last vector.
 
-    query: (E,) of length 1; its dtype is the dtype of the result. most: the largest number of vectors of a
-    document, at least 1.
+    query: (E,) of length 1, in the dtype of the result. most: largest number of vectors of a document.
 
     >>> features = np.array([[3, 4, 5, 0, 2], [0, 2, 0, 0, 1]], np.int8)
     >>> passage_cosines(np.array([1.0, 0.0]), features, 2).tolist()
@@ -88,12 +87,11 @@ def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) 
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Name -> array of a safetensors file, read-only and memory-mapped.
+    """Map a safetensors file read-only: name -> array.
 
-    Processes that map the same file share its memory. Convert only the rows that are used: converting a whole
-    array (``astype``) copies it.
+    Processes share its memory. Convert only the rows that you use: ``astype`` copies the array.
 
-    Raises OSError if there is no such file, ValueError if it is damaged.
+    Raises OSError for a missing file, ValueError for a damaged one.
     """
     # As plain arrays: np.memmap makes every access slower.
     data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)

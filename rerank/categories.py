@@ -1,4 +1,4 @@
-"""The category graph: given as child-parent pairs, or derived from the categories themselves."""
+"""The category graph, from child-parent pairs or from the categories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_CO_OCCURRING = 30
 
 
 def parents_of_path(category: str) -> list[str]:
-    """Prefixes of a category that is written as a path, nearest first.
+    """Return the prefixes of a category path, nearest first.
 
     >>> parents_of_path("C.2.4"), parents_of_path("game::strategy"), parents_of_path("Deep Learning")
     (['C.2', 'C'], ['game'], [])
@@ -32,7 +32,7 @@ def parents_of_path(category: str) -> list[str]:
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
-    """Child-parent edges of categories that are paths; prefixes become categories.
+    """Return child-parent edges of category paths; prefixes become categories.
 
     >>> path_edges(["C.2.4"])
     [('C.2.4', 'C.2'), ('C.2', 'C')]
@@ -58,9 +58,9 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class CategoryGraph:
-    """Categories and the undirected edges between them.
+    """Categories and undirected edges.
 
-    names:     n categories, ascending, also isolated ones, so each gets a vector.
+    names:     n categories, ascending.
     adjacency: (n, n) symmetric 0/1 matrix with an empty diagonal.
     origin:    source of the edges.
     """
@@ -73,10 +73,11 @@ class CategoryGraph:
     def build(
         cls, sets: Iterable[Sequence[str]], edges: Sequence[tuple[str, str]] | None = None
     ) -> CategoryGraph:
-        """Build the graph of the categories in ``sets`` (one sequence a document or query).
+        """Build the graph of the categories in ``sets`` (one per document or query).
 
-        The edges are the given ones, else the ones that paths imply, else co-occurrences. Loops and
-        duplicates are ignored. A path without edges is connected to its nearest known prefix.
+        Edges: the given ones, else from paths, else from co-occurrences. Loops and duplicates are ignored. A
+        path
+        without edges is connected to its nearest known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.origin, graph.adjacency.nnz
@@ -113,10 +114,10 @@ class CategoryGraph:
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:
-    """Infer the categories of a query from its first candidates.
+    """Infer the categories of a query from its candidates.
 
-    ranked: (first-stage score, categories) of the candidates. Each votes for its categories with its score.
-    Returns at most ``most`` categories with a quarter of the votes or more, most votes first, ties by name.
+    ranked: (first-stage score, categories). Each candidate votes with its score. Returns up to ``most``
+    categories with at least a quarter of the votes, most votes first, ties by name.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')
@@ -134,14 +135,14 @@ def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int
 
 
 def nearest_known(category: str, known: Container[str]) -> str | None:
-    """Return the category itself if it is known, else the nearest known prefix of its path, else None."""
+    """Return the category if known, else its nearest known prefix, else None."""
     if category in known:
         return category
     return next((p for p in parents_of_path(category) if p in known), None)
 
 
 class CategoryNames:
-    """The categories that a ranker was trained with. Finds them without regard to case.
+    """The categories of a trained ranker; case is ignored.
 
     >>> names = CategoryNames(["Immunology", "game::strategy"])
     >>> names.find("immunology"), names.find("game::strategy::chess"), names.find("Nonsense")
@@ -158,16 +159,13 @@ class CategoryNames:
         return {name.casefold(): name for name in sorted(self._names, reverse=True)}
 
     def find(self, category: str) -> str | None:
-        """Return the category in the spelling of the training; None if it is unknown.
-
-        A category that is a path and extends a known path is known.
-        """
+        """Return the category as spelled in training; None: unknown. Extensions of known paths are known."""
         if nearest_known(category, self._names) is not None:
             return category
         folded = nearest_known(category.casefold(), self._folded)
         return None if folded is None else self._folded[folded]
 
     def similar(self, category: str, most: int = 3) -> list[str]:
-        """Return up to ``most`` known categories with a similar name, the most similar first."""
+        """Return up to ``most`` known categories with a similar name, best first."""
         matches = get_close_matches(category.casefold(), self._folded, most, 0.6)
         return [self._folded[name] for name in matches]

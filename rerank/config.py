@@ -1,6 +1,4 @@
-"""Options as msgspec Structs: the one place for the name, type, range, default and help of each option.
-
-The command line, ``--config`` files, the documentation and the library read them from here.
+"""Options as msgspec Structs: name, type, range, default and help.
 
 >>> class Config(Options, frozen=True):
 ...     epochs: Annotated[Count, option("Maximum number of epochs.")] = 8
@@ -41,9 +39,9 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of configurations: each field is annotated with :func:`option`.
+    """Base of configurations with fields annotated by :func:`option`.
 
-    presets: name -> the values that it changes.
+    presets: name -> changed values.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
@@ -54,16 +52,16 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         return {}
 
     def unread(self) -> Mapping[str, str]:
-        """Return the options that have no effect, with the reason, as ``--steps 4``."""
+        """Return options without effect -> reason, such as ``--steps 4``."""
         return {}
 
 
 class Option(Struct, frozen=True):
-    """One option, as :func:`options_of` lists it.
+    """One option.
 
-    type:       of its value, without None. optional: None is allowed; ``help`` states its meaning.
-    only:       the rankers of a family that read it; (): all of them.
-    instead_of: another option that this one replaces; the one that is given counts.
+    type:       without None. optional: None is allowed.
+    only:       rankers of a family that read it; (): all.
+    instead_of: another option that this one replaces.
     """
 
     name: str
@@ -82,23 +80,23 @@ class Option(Struct, frozen=True):
 
     @property
     def item(self) -> Any:
-        """The type of one value: of a list, the type of its items."""
+        """Type of one value or list item."""
         return get_args(self.type)[0] if self.many else self.type
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a Literal."""
+        """Values of a Literal."""
         plain = _plain(self.item)
         return get_args(plain) if get_origin(plain) is Literal else ()
 
     @property
     def kind(self) -> Any:
-        """The plain type of one value: int, float, bool or str."""
+        """Type of one value: int, float, bool or str."""
         return str if self.choices else _plain(self.item)
 
     @property
     def values(self) -> str:
-        """The accepted values, for messages: ``a whole number, 1 or more``."""
+        """Accepted values for messages: ``a whole number, 1 or more``."""
         parts = [", ".join(self.choices) or _TYPES[self.kind]]
         for meta in getattr(self.item, "__metadata__", ()):
             if meta.ge is not None and meta.le is not None:
@@ -110,7 +108,7 @@ class Option(Struct, frozen=True):
         return "a list, comma between, each " * self.many + ", ".join(parts) + ", or none" * self.optional
 
     def read(self, value: Any) -> Any:
-        """Convert a value or its text. Raises UsageError, which names the option."""
+        """Convert a value or its text. Raises UsageError with the option's name."""
         if value is None or (value == "none" and "none" not in self.choices):
             if self.optional:
                 return None
@@ -146,10 +144,10 @@ def option(
     metavar: str | None = None,
     **limits: Any,
 ) -> Meta:
-    """Annotate a field as an option; for the arguments see :class:`Option`.
+    """Annotate a field as an option; see :class:`Option`.
 
-    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. In a list, or next to None, they belong to the type of
-        the number: ``Annotated[Count | None, option("Maximum number.")]``.
+    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. For lists and optional numbers, annotate the number:
+    ``Annotated[Count | None, option("Maximum number.")]``.
     """
     extra = {"only": only, "instead_of": instead_of, "metavar": metavar}
     return Meta(description=help, extra=extra, **limits)
@@ -160,7 +158,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def options_of(config: type) -> list[Option]:
-    """All options of a configuration, in the order of its fields."""
+    """Return all options of a configuration in field order."""
     options = []
     for field in fields(config):
         plain, kind = _plain(field.type), field.type
@@ -175,7 +173,7 @@ def options_of(config: type) -> list[Option]:
 
 
 def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[Option]) -> dict[str, Any]:
-    """Put values over others. A value also removes the option that it is given instead of.
+    """Merge values over others; a value also removes the option that it replaces.
 
     >>> steps = Option("steps", int, None, "At most.", instead_of="epochs")
     >>> over({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
@@ -190,10 +188,9 @@ def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[O
 
 
 def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
-    """Make a configuration from ``given`` values, or their texts, on top of a preset.
+    """Build a configuration from ``given`` values or texts, and a preset.
 
-    Raises UsageError for an unknown preset or name, a value out of range, and a given option that has no
-    effect with the others.
+    Raises UsageError for unknown names, invalid values, and options without effect.
     """
     if preset not in config.presets:
         raise UsageError(f"--preset {preset!r} is unknown; use {', '.join(config.presets)}")
@@ -215,17 +212,17 @@ def build(config: type[Config], given: Mapping[str, Any], preset: str = "default
 
 
 def unknown_option(name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an option that does not exist."""
+    """Return the error for an unknown option."""
     close = get_close_matches(name, known, 1)
     return UsageError(f"setting {name!r} is unknown" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 def check(config: Options) -> None:
-    """Raise UsageError for a value out of range, which a Struct itself accepts."""
+    """Raise UsageError for values out of range."""
     for one in options_of(type(config)):
         one.read(getattr(config, one.name))
 
 
 def values_of(config: Options) -> dict[str, Any]:
-    """Name -> value of every option."""
+    """Return name -> value of all options."""
     return asdict(config)

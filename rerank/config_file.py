@@ -1,4 +1,4 @@
-"""``rerank.toml``, the settings of a workspace: written once, edited by hand, checked when it is read."""
+"""``rerank.toml``, the settings of a workspace."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_st
 
 
 def changed(text: str, table: str, values: Mapping[str, Any]) -> str:
-    """Return the text of a file of settings with other values in one table; comments stay.
+    """Change values in one table; comments are kept.
 
-    Raises ValueError if a value has several lines.
+    Raises ValueError for values with several lines.
     """
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.strip() == f"[{table}]"), None)
@@ -93,12 +93,11 @@ def check(config: Mapping[str, Any], file: Path) -> None:
 
 
 def _quoted(value: object) -> str:
-    """A value in TOML: JSON, except for one character that TOML does not allow."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def load(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of settings. Raises OSError, and ValueError for invalid TOML."""
+    """Read a settings file. Raises OSError, and ValueError for invalid TOML."""
     with open(file, "rb") as opened:
         data = opened.read(_LONGEST + 1)
     if len(data) > _LONGEST:
@@ -107,7 +106,7 @@ def load(file: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError for invalid TOML, for deep nesting and for the character 0."""
+    """Parse TOML. Raises ValueError for invalid TOML, deep nesting, or NUL."""
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         config: dict[str, Any] = tomllib.loads(text)

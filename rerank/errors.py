@@ -1,25 +1,24 @@
 """All errors of rerank.
 
-Each message states the problem, the place (file:line, field, id) and the solution in one line. Options and
-commands are spelled as on the command line; ``--held-out`` is the argument ``held_out`` in Python.
+Messages spell options as on the command line; ``--held-out`` is the argument ``held_out`` in Python.
 
     RerankError
-    ├── InputError          a file or a record is invalid                        (exit 1)
-    ├── UsageError          the call is invalid                                  (exit 2)
-    ├── WorkspaceError      the workspace is missing, of another version, or damaged
-    │   ├── BusyError       another process is writing to it
-    │   └── NoCollectionError  its engine's folder was removed
-    ├── EngineError         the engine refuses a request, or is not reachable
-    ├── NotInstalledError   a package of an extra is missing
-    └── TrainingError       training cannot start, or fails
-        └── NotTrainedError the signal is not trained
+    ├── InputError              exit 1
+    ├── UsageError              exit 2
+    ├── WorkspaceError
+    │   ├── BusyError
+    │   └── NoCollectionError
+    ├── EngineError
+    ├── NotInstalledError
+    └── TrainingError
+        └── NotTrainedError
 """
 
 from __future__ import annotations
 
 
 def option_name(name: str) -> str:
-    """Return the command-line option of a setting; in Python, the setting is an argument.
+    """Return the command-line option of a setting.
 
     >>> option_name("held_out")
     '--held-out'
@@ -53,11 +52,11 @@ class RerankError(Exception):
 
 
 class InputError(RerankError):
-    """A file or a record is invalid: broken JSON, a missing ``_id``, wrong gzip, wrong encoding."""
+    """Invalid file or record, for example broken JSON or a missing ``_id``."""
 
 
 class UsageError(RerankError):
-    """The call is invalid: an unknown value of an option, an unknown signal."""
+    """Invalid call, for example an unknown signal."""
 
 
 class WorkspaceError(RerankError):
@@ -69,7 +68,7 @@ class BusyError(WorkspaceError):
 
 
 class NoCollectionError(WorkspaceError):
-    """The folder of the engine has no collection; an ingest creates it."""
+    """The engine has no collection; an ingest creates it."""
 
 
 class EngineError(RerankError):
@@ -77,11 +76,11 @@ class EngineError(RerankError):
 
 
 class TrainingError(RerankError):
-    """Training cannot start (no pairs), or fails (a saturated loss)."""
+    """Training cannot start or fails."""
 
 
 class NotTrainedError(TrainingError):
-    """The signal is not trained in this workspace."""
+    """The signal is not trained."""
 
 
 class NotInstalledError(RerankError):

@@ -1,4 +1,4 @@
-"""Atomic writes, locks and checksums of files."""
+"""Atomic writes, locks and checksums."""
 
 from __future__ import annotations
 
@@ -39,13 +39,11 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[BinaryIO]:
-    """Open a temporary file for bytes, and rename it to ``path`` if the block ends without an error.
+    """Open a temporary binary file, and rename it to ``path`` if the block succeeds.
 
-    The data are flushed to disk before the rename, so a crash leaves the old or the new file. If the block
-    raises, ``path`` is unchanged.
+    A crash or an error leaves the old or the new file.
 
-    follow: write through a symbolic link, and to a pipe or a device, because the user named ``path``.
-        Otherwise a link is replaced.
+    follow: write through a link, pipe or device. Otherwise links are replaced.
 
     Raises RerankError if the folder is missing or not writable, or the disk is full.
 
@@ -88,7 +86,7 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
 
 
 def _no_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a pipe, a terminal or another device."""
+    """Whether the path is a pipe or device."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -97,21 +95,18 @@ def _no_file(path: str | os.PathLike[str]) -> bool:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = False) -> None:
-    """Write ``data`` to ``path`` by :func:`atomic_write`."""
+    """Write bytes by :func:`atomic_write`."""
     with atomic_write(path, follow=follow) as file:
         file.write(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False) -> None:
-    """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are not translated."""
+    """Write UTF-8 by :func:`atomic_write`; newlines are unchanged."""
     write_bytes(path, text.encode("utf-8"), follow=follow)
 
 
 def check_output(path: str | os.PathLike[str], mark: str) -> None:
-    """Raise UsageError if an output file exists and does not have ``mark`` near its start.
-
-    Empty files, pipes and devices are accepted.
-    """
+    """Raise UsageError if a nonempty file lacks ``mark`` near its start; pipes and devices are accepted."""
     if not os.path.isfile(path):
         return
     try:
@@ -128,7 +123,7 @@ _START = 1000
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for a name of a file that leads out of its folder.
+    """Raise ValueError if a file name leads out of its folder.
 
     >>> check_name("model/config.json")
     >>> check_name("../other")
@@ -140,7 +135,7 @@ def check_name(name: str) -> None:
 
 
 def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
-    """Return the CRC-32 of the bytes from ``start`` to ``end``, continued from the CRC ``before``.
+    """Return the CRC-32 of the bytes from ``start`` to ``end``, continued from ``before``.
 
     Raises OSError, and ValueError for a shorter file.
 
@@ -165,7 +160,7 @@ def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. Raises ValueError for invalid JSON and for too deep nesting.
+    """Parse JSON. Raises ValueError for invalid JSON and deep nesting.
 
     >>> parse_json('{"id": "a"}')
     {'id': 'a'}
@@ -177,9 +172,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def trouble(error: BaseException, where: object) -> RerankError | None:
-    """Return the error for a problem of the system with a file; None if the file itself is invalid.
-
-    Such problems are missing rights, limits and a full disk.
+    """Return the error for a system problem such as a full disk; None if the file is invalid.
 
     >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
     ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again
@@ -200,9 +193,9 @@ def _user() -> str:
 
 
 def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
-    """Lock an open file for this process only; False when another process holds the lock.
+    """Lock an open file; False if another process holds the lock.
 
-    Raises WorkspaceError on a file system without locks.
+    Raises WorkspaceError if the file system has no locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,12 +211,10 @@ def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock of an existing folder; the kernel releases it when the process ends.
+    """Hold the lock of a folder; it is released when the process ends. NFS: the file ``.lock`` is locked.
 
-    NFS cannot lock folders, so the file ``.lock`` in the folder is locked there.
-
-    Raises BusyError (``another process is`` + ``doing``) when another process holds it for longer than
-    ``patience`` seconds, and WorkspaceError on a file system without locks.
+    Raises BusyError (``another process is`` + ``doing``) after ``patience`` seconds, WorkspaceError if the
+    file system has no locks.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     give_up = time.monotonic() + patience
@@ -250,7 +241,7 @@ def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder or a file to the disk, if it can be opened."""
+    """Flush a folder or file to disk, if possible."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

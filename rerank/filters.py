@@ -1,7 +1,7 @@
-"""Filters: conditions on the fields of documents.
+"""Filters: conditions on document fields.
 
-Engines index the fields as *terms*: field, kind of value and value in one text. The texts of numbers
-and dates sort like the numbers. So one index field serves all fields. A filter is a term or a range.
+Engines index fields as *terms* of field, kind and value. Numbers and dates sort by value, so one index field
+serves all fields.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HOW = "write it as year>=2020, tags=a or published<2024-06"
 
 
 class Span(NamedTuple):
-    """Terms from ``low`` to ``high``, without ``high``."""
+    """Terms from ``low``, below ``high``."""
 
     low: str
     high: str
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A condition on a field of the documents.
+    """A condition on a field.
 
     op: one of = < <= > >=. value: text.
 
@@ -59,7 +59,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError for another text."""
+        """Parse ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError."""
         found = _FILTER.fullmatch(text)
         parts = [part.strip() for part in found.groups()] if found else [""]
         if not all(parts):
@@ -75,7 +75,7 @@ class Filter:
         return f"{self.field}{self.op}{self.value}"
 
     def kinds(self) -> str:
-        """The kinds of values that the filter can compare."""
+        """Kinds of values that the filter can compare."""
         fits = {
             WORD: self.op == "=",
             NUMBER: number(self.value) is not None,
@@ -85,7 +85,7 @@ class Filter:
         return "".join(kind for kind, can in fits.items() if can)
 
     def terms(self) -> list[str | Span]:
-        """Terms and ranges of terms; a document must have one of them."""
+        """Return terms and spans; a document must have one of them."""
         found: list[str | Span] = []
         for kind in self.kinds():
             begin = _begin(self.field, kind)
@@ -110,7 +110,7 @@ class Filter:
         return found
 
     def check(self, kinds: str) -> None:
-        """Raise UsageError if the filter cannot compare the ``kinds`` of values of the field."""
+        """Raise UsageError if the filter cannot compare these kinds of values."""
         if not kinds:
             raise UsageError(
                 f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
@@ -123,7 +123,7 @@ class Filter:
 
 
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
-    """Parse filters, without duplicates. Raises UsageError for an invalid one.
+    """Parse filters and remove duplicates. Raises UsageError for an invalid one.
 
     >>> [str(one) for one in filters_of(["year>=2020", "tags = a", "tags=a"])]
     ['year>=2020', 'tags=a']
@@ -133,13 +133,13 @@ def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
 
 
 def every(field: str, kind: str) -> Span:
-    """The range of all terms of a field with one kind of value."""
+    """Return the span of all terms of a field and kind."""
     begin = _begin(field, kind)
     return Span(begin, begin[:-1] + chr(ord(kind) + 1))
 
 
 def terms_of(document: Document) -> list[str]:
-    """The terms of a document: of its categories, its language and its other fields.
+    """Return the terms of categories, language and other fields.
 
     >>> terms_of(Document("1", categories=("a b",), extra={"new": True, "nested": {"not": "kept"}}))
     ['63617465676f72696573ka b', '6e6577ytrue']
@@ -168,10 +168,7 @@ def _begin(field: str, kind: str) -> str:
 
 
 def _ordered(value: float) -> str:
-    """16 digits that sort like the numbers: the bits of IEEE 754, inverted for negative numbers.
-
-    For an integer that is not a double: the digits of the next smaller double, and the distance with its
-    number of digits.
+    """Return 16 digits that sort like the numbers (IEEE 754); integers between doubles get a suffix.
 
     >>> _ordered(2**53), _ordered(2**53 + 1), _ordered(2**53 + 2)
     ('c340000000000000', 'c340000000000000+0011', 'c340000000000001')
@@ -188,13 +185,13 @@ def _ordered(value: float) -> str:
 
 
 def exact(text: str) -> float | None:
-    """The number in a text, exact for integers; None for another text."""
+    """Return the number in a text, exact for integers, or None."""
     value = number(text)
     return int(text) if value is not None and math.isfinite(value) and _INTEGER.fullmatch(text) else value
 
 
 def number(text: str) -> float | None:
-    """The number in a text, or None."""
+    """Return the number in a text, or None."""
     return _float(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -206,7 +203,7 @@ def _float(value: str | float) -> float:
 
 
 def period(text: str) -> tuple[float, float] | None:
-    """Begin and end of a date or time, in seconds since 1970; None for another text. Default zone: UTC.
+    """Return begin and end of a date or time in seconds since 1970, or None. Default zone: UTC.
 
     >>> period("1970-01-02"), period("1970-01-01T01:00:00+01:00")
     ((86400.0, 172800.0), (0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Values that the Python API accepts in several forms: objects, plain Python values, and files."""
+"""Values that the Python API accepts in several forms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Mapping[str, Sequence[str] | Sequence[tuple[str, float]] | Mapping[str, fl
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return several values as a list; a single text, path or other value is a list of one, None is empty.
+    """Return a list; a single value becomes a list of one, None is empty.
 
     >>> as_list("text"), as_list(("text", "meta"))
     (['text'], ['text', 'meta'])
@@ -35,7 +35,7 @@ def as_list(values: Any) -> list[Any]:
 
 
 def as_queries(queries: Queries) -> list[Query]:
-    """Return queries as a list. Raises UsageError for anything else.
+    """Return queries as a list. Raises UsageError for other values.
 
     >>> as_queries({"q1": "wolf"}) == [Query("q1", "wolf")]
     True
@@ -55,7 +55,7 @@ def as_queries(queries: Queries) -> list[Query]:
 
 
 def as_qrels(qrels: Judgments) -> Qrels:
-    """Return judgments as :class:`rerank.Qrels`. Raises UsageError for anything else."""
+    """Return judgments as :class:`rerank.Qrels`. Raises UsageError for other values."""
     if isinstance(qrels, Qrels):
         return qrels
     if isinstance(qrels, (str, os.PathLike)):
@@ -70,7 +70,7 @@ def as_qrels(qrels: Judgments) -> Qrels:
 
 
 def as_run(name: str, run: Run) -> dict[str, list[str]]:
-    """Return a run as query id -> document ids, best first. Raises UsageError for anything else.
+    """Return query id -> document ids, best first. Raises UsageError for other values.
 
     >>> as_run("new", {"q1": [("d1", 0.5), ("d2", 2)], "q2": {"d3": 1.5}, "q3": ["d4", "d5"]})
     {'q1': ['d2', 'd1'], 'q2': ['d3'], 'q3': ['d4', 'd5']}
@@ -87,7 +87,7 @@ def as_run(name: str, run: Run) -> dict[str, list[str]]:
 
 
 def _ids(hits: Any) -> list[str]:
-    """The document ids of one query, best first."""
+    """Return the document ids of one query, best first."""
     scored = list(hits.items() if isinstance(hits, Mapping) else hits)
     if isinstance(hits, str) or not all(isinstance(one, (str, tuple, list)) for one in scored):
         raise TypeError

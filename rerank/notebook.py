@@ -34,7 +34,7 @@ class NotebookProgress(Progress):
             self._bar.set_postfix(values, refresh=False)
 
     def expect(self, seconds: float) -> None:
-        """Show the expected time next to the bar."""
+        """Show the expected time."""
         if self._bar is not None:
             self._bar.set_postfix_str(f"about {duration(seconds)}")
 

@@ -1,4 +1,4 @@
-"""The one order of everything that is ranked: score descending, then document id ascending."""
+"""The order of all rankings: score descending, then document id ascending."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np.intp]:
-    """Return the permutation that puts n documents in order, best first: (n,) positions into ``ids``.
+    """Return the permutation that ranks n documents, best first: (n,) positions into ``ids``.
 
-    Equal scores are decided by document id ascending, compared by Unicode code point, so the order is
-    the same on every machine and under every locale. ``ids`` is only looked at where scores are equal.
-    Infinite scores are fine. Raises ValueError for NaN and when the lengths differ.
+    Ties are ordered by Unicode code points of ids. Raises ValueError for NaN and different lengths.
 
     >>> rank(["d10", "d2", "d1"], [0.5, 0.9, 0.5]).tolist()
     [1, 2, 0]

@@ -1,4 +1,4 @@
-"""Progress of long work. The library itself shows nothing."""
+"""Progress of long work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Receives progress, and ignores it; subclasses show it. One step is open at a time."""
+    """Receives and ignores progress; subclasses show it. One step is open at a time."""
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step of ``total`` units (None: unknown)."""
 
     def advance(self, count: int = 1) -> None:
-        """Count ``count`` more units as done."""
+        """Count more units as done."""
 
     def show(self, **values: str) -> None:
         """Show the latest values."""
@@ -25,11 +25,11 @@ class Progress:
         """Close the step."""
 
     def say(self, line: str) -> None:
-        """Tell the user something that stays on the screen; :func:`rerank.errors.render` words its hints."""
+        """Print a line that remains visible; :func:`rerank.errors.render` formats its hints."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:
-        """Open a step, yield the function that counts its units, and close it."""
+        """Open a step, yield its counting function, and close it."""
         self.start(title, total, unit)
         try:
             yield self.advance
@@ -39,7 +39,7 @@ class Progress:
     def over(
         self, items: Iterable[Item], title: str, total: int | None = None, unit: str = ""
     ) -> Iterator[Item]:
-        """Yield the items, and advance by one for each."""
+        """Yield the items, counting each."""
         self.start(title, total, unit)
         try:
             for item in items:

@@ -1,7 +1,4 @@
-"""The records of all modules: Document, Query, SearchTemplate, Qrels, Candidates.
-
-Records are frozen; do not write to their arrays.
-"""
+"""Records of all modules. Do not write to their arrays."""
 
 from __future__ import annotations
 
@@ -21,9 +18,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of the collection.
-
-    ``extra`` has the other fields of the input; they are stored and returned.
+    """One document; ``extra`` has the other fields of the input.
 
     >>> Document("1", title="Sorting", text="A faster quicksort").content
     'Sorting\\nA faster quicksort'
@@ -39,17 +34,16 @@ class Document:
 
     @property
     def content(self) -> str:
-        """Title and text, as they are indexed, counted and embedded."""
+        """Title and text."""
         return f"{self.title}\n{self.text}" if self.title and self.text else self.title or self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query. Empty ``categories`` are inferred from the candidates of the first stage.
+    """One query. Empty ``categories`` are inferred from candidates.
 
-    ``lexical_text`` replaces ``text`` in the first stage and in lexical signals: a translation into the
-    language of the documents; rankers read the original (Kuwa et al. 2020, section 5.3).
-    ``params`` has the other fields of the input; search templates read them.
+    ``lexical_text`` replaces ``text`` in lexical signals, for example by a translation
+    (Kuwa et al. 2020, section 5.3). ``params``: other fields, for search templates.
 
     >>> Query("q1", "grey wolf", categories=("Carnivora",)).lexical
     'grey wolf'
@@ -72,15 +66,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class SearchTemplate:
-    """A custom search that finds and scores the candidates.
+    """A custom search that finds and scores candidates.
 
-    kind:        ``template``: the body of a ``_search``; ``stored``: a search template stored in the cluster;
-                 ``run``: hits of a TREC run.
-    name:        the file, or the id of the stored template.
-    source:      the text of the template; for a stored one, as last read from the cluster.
-    pipeline:    search pipeline, if the body names none. index: the index it was written for.
-    fingerprint: hash of the search; scores of different fingerprints differ.
-    hits:        for a run: query id -> (document id, score) pairs, best first.
+    kind:        ``template``: body of a ``_search``; ``stored``: template in the cluster; ``run``: TREC run.
+    name:        the file or the id.
+    source:      text of the template.
+    pipeline:    default search pipeline. index: its intended index.
+    fingerprint: hash of the search; compare scores only if equal.
+    hits:        of a run: query id -> (document id, score) pairs, best first.
 
     >>> str(SearchTemplate("template", "shop.json"))
     'template:shop.json'
@@ -101,7 +94,7 @@ class SearchTemplate:
 
 
 class Qrels(Mapping[str, Mapping[str, int]]):
-    """Judgments: query id -> document id -> grade (higher = more relevant; 0 or less = not relevant).
+    """Judgments: query id -> document id -> grade (above 0: relevant).
 
     >>> qrels = Qrels([("q1", "d1", 2), ("q1", "d2", 0)])
     >>> qrels["q1"]["d1"], qrels.relevant("q1")
@@ -135,12 +128,12 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return f"Qrels({plural(len(self), 'quer[y|ies]')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
-        """Documents with a grade above 0, and their grades; empty for an unjudged query."""
+        """Return documents with a grade above 0, and their grades."""
         return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
 
 
 class LabeledPair(NamedTuple):
-    """Two documents, by their ids, and whether they are related. Their order has no meaning.
+    """Two document ids, in any order, and whether they are related.
 
     >>> LabeledPair("b", "a", True).key
     ('a', 'b')
@@ -158,16 +151,16 @@ class LabeledPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The n documents that the retrievers found for one query, best first-stage score first.
+    """The n documents retrieved for one query.
 
-    ids:      n document ids, ordered by score descending, then id ascending.
-    scores:   (n,) float64, scores of the first stage; 0 for a document that shares no term with the query.
-    rows:     (n,) int64, handles of the documents; only the engine can use them.
-    features: ranker -> (n, width) array, the requested features.
-    missing:  ranker -> (n,) bool, True if no feature of the requested version is stored.
-    retrieved_by: retriever -> (n,) bool, True if it found the document; empty without retrievers.
-    signals:  name -> (n,) float64, other scores that came with the documents.
-    took:     seconds that a remote engine needed, without the transfer.
+    ids:      n ids, by score descending, then id ascending.
+    scores:   (n,) float64, first-stage scores; 0: no shared term.
+    rows:     (n,) int64, handles for the engine.
+    features: ranker -> (n, width) array.
+    missing:  ranker -> (n,) bool, True without a feature.
+    retrieved_by: retriever -> (n,) bool, True if retrieved.
+    signals:  name -> (n,) float64, other scores.
+    took:     seconds in a remote engine, without transfer.
 
     >>> import numpy as np
     >>> found = Candidates(["d2", "d1"], np.array([3.5, 1.0]), np.array([1, 0]))

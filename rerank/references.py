@@ -15,12 +15,11 @@ _PMID = re.compile(
 
 @dataclass
 class CitationCounts:
-    """Counts of articles, references and citations that were read.
+    """Counts of articles, references and citations.
 
-    skipped: unreadable files or lines. without_body, without_references: articles without one of them.
-    references: entries of reference lists. with_doi: entries with a DOI. without_key: entries without DOI,
-        PMID and title. duplicates: entries with the key of another entry.
-    mentions: citations in the texts. unresolved: citations without an entry that has a key.
+    skipped: unreadable files or lines. without_body, without_references: articles.
+    references: list entries. with_doi, without_key (no DOI, PMID, title), duplicates: entries.
+    mentions: citations in texts. unresolved: citations without an entry with a key.
     """
 
     articles: int = 0
@@ -35,13 +34,13 @@ class CitationCounts:
     unresolved: int = 0
 
     def add(self, more: CitationCounts) -> None:
-        """Add the counts of another reading."""
+        """Add other counts."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(more, one.name))
 
 
 def find_doi(text: str | None) -> str:
-    """Return the DOI in a text, in lower case and without the resolver; empty if there is none.
+    """Return the DOI in a text, in lower case; empty if none.
 
     >>> find_doi("https://doi.org/10.7554/eLife.00003")
     '10.7554/elife.00003'
@@ -51,7 +50,7 @@ def find_doi(text: str | None) -> str:
 
 
 def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str = "") -> str:
-    """Return the key of a reference: its DOI, else its PMID, else title and year; empty without all three.
+    """Return the DOI, else the PMID, else title and year; empty without all three.
 
     >>> reference_key(doi="https://doi.org/10.1000/ABC", pmid="77")
     '10.1000/abc'
@@ -67,7 +66,7 @@ def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str =
 
 
 def named_key(name: str) -> str:
-    """Return the key for a name: a DOI or a PMID in any notation; another name is unchanged.
+    """Return the key for a DOI or PMID in any notation; other names are unchanged.
 
     >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "b17")]
     ['10.1000/abc', 'pmid:77', 'b17']

@@ -1,4 +1,4 @@
-"""Reports: the results of actions such as ``ingest``, ``train`` and ``evaluate``, as JSON and as rows."""
+"""Reports: results of actions, as JSON and as rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ MOST_ROWS = 50
 
 @dataclass
 class Report:
-    """Base of the results of actions. ``--json`` prints its fields.
-
-    A table has ``rows()``: dictionaries with equal keys. In a notebook it is shown as HTML.
+    """Base of action results. ``--json`` prints its fields; notebooks show ``rows()`` as HTML.
 
     >>> @dataclass
     ... class Counted(Report):
@@ -55,11 +53,11 @@ class Report:
         return html_table(rows) if rows else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the table; empty if the report is not a table."""
+        """Return the table rows, dictionaries with equal keys; empty: not a table."""
         return []
 
     def to_frame(self) -> Any:
-        """Return the rows as a ``pandas.DataFrame``. Raises NotInstalledError without pandas."""
+        """Return the rows as ``pandas.DataFrame``. Raises NotInstalledError without pandas."""
         try:
             pandas = import_module("pandas")
         except ModuleNotFoundError as error:
@@ -76,7 +74,7 @@ class Report:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = frozenset({0})
 ) -> str:
-    """Return a table as text; the columns ``left`` are left-aligned, the others right-aligned."""
+    """Return a text table; columns in ``left`` are left-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
     for row in [header, *rows]:
@@ -100,14 +98,14 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value in a table."""
+    """Return a value for a table."""
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def brief(value: Any) -> str:
-    """A value as a short text; for a large collection, its size."""
+    """Return a short text; for large collections, the size."""
     if isinstance(value, (Mapping, list, tuple)) and len(value) > 8:
         return f"<{len(value)}>"
     text = repr(value)
@@ -115,7 +113,7 @@ def brief(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON: the result of ``to_json``, the fields of a dataclass, the text of a path.
+    """Return a value as JSON.
 
     >>> plain({"sizes": (1, 2)})
     {'sizes': [1, 2]}

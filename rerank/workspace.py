@@ -1,7 +1,4 @@
-"""A workspace: the folder with the index, the rankers and the stacks of one collection.
-
-docs/reference/formats.md describes its files.
-"""
+"""A workspace: index, rankers and stacks of one collection in a folder."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ _ELSEWHERE = "choose another folder with -w"
 
 
 class Workspace:
-    """One collection with its rankers and stacks. Open it with :meth:`open`, or :meth:`create` it.
+    """One collection with its rankers and stacks. Use :meth:`open` or :meth:`create`.
 
     >>> import tempfile
     >>> from rerank import Document
@@ -93,7 +90,7 @@ class Workspace:
     ) -> Workspace:
         """Create a workspace for documents in ``lang`` (None: unknown or mixed).
 
-        engine: name of the engine (see ``rerank.engines.registry``). settings: its settings.
+        engine: name of the engine. settings: its settings.
         attach: use an existing index, unchanged.
         """
         path = Path(folder)
@@ -127,7 +124,7 @@ class Workspace:
 
     @staticmethod
     def _fill(path: Path, lang: str | None, engine: str, settings: Mapping[str, Any], attach: bool) -> None:
-        """Create the engine and then ``rerank.toml``, which makes the folder a workspace."""
+        """Create the engine, then ``rerank.toml``."""
         kind, where = engine_class(engine, str(path)), str(path / "rerank.toml")
         kind.named(settings, where)
         created = kind.in_workspace(path / "engine", lang, settings, new=not attach, where=where)
@@ -142,7 +139,7 @@ class Workspace:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Workspace:
-        """Open a workspace. Raises WorkspaceError if there is none, or it has another format."""
+        """Open a workspace. Raises WorkspaceError if it is missing or has another format."""
         path = Path(folder)
         file = path / "rerank.toml"
         try:
@@ -170,7 +167,7 @@ class Workspace:
 
     @classmethod
     def _neighbors(cls, path: Path) -> str:
-        """The workspaces next to a folder, as a part of a message."""
+        """Name workspaces next to a folder, for messages."""
         try:
             folders = sorted(one for one in path.parent.iterdir() if cls.exists(one))[:3]
         except OSError:
@@ -179,7 +176,7 @@ class Workspace:
         return f", or use an existing one: {names}" if names else ""
 
     def discard(self) -> None:
-        """Remove a new workspace, if it is empty and no process writes to it."""
+        """Remove a new, empty workspace that is not being written."""
         with suppress(OSError, RerankError):
             (self.folder / "engine").mkdir(exist_ok=True)
             with self.engine.lock():
@@ -200,7 +197,7 @@ class Workspace:
         return self._engine
 
     def recreate_engine(self) -> None:
-        """Create the engine again if its folder was removed; rankers and stacks stay."""
+        """Create the engine again if its folder was removed."""
         try:
             _ = self.engine
         except NoCollectionError:
@@ -209,20 +206,20 @@ class Workspace:
             self._engine = kind.in_workspace(folder, self.lang, settings, new=True, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
-        """The class of the engine, its settings, and their file."""
+        """Return the engine's class, settings, and their file."""
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
         kind = engine_class(name, file)
         return kind, self.config.get(name, {}), file
 
     @property
     def first_stage(self) -> str:
-        """The default first stage: a lexical signal, or ``search`` for a search template."""
+        """The default first stage: a lexical signal, or ``search`` for a template."""
         return self.first_stage_of(None)[0]
 
     def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
-        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: the one of ``rerank.toml``.
+        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: from ``rerank.toml``.
 
-        A FILE of ``rerank.toml`` is relative to the workspace.
+        A FILE in ``rerank.toml`` is relative to the workspace.
         """
         from rerank.formats import read_template
 
@@ -233,9 +230,9 @@ class Workspace:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Fields that searches of other clients search for the user's words; empty: all fields.
+        """Fields that other clients search for words; empty: all.
 
-        Set by ``words`` in ``rerank.toml``. Default for an attached index: the fields of title and text.
+        Default for an attached index: title and text.
         """
         named = self.config.get("words")
         if named is None:
@@ -246,12 +243,12 @@ class Workspace:
 
     @property
     def place(self) -> str:
-        """Where the documents are, for messages."""
+        """Location of the documents, for messages."""
         kind, settings, where = self._engine_kind()
         return kind.place_of(settings, where) or str(self.folder)
 
     def check_place(self, engine: str, settings: Mapping[str, Any]) -> None:
-        """Raise UsageError if the given settings name another place than the workspace's documents."""
+        """Raise UsageError if the settings name another location."""
         kind, mine, where = self._engine_kind()
         here = kind.place_of(mine, where)
         if engine_class(engine, where).place_of(settings, where) != here:
@@ -267,9 +264,9 @@ class Workspace:
         return self.config.get("lang") or None
 
     def verify(self) -> dict[str, str]:
-        """Compare all files with their checksums; return each corrupted file and its problem.
+        """Compare all files with their checksums; return corrupt file -> problem.
 
-        Reads all files, so large collections take minutes. Raises BusyError while another process writes.
+        Takes minutes for large collections. Raises BusyError while another process writes.
         """
         wrong = self._installed.verify()
         for folder in ("stacks", "releases"):
@@ -292,14 +289,14 @@ class Workspace:
     # -- the category graph ------------------------------------------------------------------------------
 
     def category_edges(self) -> list[tuple[str, str]] | None:
-        """Child-parent pairs of the ingested category graph, or None."""
+        """Return child-parent pairs of the category graph, or None."""
         from rerank.formats import read_categories
 
         path = self.folder / "categories.tsv"
         return read_categories(path) if path.exists() else None
 
     def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
-        """Store a category graph in the workspace."""
+        """Store a category graph."""
         lines = "".join(f"{child}\t{parent}\n" for child, parent in edges)
         write_text(self.folder / "categories.tsv", "child\tparent\n" + lines)
 
@@ -316,13 +313,13 @@ class Workspace:
     # -- rankers -----------------------------------------------------------------------------------------
 
     def trained(self) -> list[str]:
-        """Names of the rankers."""
+        """Return the names of the rankers."""
         return self._installed.names()
 
     def ranker(self, name: str, version: str | None = None) -> Ranker:
-        """Load a version of a ranker; None: the newest.
+        """Load a ranker; default: its newest version.
 
-        Raises NotTrainedError for a ranker or a version that does not exist.
+        Raises NotTrainedError for an unknown ranker or version.
         """
         if (name, version) not in self._rankers:
             try:
@@ -334,10 +331,7 @@ class Workspace:
         return self._rankers[name, version]
 
     def versions(self, stack: Stack | None = None) -> dict[str, str]:
-        """Ranker -> the version that scores for a stack; None: for stacks that name no versions.
-
-        The version of the stack, else the version of the active stack, else the newest.
-        """
+        """Return ranker -> version for a stack, else for the active stack, else the newest."""
         stacks = [one for one in (stack, self.releases.stack) if one is not None]
         versions = {}
         for name in self.trained() if stack is None else stack.rankers:
@@ -347,7 +341,7 @@ class Workspace:
         return versions
 
     def versions_here(self, stack: Stack) -> dict[str, str]:
-        """Ranker -> version of a stack, without versions that do not exist."""
+        """Return ranker -> existing version of a stack."""
         return {name: version for name, version in stack.versions.items() if self._has(name, version)}
 
     def _has(self, name: str, version: str) -> bool:
@@ -358,10 +352,9 @@ class Workspace:
         return True
 
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
-        """Ranker -> the versions of the active stack and of the candidates, whose features must be stored.
+        """Return ranker -> versions whose features must be stored.
 
-        before: also the versions of earlier active stacks, and the newest. If a stack cannot be read, all
-            versions.
+        before: include earlier stacks and the newest versions; all versions if a stack is unreadable.
         """
         named = tuned_versions(self.folder, 1 + KEPT if before else 1)
         if named is None or before:
@@ -374,7 +367,7 @@ class Workspace:
         return {name: versions for name, versions in needed.items() if versions}
 
     def forget_rankers(self) -> None:
-        """Load rankers again on their next use: another process may have trained them."""
+        """Reload rankers on their next use."""
         self._rankers.clear()
 
     @property
@@ -400,12 +393,12 @@ class Workspace:
         )
 
     def family_of(self, name: str) -> tuple[str, str]:
-        """Return the family and the variant of a trained ranker."""
+        """Return family and variant of a ranker."""
         record = self._installed.record(name)
         return record.family, record.variant
 
     def check_name(self, name: str, family: str, variant: str) -> None:
-        """Raise UsageError if the name is invalid, or the name of another ranker."""
+        """Raise UsageError for an invalid name or another ranker's name."""
         if not re.fullmatch(NAME, name):
             raise UsageError(
                 f"{name!r} is not a name of a ranker; use letters, digits, and _ - . after the first letter"
@@ -422,9 +415,9 @@ class Workspace:
             )
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:
-        """Return the training and dev queries of a ranker; empty if unknown.
+        """Return training and dev queries of a ranker; empty if unknown.
 
-        version: None or a version that does not exist: the newest.
+        version: default, or if missing: the newest.
         """
         version = version if version is not None and self._has(name, version) else None
         try:
@@ -434,7 +427,7 @@ class Workspace:
             return TrainingRecord({})
 
     def training_records(self, stack: Stack) -> dict[str, TrainingRecord]:
-        """Return ranker -> its training record; under "" the record of the stack's weights."""
+        """Return ranker -> training record; "": the stack's weights."""
         try:
             own = TrainingRecord.from_json(stack.tuned.get("seen", {}))
         except (ValueError, TypeError, AttributeError):
@@ -442,9 +435,9 @@ class Workspace:
         return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
     def history(self, name: str, version: str | None = None) -> dict[str, Any]:
-        """Return the ``history`` that :meth:`install` stored with a ranker; empty if there is none.
+        """Return the ``history`` stored by :meth:`install`; empty if none.
 
-        version: None or a version that does not exist: the newest.
+        version: default, or if missing: the newest.
         """
         version = version if version is not None and self._has(name, version) else None
         path = self._installed.version_folder(name, version) / "training.json"
@@ -457,10 +450,10 @@ class Workspace:
     def install(
         self, ranker: Ranker, seen: TrainingRecord | None = None, history: Mapping[str, Any] | None = None
     ) -> None:
-        """Store a trained ranker as the newest version, for stacks that are tuned after this.
+        """Store a trained ranker as the newest version.
 
-        Stacks keep the versions that they were tuned with; versions without a stack are removed.
-        seen: its training and dev queries. history: how it was trained. Both are stored with the ranker.
+        Stacks keep their versions; versions without a stack are removed.
+        seen: training and dev queries. history: how it was trained.
         """
         self.check_name(ranker.name, ranker.family, ranker.variant or ranker.name)
         extra = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
@@ -480,9 +473,9 @@ class Workspace:
     ) -> Pipeline:
         """Build the pipeline for these signals and retrievers.
 
-        versions: ranker -> version (see :meth:`versions`); default: the newest.
+        versions: ranker -> version; default: the newest.
 
-        Raises UsageError for a retriever that cannot retrieve on this index.
+        Raises UsageError if a retriever cannot retrieve in this index.
         """
         depths, versions = retriever_depths(retrieve), versions or {}
         rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
@@ -499,9 +492,9 @@ class Workspace:
         filter: str | Sequence[str] = (),
         infer_categories: bool = True,
     ) -> ResultPage:
-        """Rank documents for a query and return the first k with titles and texts. Default: the active stack.
+        """Return the first k documents for a query with titles and texts. Default: the active stack.
 
-        filter: conditions that every document must meet, for example ``year>=2020`` or ``tags=a``.
+        filter: conditions such as ``year>=2020`` or ``tags=a``.
 
         >>> import tempfile
         >>> from rerank import Document, Workspace
@@ -537,17 +530,17 @@ class Workspace:
     # -- stacks ------------------------------------------------------------------------------------------
 
     def stack_path(self, signals: Sequence[str]) -> Path:
-        """Return the file of the last tuned stack of these signals, in any order."""
+        """Return the file of the last tuned stack of these signals."""
         return self.folder / "stacks" / f"{called(signals)}.json"
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
         """Return the stack that a text names.
 
-        ``tfidf,text,meta``: the stack that was tuned for these signals; ``tfidf*0.4 + text*0.6``: these
-        weights, on min-max normalized scores; a path: that stack file; a signal: only that signal; a number:
-        that version of a stack that is or was active.
+        ``tfidf,text,meta``: the tuned stack of these signals. ``tfidf*0.4 + text*0.6``: these weights on
+        min-max normalized scores. A path: a stack file. A signal: only this signal. A number: a released
+        version.
 
-        latest: the last tuned stack, also if another stack of these signals is active.
+        latest: prefer the last tuned stack to the active one.
         """
         if text.endswith(".json"):
             return Stack.load(text)
@@ -567,22 +560,21 @@ class Workspace:
 
     @property
     def releases(self) -> Releases:
-        """The active stack and the versions before it, read from the disk."""
+        """Return the active stack and earlier versions."""
         return Releases.load(self.folder)
 
     @property
     def default_stack(self) -> str:
-        """Name of the stack for requests without one: the active stack, else the first stage."""
+        """Name of the active stack, else the first stage."""
         return self.releases.name or self.first_stage
 
     def use_stack(self, text: str | Stack, gate: Mapping[str, Any] | None = None) -> Stack:
-        """Make a stack active and return it. If it names no versions, it gets the newest ones.
+        """Activate a stack and return it; missing versions become the newest.
 
-        text: a stack, or a text as for :meth:`stack`; signals: the last tuned stack. gate: the comparison
-        with the active stack.
+        text: a stack, or a text as for :meth:`stack`. gate: comparison with the active stack.
 
-        Raises the errors of :meth:`stack`, NotTrainedError for an unknown ranker, and UsageError for a
-        missing version.
+        Raises the errors of :meth:`stack`, NotTrainedError for an unknown ranker, UsageError for a missing
+        version.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
         with self._installed.changing():  # a training must not remove a version meanwhile
@@ -594,9 +586,9 @@ class Workspace:
         return stack
 
     def rollback(self) -> Stack:
-        """Make the previous stack active again; the version that was active stays.
+        """Activate the previous stack; the former version is kept.
 
-        Raises UsageError if there is none, or one of its rankers is missing.
+        Raises UsageError if the stack or one of its rankers is missing.
         """
         with self._installed.changing():
             releases = self.releases
@@ -606,7 +598,7 @@ class Workspace:
         return release.stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
-        """Raise UsageError if a version of a ranker of the stack is missing."""
+        """Raise UsageError for a missing version of a stack's ranker."""
         for ranker in stack.rankers:
             version = stack.versions.get(ranker)
             if version is not None and not self._has(ranker, version):
@@ -616,6 +608,6 @@ class Workspace:
                 )
 
     def outdated(self, stack: Stack) -> list[str]:
-        """Return the rankers that were trained again after the stack was tuned."""
+        """Return rankers that were trained after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]

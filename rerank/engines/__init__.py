@@ -1,1 +1,1 @@
-"""Where documents, their text index and their features live: see base.py for what an engine is."""
+"""Engines store documents, text index and features; base.py has the interface."""

@@ -1,7 +1,4 @@
-"""The interface of engines, which store documents, their text index and their features.
-
-:func:`rerank.testing.check_engine` checks an engine.
-"""
+"""The interface of engines. :func:`rerank.testing.check_engine` tests an engine."""
 
 from __future__ import annotations
 
@@ -27,10 +24,9 @@ FIRST_STAGES = ("bm25", "tfidf")
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Numbers of documents that one call of :meth:`Engine.write` changed.
+    """Numbers of documents that :meth:`Engine.write` changed.
 
-    refused: ids and reasons of documents that the engine refused. encoded: documents that were written with
-    the features of all encoders. unchanged: documents that were skipped because the engine has the same.
+    refused: ids and reasons. encoded: written with all features. unchanged: skipped.
     """
 
     added: int
@@ -44,7 +40,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """The number of removed ``rows`` of deleted documents, and the bytes before and after."""
+    """Number of removed ``rows``, and bytes before and after."""
 
     rows: int
     before: int
@@ -54,9 +50,9 @@ class CompactionResult:
 class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
-    encode: n documents -> (n, width) array; dtype and width never change.
+    encode: n documents -> (n, width) array of constant dtype and width.
     retrieves: the features are also searched (:class:`VectorQuery`).
-    passages: maximum number of vectors of a feature; 0: the feature is one vector.
+    passages: maximum number of vectors per feature; 0: the feature is one vector.
     """
 
     name: str
@@ -67,12 +63,11 @@ class Encoder(NamedTuple):
 
 
 class VectorQuery(NamedTuple):
-    """A retriever: the documents whose features have the largest inner products with a vector, above 0.
+    """Retrieves the documents whose features have the largest inner products with a vector, above 0.
 
     vector: (width,) float32.
     depth: number of documents; None: the depth of the request.
-    passages: of a feature with several vectors, the largest cosine counts, and ``vector`` has length 1. 0:
-        the feature is one vector.
+    passages: vectors per feature. The largest cosine counts; ``vector`` has length 1. 0: one vector.
     """
 
     name: str
@@ -87,7 +82,7 @@ Retriever = str | VectorQuery
 
 
 class FilledTemplate(NamedTuple):
-    """A search template and the query that fills its slots."""
+    """A search template and its query."""
 
     template: SearchTemplate
     query: Query
@@ -97,17 +92,15 @@ class FilledTemplate(NamedTuple):
 class SearchRequest:
     """One search.
 
-    text: plain words, without query syntax. A text without any known term finds nothing.
-    first_stage: a lexical signal. Every candidate gets its score; the candidates are in its order.
-    depth: number of documents that each retriever finds; a :class:`VectorQuery` can have another one.
+    text: plain words, without query syntax. A text without a known term finds nothing.
+    first_stage: the lexical signal that scores and orders all candidates.
+    depth: number of documents per retriever, unless a :class:`VectorQuery` has another depth.
     filters: conditions that every document must meet.
-    ids: score only these documents: 0 without a shared term. Unknown ids are skipped. depth, filters and
-        retrievers have no effect.
-    retrievers: empty: the first stage. Otherwise ``Candidates.retrieved_by`` contains which of them found a
-        document.
-    features: ranker -> version. They are returned in ``Candidates.features``; ``Candidates.missing`` marks
-        documents without.
-    template: search by this template instead of the text: its ``depth`` best hits, without features.
+    ids: score only these documents; 0: no shared term. Unknown ids are skipped. Retrieval options are
+    ignored.
+    retrievers: default: the first stage. ``Candidates.retrieved_by`` names the retrievers of a document.
+    features: ranker -> version, returned in ``Candidates.features``.
+    template: search by this template instead of the text, without features.
 
     >>> SearchRequest("red foxes", "bm25", depth=10).depth
     10
@@ -124,12 +117,12 @@ class SearchRequest:
 
     @property
     def vector_queries(self) -> list[VectorQuery]:
-        """The rankers among the retrievers."""
+        """Rankers among the retrievers."""
         return [one for one in self.retrievers if isinstance(one, VectorQuery)]
 
     @property
     def signals(self) -> list[str]:
-        """The lexical signals that retrieve."""
+        """Lexical signals among the retrievers."""
         return (
             [one for one in self.retrievers if isinstance(one, str)]
             if self.retrievers
@@ -142,7 +135,7 @@ class SearchRequest:
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
     def _kind(self) -> tuple[object, ...]:
-        """Everything except text, ids, query and vectors."""
+        """Return everything except text, ids, query and vectors."""
         retrievers = [
             one if isinstance(one, str) else (one.name, one.version, one.depth, one.passages)
             for one in self.retrievers
@@ -164,7 +157,7 @@ def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:
-    """Return the candidates of a request whose template is a run: hits of an earlier search."""
+    """Return the candidates of a request whose template is a run."""
     assert request.template is not None
     hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
     scores = np.array([score for _, score in hits], np.float64)
@@ -172,13 +165,13 @@ def hits_of_run(request: SearchRequest) -> Candidates:
 
 
 def _second(value: object) -> object:
-    """The first second of a date; other values are returned unchanged."""
+    """Return the first second of a date, or another value unchanged."""
     when = period(value) if isinstance(value, str) and "-" in value else None
     return when[0] if when else value
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a number in the range of a double."""
+    """Whether a value is a number that fits a double."""
     try:
         return isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:
@@ -186,7 +179,7 @@ def _is_number(value: object) -> bool:
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
-    """Raise UsageError for an unknown lexical signal, and for a depth below 1."""
+    """Raise UsageError for an unknown lexical signal or a depth below 1."""
     if signal not in known:
         raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(known)}")
     if depth < 1:
@@ -194,7 +187,7 @@ def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
 
 
 def cannot_retrieve(name: str) -> UsageError:
-    """Return the error for a ranker whose features cannot be searched in this index."""
+    """Return the error for features that cannot be searched in this index."""
     return UsageError(
         f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
     )
@@ -203,13 +196,12 @@ def cannot_retrieve(name: str) -> UsageError:
 class Engine(ABC):
     """Documents, their text index, and their features.
 
-    Six methods are required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents` and
-    :meth:`version`. An engine overrides other methods to be faster or to do more. Without the methods of
-    features, features are computed for each search. Every order is score descending, then id ascending,
-    before any cut. :func:`rerank.testing.check_engine` checks an engine.
+    Required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents`, :meth:`version`.
+    The other methods are optional. An engine without stored features computes them for each search. Results
+    are ordered by score descending, then id ascending, before any cut.
 
-    first_stages: the lexical signals that the engine retrieves and scores with.
-    shared: whether searches of other clients can be reranked. Their scores can have any scale.
+    first_stages: the lexical signals.
+    shared: whether searches of other clients can be reranked; their scores can have any scale.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -227,17 +219,18 @@ class Engine(ABC):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> Engine:
-        """Open the engine of a workspace, or create a ``new`` and empty one.
+        """Open the engine of a workspace, or create a ``new`` one.
 
-        folder: the engine's folder in the workspace. lang: of the documents; None: unknown or mixed.
-        settings: the engine's table in the workspace's ``rerank.toml``, in the file ``where``.
+        folder: the engine's folder. lang: language of documents; None: unknown or mixed.
+        settings: the engine's table in ``rerank.toml``, read from ``where``.
         """
         raise NotImplementedError(f"{cls.__name__} cannot be used in a workspace")
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Return where the documents are, for messages; empty: in the folder. UsageError for wrong
-        settings.
+        """Return the location of the documents for messages; empty: the folder.
+
+        Raises UsageError for wrong settings.
         """
         return ""
 
@@ -258,24 +251,27 @@ class Engine(ABC):
     ) -> WriteResult:
         """Add or update ``documents`` by id, and remove the ids of ``delete``.
 
-        If the stream of documents raises, nothing changes. A full disk, a dead server or a kill leaves the
-        old state or the new one. A cluster has no transactions: an interrupted ingest in place leaves some of
-        the documents written, and is run again.
+        If interrupted, the old or the new state remains. Exception: an interrupted ingest in place on a
+        cluster
+        leaves some documents written; run it again.
 
-        encoders: write these features together with the documents, or later by :meth:`write_features`.
-        replace: remove the documents that are not among ``documents``.
-        skip_refused: skip documents that the engine refuses, instead of raising EngineError.
-        progress: called with numbers of written documents, if they are written after all have been read.
+        encoders: write these features now, or later by :meth:`write_features`.
+        replace: remove all other documents.
+        skip_refused: skip refused documents instead of raising EngineError.
+        progress: called with numbers of written documents, if all are read before writing.
 
-        Raises BusyError if another process is writing, InputError if an id occurs twice.
+        Raises BusyError if another process writes, InputError for a repeated id.
         """
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing through this workspace; BusyError if one is writing."""
+        """Block other processes from writing through this workspace. Raises BusyError."""
         return nullcontext()
 
     def compact(self) -> CompactionResult:
-        """Reclaim the space of deleted and replaced documents; UsageError if the engine does so itself."""
+        """Reclaim the space of deleted and replaced documents.
+
+        Raises UsageError if the engine does this automatically.
+        """
         raise UsageError("this engine reclaims space automatically; there is nothing to compact")
 
     def verify(self) -> dict[str, str]:
@@ -286,7 +282,7 @@ class Engine(ABC):
         return {}
 
     def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
-        """Remove what an empty engine has created outside the workspace's folder."""
+        """Remove everything that an empty engine created outside its folder."""
 
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
         """Close files and connections; the engine cannot be used afterwards."""
@@ -297,33 +293,33 @@ class Engine(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Return a short text that changes whenever the result of a search can change."""
+        """Return a short text that changes when search results can change."""
 
     def ids(self) -> list[str]:
-        """All document ids, ascending."""
+        """Return all ids, ascending."""
         return sorted(document.id for document in self.documents())
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the ids that have a document."""
+        """Return the existing ids."""
         return {document.id for document in self.get(list(ids)) if document is not None}
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None for an unknown id."""
+        """Return the documents in the order of ``ids``; None for an unknown id."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream. Their order is the same until something is written."""
+        """Stream all documents, in a stable order between writes."""
 
     @abstractmethod
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Return the candidates of each request, in the order of the requests.
+        """Yield the candidates of each request, in order.
 
-        A document is a candidate if it is among the ``depth`` best of any retriever. Requests with the same
-        options (:func:`batches`) are faster together.
+        Candidates are the ``depth`` best documents of every retriever. Requests with equal options
+        (:func:`batches`) are faster together.
 
-        Raises UsageError for an unknown first stage, a ranker that cannot retrieve here (:meth:`prepared`),
-        and a filter by an unknown field or by another kind of value. Templates: see :meth:`check_template`.
+        Raises UsageError for an unknown first stage, a ranker that cannot retrieve (:meth:`prepared`), and an
+        invalid filter. Templates: see :meth:`check_template`.
         """
 
     def find(self, request: SearchRequest) -> Candidates:
@@ -333,14 +329,12 @@ class Engine(ABC):
 
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Return the (n,) scores of candidates by a lexical signal, as in :meth:`search`; 0: no shared
-        term.
-        """
+        """Return (n,) scores by a lexical signal, as in :meth:`search`; 0: no shared term."""
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Return a template with its current text, after a test on a query.
+        """Test a template on a query; return it with its current text.
 
-        Raises UsageError, InputError or EngineError for a template that this engine cannot use.
+        Raises UsageError, InputError or EngineError for an unusable template.
         """
         if search.kind != "run":
             raise UsageError(
@@ -350,8 +344,7 @@ class Engine(ABC):
         return search
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return the numbers of n documents in each field: (n,), NaN without a value; dates in seconds since
-        1970.
+        """Return (n,) numbers for each field; NaN: no value; dates in seconds since 1970.
 
         Raises UsageError for a field with other values.
         """
@@ -368,17 +361,16 @@ class Engine(ABC):
         return found
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the fields of these documents with numbers or dates -> ``number`` or ``date``."""
+        """Return field -> ``number`` or ``date`` for these documents."""
         extras = [document.extra for document in self.get(ids) if document is not None]
         held = {name: value for extra in extras for name, value in extra.items() if value is not None}
         typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
         return {name: typed[name] for name in held if _is_number(_second(held[name]))}
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find because they have no features.
+        """Count the documents without searchable features of a ranker.
 
-        None: the ranker cannot retrieve here; :meth:`write_features` with an encoder that ``retrieves``
-        changes this.
+        None: the ranker cannot retrieve; use :meth:`write_features` with an encoder that ``retrieves``.
         """
         return None
 
@@ -391,15 +383,15 @@ class Engine(ABC):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that have no feature of an encoder's version.
+        """Encode documents without features of an encoder's version.
 
-        Other versions of a ranker stay until the new one is complete. If interrupted, completed work is kept.
-        A ranker that retrieves in an older version also retrieves in the new one.
+        Older versions stay until the new one is complete. If interrupted, completed work is kept. A ranker
+        that
+        retrieves continues to do so in new versions.
 
-        part: ``(i, n)`` encodes the i-th of n disjoint parts of the documents (i from 0), so that several
-            processes share the work, if the engine supports it.
+        part: ``(i, n)``: encode the i-th of n parts (i from 0), if the engine supports it.
         force: encode all documents again.
-        keep: ranker -> versions whose features also stay.
+        keep: ranker -> versions to keep.
         progress: called with numbers of (document, ranker) pairs.
 
         Returns ranker -> number of encoded documents.
@@ -407,7 +399,7 @@ class Engine(ABC):
         return {encoder.name: 0 for encoder in encoders}
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count the documents that have no feature of this ranker in this version."""
+        """Count the documents without a feature of this version."""
         return len(self)
 
     def feature_versions(self) -> dict[str, str]:

@@ -1,10 +1,8 @@
-"""Features in files: a matrix per ranker and version, in which every text has a row.
+"""Features in files: one matrix per ranker and version.
 
 NAME/VERSION/about.json   dtype and width of the rows
 NAME/VERSION/matrix       the rows
-NAME/VERSION/sums         a checksum per row (uint64); 0: the row has no feature
-
-Rows are written before their checksums, so an interruption leaves whole features only.
+NAME/VERSION/sums         a checksum per row (uint64), written after the row; 0: no feature
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _PLACE = np.uint64(0x9E3779B97F4A7C15)  # a row in another row's place has anoth
 
 
 class _Matrix(NamedTuple):
-    """The mapped files of one ranker and version. intact: rows whose checksum was right."""
+    """Mapped files of one version. intact: rows with a correct checksum."""
 
     values: NDArray[Any]
     sums: NDArray[np.uint64]
@@ -43,7 +41,7 @@ class _Matrix(NamedTuple):
 class FeatureFiles:
     """The matrices in a folder. Readers need no lock; several processes may write different rows.
 
-    salt: identifies the numbering of the rows. Rows written with another salt have no features here.
+    salt: identifies the numbering of the rows; rows with another salt are ignored.
 
     >>> import tempfile
     >>> files = FeatureFiles(Path(tempfile.mkdtemp()))
@@ -58,7 +56,7 @@ class FeatureFiles:
         self._open: dict[tuple[str, str], _Matrix] = {}
 
     def versions(self) -> dict[str, list[str]]:
-        """Return ranker -> its stored versions, the newest last."""
+        """Return ranker -> stored versions, the newest last."""
         stored: dict[str, list[tuple[int, str]]] = {}
         for path in self._folder.glob("*/*/about.json"):
             version = path.stat().st_mtime_ns, path.parent.name
@@ -68,10 +66,9 @@ class FeatureFiles:
     def read(
         self, name: str, version: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (n, width) features of n rows, and (n,) bool which are missing; missing ones are 0.
+        """Return (n, width) features of n rows, and (n,) bool: which are missing or corrupt. Missing: 0.
 
-        rows: -1 stands for a document without a row. Width 0: nothing of this version is stored.
-        A row is compared with its checksum on first use; a corrupt feature is missing.
+        rows: -1 for a document without a row. Width 0: nothing is stored.
         """
         matrix = self._matrix(name, version, int(rows.max(initial=-1)) + 1)
         if matrix is None:
@@ -89,7 +86,7 @@ class FeatureFiles:
         return values, ~stored
 
     def matrix(self, name: str, version: str, rows: int) -> NDArray[Any]:
-        """Return the mapped matrix, (n, width), with at least ``rows`` rows if they are stored."""
+        """Return the mapped (n, width) matrix, with at least ``rows`` rows if stored."""
         matrix = self._matrix(name, version, rows)
         return matrix.values if matrix is not None else np.empty((0, 0), np.float32)
 
@@ -112,7 +109,7 @@ class FeatureFiles:
     ) -> None:
         """Store the (n, width) features of n rows durably.
 
-        replace: features of another dtype or width are removed. Otherwise they raise EngineError.
+        replace: remove features of another dtype or width. Otherwise, raises EngineError for them.
         """
         check_features(name, values, len(rows))
         folder, about = self._path(name, version), self._about(name, version)
@@ -135,7 +132,7 @@ class FeatureFiles:
         shutil.rmtree(self._path(name, version), ignore_errors=True)
 
     def corruptions(self) -> Iterator[tuple[Path, str]]:
-        """Compare all features with their checksums; yield each corrupt file and its problem."""
+        """Yield each corrupt file and its problem."""
         for name, versions in self.versions().items():
             for version in versions:
                 path = self._path(name, version)
@@ -155,7 +152,7 @@ class FeatureFiles:
                     yield path / "matrix", f"{plural(corrupt, 'row[|s]')} differ from the checksum"
 
     def _matrix(self, name: str, version: str, most: int) -> _Matrix | None:
-        """The mapped files, mapped again if they have grown and ``most`` rows are needed."""
+        """Return the mapped files, mapped again if more rows are needed."""
         cached = self._open.get((name, version))
         if cached is not None and most <= len(cached.sums):
             return cached
@@ -185,7 +182,7 @@ class FeatureFiles:
             return 0
 
     def _about(self, name: str, version: str) -> tuple[str, int] | None:
-        """Dtype and width of the rows; None: nothing is stored."""
+        """Return dtype and width of the rows, or None."""
         path = self._path(name, version) / "about.json"
         try:
             about = parse_json(path.read_bytes())
@@ -210,7 +207,7 @@ class FeatureFiles:
 
 
 def check_features(name: str, values: NDArray[Any], count: int) -> None:
-    """Raise EngineError unless a ranker encoded ``count`` documents into a (count, width) array."""
+    """Raise EngineError unless ``values`` is a (count, width) array."""
     if values.ndim != 2 or len(values) != count or not values.shape[1]:
         raise EngineError(
             f"ranker {name!r} encoded {plural(count, 'document[|s]')} into an array of shape"
@@ -219,7 +216,7 @@ def check_features(name: str, values: NDArray[Any], count: int) -> None:
 
 
 def other_kind(name: str, new: tuple[str, int], stored: tuple[str, int]) -> EngineError:
-    """Return the error for features of another dtype or width than the stored ones."""
+    """Return the error for features of another dtype or width."""
     return EngineError(
         f"ranker {name!r} encoded features of dtype {new[0]} and width {new[1]}, but its stored ones have"
         f" dtype {stored[0]} and width {stored[1]}; give it a new version"
@@ -227,7 +224,7 @@ def other_kind(name: str, new: tuple[str, int], stored: tuple[str, int]) -> Engi
 
 
 def row_sums(values: NDArray[Any], rows: NDArray[np.int64], salt: np.uint64) -> NDArray[np.uint64]:
-    """Return the (n,) checksums of n rows, never 0. values: (n, width); rows: their numbers."""
+    """Return (n,) checksums, never 0. values: (n, width). rows: row numbers."""
     width = values.shape[1] * values.itemsize
     data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
     words = -(-width // 8)
@@ -240,7 +237,7 @@ def row_sums(values: NDArray[Any], rows: NDArray[np.int64], salt: np.uint64) -> 
 
 
 def _put(path: Path, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
-    """Write values to their rows of a file, each unbroken run at once, and sync it to disk."""
+    """Write values to their rows of a file and sync it to disk."""
     width = values.shape[1] * values.itemsize
     order = np.argsort(rows, kind="stable")
     rows, values = rows[order], values[order]

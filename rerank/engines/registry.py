@@ -1,7 +1,6 @@
-"""The engines of workspaces, by their name in ``rerank.toml``.
+"""Engines by name. Packages add engines as entry points, for example ``myengine = "mypackage:MyEngine"``.
 
-Other packages add engines with an entry point in the group ``rerank.engines``:
-``myengine = "mypackage:MyEngine"``.
+The group of the entry points is ``rerank.engines``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ENGINES = {
 
 
 def engine_class(name: object, where: str) -> type[Engine]:
-    """Return the class of an engine; UsageError for an unknown ``name`` in the file ``where``."""
+    """Return the class of an engine. Raises UsageError for an unknown name; ``where``: the settings file."""
     if isinstance(name, str) and name in ENGINES:
         module, _, kind = ENGINES[name].partition(":")
         found: type[Engine] = getattr(import_module(module), kind)

@@ -1,4 +1,4 @@
-"""Test suites for rankers and engines, also for custom ones."""
+"""Test suites for rankers and engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_engine", "check_ranker", "engine_rules"]
 def engine_rules(
     *, features: bool = True, retrieves: bool = True, exact: bool = True
 ) -> dict[str, Callable[[Engine], None]]:
-    """Name -> rule, a function of an empty engine, to write one test per rule. See check_engine.
+    """Return name -> rule, a function of an empty engine; see :func:`check_engine`.
 
     >>> len(engine_rules()) > len(engine_rules(retrieves=False)) > 10
     True
@@ -32,11 +32,10 @@ def check_engine(
 ) -> None:
     """Check that an engine keeps the contract of :class:`rerank.Engine`.
 
-    make: returns an empty engine for documents in English, another one each time; it is closed when its rule
-        has been checked.
-    features: whether it stores features, which an engine of the six required methods does not.
-    retrieves: whether it also finds documents by vectors.
-    exact: whether it settles ties among the nearest vectors by id; a graph of them cannot.
+    make: returns a new, empty engine for English documents; it is closed after each rule.
+    features: whether the engine stores features.
+    retrieves: whether it finds documents by vectors.
+    exact: whether ties among the nearest vectors are ordered by id.
 
     Raises AssertionError for the first broken rule, with its name, its text and the difference.
 

@@ -1,7 +1,4 @@
-"""The rules of engines for documents, words and features; retrieval.py has the rules for vectors.
-
-Each rule is a function of an empty engine for documents in English.
-"""
+"""Rules for documents, words and features: functions of an empty engine for English documents."""
 
 from __future__ import annotations
 
@@ -32,26 +29,26 @@ DOCUMENTS = [
 
 
 def rule(check: Rule) -> Rule:
-    """Make a function one of the rules."""
+    """Register a rule."""
     RULES[check.__name__] = check
     return check
 
 
 def feature_rule(check: Rule) -> Rule:
-    """Make a function one of the rules of engines that store features."""
+    """Register a rule for engines that store features."""
     FEATURE_RULES[check.__name__] = check
     return check
 
 
 def _every(engine: Engine) -> list[Document]:
-    """All documents, by id: their order is the engine's own, and stays while nothing is written."""
+    """Return all documents by id."""
     found = list(engine.documents())
     same(list(engine.documents()), found, "documents(), called again")
     return sorted(found, key=lambda document: document.id)
 
 
 def lengths(documents: Sequence[Document]) -> NDArray[Any]:
-    """Features that can be worked out by hand: lengths of id and text."""
+    """Features: lengths of id and text."""
     return np.array([[len(d.id), len(d.text)] for d in documents], np.float32)
 
 
@@ -60,7 +57,7 @@ def lengths(documents: Sequence[Document]) -> NDArray[Any]:
 
 @rule
 def an_empty_engine_holds_nothing(engine: Engine) -> None:
-    """An engine that was just made has no documents, and an ingest of nothing does nothing."""
+    """A new engine has no documents, and an empty ingest does nothing."""
     same(len(engine), 0, "len()")
     same(engine.ids(), [], "ids()")
     same(list(engine.documents()), [], "documents()")
@@ -74,7 +71,7 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
 
 @rule
 def what_is_added_is_there(engine: Engine) -> None:
-    """An ingest adds the documents of a stream; they are found by their ids."""
+    """Ingested documents are found by their ids."""
     same(engine.write(iter(DOCUMENTS)), WriteResult(4, 0, 0), "write()")
     same(len(engine), 4, "len()")
     same(engine.ids(), ["a", "b", "c", "d"], "ids()")
@@ -85,7 +82,7 @@ def what_is_added_is_there(engine: Engine) -> None:
 
 @rule
 def all_fields_come_back(engine: Engine) -> None:
-    """Every field of a document comes back unchanged, with all characters."""
+    """All fields and characters of a document are returned unchanged."""
     document = Document(
         "a/b c",
         title="Título",
@@ -102,7 +99,7 @@ def all_fields_come_back(engine: Engine) -> None:
 
 @rule
 def an_id_that_is_there_is_updated(engine: Engine) -> None:
-    """A document takes the place of the one with its id; nothing finds the words of the old one."""
+    """A document replaces the one with its id; searches ignore the old words."""
     engine.write(DOCUMENTS)
     before = engine.version()
     new = Document("b", text="Nothing but graphs", categories=("x",))
@@ -130,7 +127,7 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
 
 @rule
 def what_is_deleted_is_gone(engine: Engine) -> None:
-    """Ids to delete that are not there are returned; a deleted document is not found, and can come back."""
+    """Deleted documents are not found and can be added again; unknown ids are returned."""
     engine.write(DOCUMENTS)
     same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
     same(engine.ids(), ["a", "d"], "ids()")
@@ -145,7 +142,7 @@ def what_is_deleted_is_gone(engine: Engine) -> None:
 
 @rule
 def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
-    """Deleting an invalid id is not an error: no document has it."""
+    """Deleting an invalid id is not an error."""
     for id in ("", "x" * 513, "\ud800"):
         engine.write(DOCUMENTS)
         same(engine.write([], delete=[id]), WriteResult(0, 0, 0, (id,)), "write()")
@@ -155,7 +152,7 @@ def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
 
 @rule
 def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
-    """InputError for an id that occurs twice, or is written and deleted, and for other objects."""
+    """InputError for a repeated id, an id both written and deleted, and wrong objects."""
     engine.write(DOCUMENTS[:1])
     with raises(InputError, r"'b' occurs twice.*document 1 .*document 3"):
         engine.write([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
@@ -170,7 +167,7 @@ def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
 
 @rule
 def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
-    """When the iterable of documents raises, the old state stays, and the next ingest works."""
+    """If the iterable of documents raises, the old state remains, and the next ingest works."""
 
     def stream() -> Iterator[Document]:
         yield Document("a", text="new text")
@@ -190,7 +187,7 @@ def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
 
 @rule
 def ids_of_all_kinds(engine: Engine) -> None:
-    """An id is any text of 1 to 512 bytes; ids are ordered and compared by code point."""
+    """An id is any text of 1 to 512 bytes, ordered by code point."""
     ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
     ids.append("a\x00b")
     engine.write([Document(id, text="same") for id in ids])
@@ -214,7 +211,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
 
 @rule
 def a_search_is_in_order(engine: Engine) -> None:
-    """Candidates have float64 scores above 0, in descending order; titles count, words are stemmed."""
+    """Candidates have descending float64 scores above 0; titles count; words are stemmed."""
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
         candidates = search(engine, "tree sorts", stage)
@@ -228,7 +225,7 @@ def a_search_is_in_order(engine: Engine) -> None:
 
 @rule
 def no_usable_term_finds_nothing(engine: Engine) -> None:
-    """A text without any term of the collection retrieves nothing, and gives every document 0."""
+    """A text without known terms retrieves nothing and scores 0."""
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
         for text in ("", " ", "?!", "unknownword", "--- ***", "\x00", "\ud800"):
@@ -239,7 +236,7 @@ def no_usable_term_finds_nothing(engine: Engine) -> None:
 
 @rule
 def query_syntax_is_plain_text(engine: Engine) -> None:
-    """No operator, no field and no wildcard is read in a query."""
+    """Queries have no operators, fields or wildcards."""
     engine.write(DOCUMENTS)
     texts = ["trees AND", "+trees -lists", '"trees', "content:trees", "trees*", "trees~2", "(trees"]
     for stage in engine.first_stages:
@@ -264,7 +261,7 @@ def a_cut_is_made_in_order(engine: Engine) -> None:
 
 @rule
 def repeated_words_weigh_more(engine: Engine) -> None:
-    """A word that occurs twice in the query counts more than a word that occurs once."""
+    """A repeated query word counts more."""
     engine.write([Document("a", text="apple x"), Document("b", text="pear y")])
     for stage in engine.first_stages:
         same(search(engine, "apple pear pear", stage).ids, ["b", "a"], "the order")
@@ -273,7 +270,7 @@ def repeated_words_weigh_more(engine: Engine) -> None:
 
 @rule
 def one_score_whoever_asks(engine: Engine) -> None:
-    """``select`` and ``lexical`` give the very scores of ``search``, and its depth does not matter."""
+    """Scores do not depend on the method or the depth."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
     rng = np.random.default_rng(7)
     engine.write(
@@ -299,7 +296,7 @@ def one_score_whoever_asks(engine: Engine) -> None:
 
 @rule
 def given_documents_can_be_scored(engine: Engine) -> None:
-    """A request with ids scores these documents, 0 if they share no term; unknown ids are left out."""
+    """A request with ids scores these documents; 0: no shared term; unknown ids are skipped."""
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
         candidates = search(engine, "trees", stage, ids=["d", "b", "a", "c"])
@@ -312,7 +309,7 @@ def given_documents_can_be_scored(engine: Engine) -> None:
 
 @rule
 def many_searches_are_single_ones(engine: Engine) -> None:
-    """Several requests, of one kind or of different kinds, get the candidates of each one, in order."""
+    """Several requests get the candidates of single requests, in order."""
     engine.write(DOCUMENTS)
     texts = ["trees", "", "sorted lists", "trees"]
     for stage in engine.first_stages:
@@ -338,7 +335,7 @@ def a_query_may_be_long(engine: Engine) -> None:
 
 @rule
 def what_cannot_be_asked_is_refused(engine: Engine) -> None:
-    """UsageError for a signal that the engine has not, and for a depth below 1."""
+    """UsageError for an unknown signal and for a depth below 1."""
     with raises(UsageError, "'bm26'"):
         search(engine, "x", "bm26", depth=1)
     with raises(UsageError, "'bm26'"):
@@ -349,7 +346,7 @@ def what_cannot_be_asked_is_refused(engine: Engine) -> None:
 
 @rule
 def only_what_the_filters_leave_is_found(engine: Engine) -> None:
-    """All filters hold for whatever is found: before the cut, after updates and deletions."""
+    """All results meet all filters, before the cut, after updates and deletions."""
     kinds: list[dict[str, Any]] = [
         {"year": 2019, "tags": ["a"], "published": "2024-05-31", "free": True},
         {"year": 2020, "tags": ["a", "b c"], "published": "2024-06-01T12:00:00+02:00", "free": False},
@@ -407,7 +404,7 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
 
 @feature_rule
 def features_come_back(engine: Engine) -> None:
-    """What an encoder makes of the documents comes back with candidates, number for number."""
+    """Features are returned with candidates unchanged."""
     engine.write(DOCUMENTS)
     same(engine.feature_versions(), {}, "feature_versions()")
     same(engine.missing_features("text", "v1"), 4, "missing_features()")
@@ -434,7 +431,7 @@ def features_come_back(engine: Engine) -> None:
 
 @feature_rule
 def a_change_drops_features(engine: Engine) -> None:
-    """New and changed documents lack features, which are zeros then; only they are encoded next."""
+    """Features of new and changed documents are missing and zero; only they are encoded next."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
@@ -458,7 +455,7 @@ def a_change_drops_features(engine: Engine) -> None:
 
 @feature_rule
 def versions_do_not_mix(engine: Engine) -> None:
-    """Features of a version that was not asked for are never given out, nor another ranker's."""
+    """Only features of the requested ranker and version are returned."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
@@ -476,7 +473,7 @@ def versions_do_not_mix(engine: Engine) -> None:
 
 @feature_rule
 def versions_are_kept(engine: Engine) -> None:
-    """Versions to keep stay together with a new version, and a changed document can have both."""
+    """Versions to keep stay with a new version; changed documents can have both."""
     engine.write(DOCUMENTS)
     old = Encoder("text", "v1", lengths)
     new = Encoder("text", "v2", lambda documents: -lengths(documents))
@@ -517,7 +514,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
 
 @feature_rule
 def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
-    """An encoding that fails leaves the version before it in use."""
+    """A failed encoding leaves the former version in use."""
 
     def broken(documents: Sequence[Document]) -> NDArray[Any]:
         raise ZeroDivisionError
@@ -533,7 +530,7 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
 
 @feature_rule
 def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
-    """Features can be written before and after the documents are written."""
+    """Features can be written before and after the documents."""
     same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 0}, "write_features()")
     true(engine.feature_versions() in ({}, {"text": "v1"}), "feature_versions() names others")
     engine.write(DOCUMENTS)

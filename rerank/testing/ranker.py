@@ -1,4 +1,4 @@
-"""What every ranker must do: the contract of :class:`rerank.Ranker`, checked on a fitted one."""
+"""Rules for fitted rankers: the contract of :class:`rerank.Ranker`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOLERANCE = 1e-3  # of the largest score: batches of another size add up in ano
 
 @dataclass
 class Checked:
-    """A ranker under test. See :func:`check_ranker`."""
+    """A ranker under test; see :func:`check_ranker`."""
 
     ranker: Ranker
     documents: Sequence[Document]
@@ -54,13 +54,13 @@ class Checked:
 
     @property
     def features(self) -> NDArray[Any]:
-        """Of all documents; read-only, like the arrays that engines map."""
+        """Features of all documents, read-only like mapped arrays."""
         features = self.ranker.encode_documents(self.documents)
         features.flags.writeable = False
         return features
 
     def close(self, found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
-        """Raise AssertionError unless scores are the same but for rounding."""
+        """Raise AssertionError unless scores are equal except for rounding."""
         room = _TOLERANCE * max(float(np.abs(wanted).max(initial=0)), 1e-3)
         true(
             np.allclose(found, wanted, rtol=0, atol=room), f"{what}: {found.tolist()}, not {wanted.tolist()}"
@@ -68,16 +68,14 @@ class Checked:
 
 
 def rule(check: Rule) -> Rule:
-    """Make a function one of the rules."""
+    """Register a rule."""
     RULES[check.__name__] = check
     return check
 
 
 @rule
 def it_says_what_it_is(on: Checked) -> None:
-    """Family, name and version can be used in a stack and in the name of a field; bounds are two finite
-    numbers, the lower first.
-    """
+    """Family, name and version are valid in stacks and field names; bounds are finite and ascending."""
     ranker = on.ranker
     for about in ("family", "name", "version"):
         text = getattr(ranker, about, "")
@@ -120,7 +118,7 @@ def a_query_is_a_vector(on: Checked) -> None:
 
 @rule
 def scores_are_within_the_bounds(on: Checked) -> None:
-    """``score`` returns (n,) finite float64 within ``bounds``, and does not change the features."""
+    """``score`` returns (n,) finite float64 within ``bounds``; features are unchanged."""
     features, (low, high) = on.features, on.ranker.bounds
     for query in on.queries:
         scores = on.ranker.score(on.ranker.encode_query(query), features)
@@ -142,7 +140,7 @@ def the_same_gives_the_same(on: Checked) -> None:
 
 @rule
 def company_does_not_matter(on: Checked) -> None:
-    """A document's score depends neither on the others of its batch nor on their order."""
+    """Scores do not depend on other documents in the batch or their order."""
     ranker, features = on.ranker, on.features
     backwards = ranker.encode_documents(on.documents[::-1])[::-1]
     alone = np.concatenate([ranker.encode_documents([document]) for document in on.documents])
@@ -158,7 +156,7 @@ def company_does_not_matter(on: Checked) -> None:
 
 @rule
 def categories_count_only_where_it_says_so(on: Checked) -> None:
-    """Without ``uses_categories`` a query's categories do not change its vector."""
+    """Without ``uses_categories``, categories do not change the query's vector."""
     if not on.ranker.uses_categories:
         for query in on.queries:
             bare = on.ranker.encode_query(Query(query.id, query.text))
@@ -167,7 +165,7 @@ def categories_count_only_where_it_says_so(on: Checked) -> None:
 
 @rule
 def text_counts_only_where_it_says_so(on: Checked) -> None:
-    """Without ``uses_text`` a query's text does not change its vector."""
+    """Without ``uses_text``, text does not change the query's vector."""
     if not on.ranker.uses_text:
         for query in on.queries:
             bare = on.ranker.encode_query(Query(query.id, "", query.categories))
@@ -176,8 +174,9 @@ def text_counts_only_where_it_says_so(on: Checked) -> None:
 
 @rule
 def it_retrieves_by_products(on: Checked) -> None:
-    """If it ``retrieves``, the score grows with the inner product of query and feature; for one
-    passage, with the cosine. The vector of an empty query is 0 or has length 1.
+    """If it ``retrieves``, the score grows with the inner product; for passages, with the cosine.
+
+    The vector of an empty query is 0 or has length 1.
     """
     ranker, features = on.ranker, on.features
     if not ranker.retrieves:
@@ -202,8 +201,9 @@ def it_retrieves_by_products(on: Checked) -> None:
 
 @rule
 def what_was_saved_is_the_same(on: Checked) -> None:
-    """A loaded ranker has the version, bounds, features and scores of the saved one; ``ranker.json`` has the
-    family. Loading and scoring import no module of ``without``.
+    """Loading keeps version, bounds, features and scores; ``ranker.json`` has the family.
+
+    Loading and scoring import no module of ``without``.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "ranker"
@@ -226,13 +226,13 @@ def what_was_saved_is_the_same(on: Checked) -> None:
 
 @rule
 def another_output_is_another_version(on: Checked) -> None:
-    """A ranker that gives other numbers has another version: features carry it."""
+    """Rankers with different outputs have different versions."""
     if on.other is not None:
         true(on.other.version != on.ranker.version, f"both have version {on.ranker.version!r}")
 
 
 def _importable(kind: type[Ranker]) -> bool:
-    """Whether another process finds the class."""
+    """Whether another process can import the class."""
     if kind.__module__ == "__main__":
         return False
     return getattr(importlib.import_module(kind.__module__), kind.__qualname__, None) is kind
@@ -268,10 +268,9 @@ def check_ranker(
 ) -> None:
     """Check that a fitted ranker keeps the contract of :class:`rerank.Ranker`.
 
-    documents, queries: the data to test with, instead of a few examples; choose some with known words.
-    other: a ranker of the family with other weights, whose version must be another one.
-    without: modules that loading and queries must not import. Checked in another process, if it can import
-        the class.
+    documents, queries: test data with known words.
+    other: a ranker of the family with other weights and another version.
+    without: modules that loading and scoring must not import; checked if the class can be imported.
 
     Raises AssertionError for the first broken rule, with its name, its text and the difference.
 

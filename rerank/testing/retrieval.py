@@ -1,6 +1,6 @@
-"""The rules of engines for vectors: they retrieve the same documents as brute force in NumPy.
+"""Rules for vectors: engines retrieve the same documents as brute force.
 
-Each rule is a function of an empty engine and of a case: features of one vector, or of several passages.
+Each rule is a function of an empty engine and a case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Encode = Callable[[Sequence[Document]], NDArray[Any]]
 
 
 def vectors(documents: Sequence[Document]) -> NDArray[Any]:
-    """Of length 1, by the document's id; zeros where the id ends in 0."""
+    """Vectors of length 1, by id; zeros if the id ends in 0."""
     rows = []
     for document in documents:
         row = np.random.default_rng(int(document.id)).normal(size=WIDTH)
@@ -35,7 +35,7 @@ def vectors(documents: Sequence[Document]) -> NDArray[Any]:
 
 
 def passages(documents: Sequence[Document]) -> NDArray[Any]:
-    """Up to four vectors, by the document's id, and how many; none where the id ends in 0."""
+    """Up to four vectors by id, and their number; none if the id ends in 0."""
     features = np.zeros((len(documents), PASSAGES * WIDTH + 1), np.int8)
     for row, document in enumerate(documents):
         rng = np.random.default_rng(int(document.id))
@@ -51,7 +51,7 @@ def _same_vectors(documents: Sequence[Document]) -> NDArray[Any]:
 
 
 def _same_passages(documents: Sequence[Document]) -> NDArray[Any]:
-    """The same best vector, longer or shorter, at the first or the last place."""
+    """Return the same best vector with different lengths and places."""
     features = np.zeros((len(documents), PASSAGES, WIDTH), np.int8)
     numbers = np.array([int(document.id) for document in documents])
     counts = 1 + numbers % PASSAGES
@@ -61,7 +61,7 @@ def _same_passages(documents: Sequence[Document]) -> NDArray[Any]:
 
 
 class Case(NamedTuple):
-    """A ranker that retrieves. same: an encoder to which all documents are equally near."""
+    """A ranker that retrieves. same: encodes all documents as equally near."""
 
     name: str
     encode: Encode
@@ -69,15 +69,15 @@ class Case(NamedTuple):
     passages: int
 
     def encoder(self, version: str = "v1", encode: Encode | None = None, retrieves: bool = True) -> Encoder:
-        """The encoder of the features."""
+        """Return the encoder of the features."""
         return Encoder(self.name, version, encode or self.encode, retrieves, self.passages)
 
     def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
-        """The retriever for a vector; one row of a matrix is also accepted."""
+        """Return the retriever for a vector or a matrix of one row."""
         return VectorQuery(self.name, version, rows.astype(np.float32).reshape(-1), depth, self.passages)
 
     def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
-        """By brute force: products (of passages: largest cosines) above 0, the largest first, ties by id."""
+        """Return ids by brute force: products or largest cosines above 0, descending; ties by id."""
         found = []
         for document, row in zip(documents, self.encode(documents).astype(np.float64)):
             if self.passages:
@@ -99,7 +99,7 @@ TIES = "equal_documents_at_a_cut_are_told_apart_by_id"
 
 
 def rule(check: Rule) -> Rule:
-    """Make a function one of the rules, for every case."""
+    """Register a rule for every case."""
     for case in CASES:
         bound = partial(check, case=case)
         bound.__doc__, name = check.__doc__, f"{check.__name__}-{'several' if case.passages else 'one'}"
@@ -109,7 +109,7 @@ def rule(check: Rule) -> Rule:
 
 
 def collection(count: int = 120) -> list[Document]:
-    """Documents of a few words."""
+    """Return documents of a few words."""
     rng = np.random.default_rng(5)
     return [
         Document(f"{i:04}", text=" ".join(rng.choice(WORDS, rng.integers(1, 4)))) for i in range(1, count + 1)
@@ -117,7 +117,7 @@ def collection(count: int = 120) -> list[Document]:
 
 
 def queries(count: int) -> tuple[list[str], NDArray[Any]]:
-    """Texts, and (count, WIDTH) vectors of length 1."""
+    """Return texts, and (count, WIDTH) vectors of length 1."""
     rng = np.random.default_rng(9)
     rows = rng.normal(size=(count, WIDTH))
     texts = [" ".join(rng.choice(WORDS, 2)) for _ in range(count)]
@@ -125,12 +125,12 @@ def queries(count: int) -> tuple[list[str], NDArray[Any]]:
 
 
 def found_by(candidates: Candidates, name: str) -> set[str]:
-    """Ids that a retriever has found."""
+    """Return ids found by a retriever."""
     return {id for id, by in zip(candidates.ids, candidates.retrieved_by[name]) if by}
 
 
 def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document], NDArray[Any]]:
-    """Documents with features that retrieve, and the vector of a query."""
+    """Return documents with searchable features, and a query's vector."""
     documents = collection(count)
     engine.write(documents)
     engine.write_features([case.encoder()])
@@ -139,7 +139,7 @@ def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document]
 
 @rule
 def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
-    """Words and vectors each find their best; all have the first stage's scores, and are in its order."""
+    """Words and vectors each find their best; all are scored and ordered by the first stage."""
     documents, _ = _filled(engine, case, 120)
     texts, rows = queries(12)
     everything = {document.id: document for document in documents}
@@ -172,7 +172,7 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
 
 @rule
 def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
-    """A ranker cannot retrieve if its first encoding has failed before the first batch was stored."""
+    """A ranker cannot retrieve if its first encoding stored nothing."""
 
     def fails(documents: Sequence[Document]) -> NDArray[Any]:
         raise ArithmeticError("no vectors")
@@ -187,7 +187,7 @@ def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
 
 @rule
 def who_retrieves(engine: Engine, case: Case) -> None:
-    """Only the named retrievers find documents, each with its depth; zeros and unknown words find nothing."""
+    """Only the named retrievers find documents, each to its depth; zeros and unknown words find nothing."""
     documents, row = _filled(engine, case)
     (text,), _ = queries(1)
     zero = case.by(np.zeros((1, WIDTH)))
@@ -231,7 +231,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
 
 @rule
 def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
-    """The nearest documents are the nearest ones that meet the filters."""
+    """Filters apply before the cut."""
     engine.write(replace(document, extra={"year": int(document.id)}) for document in collection())
     engine.write_features([case.encoder()])
     (text,), row = queries(1)
@@ -252,7 +252,7 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
 
 @rule
 def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> None:
-    """Vectors of changed and removed documents are gone; what another ranker writes leaves the rest."""
+    """Vectors of changed and removed documents are not found; other rankers change nothing."""
     documents, row = _filled(engine, case)
     best, stage = case.nearest(documents, row[0], 40), engine.first_stages[0]
 
@@ -275,7 +275,7 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
 
 @rule
 def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
-    """A ranker that retrieves also does so in its next version, by the vectors of that version only."""
+    """A new version of a ranker that retrieves also retrieves, only by its vectors."""
     documents, row = _filled(engine, case)
     stage = engine.first_stages[0]
 
@@ -295,7 +295,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
 
 @rule
 def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
-    """Documents that are equally near are ordered by id."""
+    """Equally near documents are ordered by id."""
     engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
@@ -331,7 +331,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
 
 @rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
-    """UsageError before vectors are stored, and for other versions; WorkspaceError for another width."""
+    """UsageError before vectors are stored and for other versions; WorkspaceError for another width."""
     engine.write(collection(20))
     _, row = queries(1)
     stage = engine.first_stages[0]
@@ -351,7 +351,7 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
 
 @rule
 def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) -> None:
-    """A ranker whose features are stored comes to retrieve without its encoder being called."""
+    """Stored features become searchable without encoding."""
 
     def never(some: Sequence[Document]) -> NDArray[Any]:
         raise AssertionError("the encoder was called, although all features are stored")
@@ -373,7 +373,7 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
 
 @rule
 def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
-    """Documents that come with their encoders can be found by vectors, in place or replacing all."""
+    """Documents ingested with encoders are found by vectors."""
     documents = collection(40)
     engine.write(documents[:20])
     engine.write_features([case.encoder()])
@@ -389,7 +389,7 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
 
 @rule
 def vectors_are_no_documents(engine: Engine, case: Case) -> None:
-    """Vectors are not counted, and do not change what words score."""
+    """Vectors are not counted, and do not change lexical scores."""
     documents, stage = collection(40), engine.first_stages[0]
     engine.write(documents)
     before = search(engine, "alpha beta", stage, ids=engine.ids())
@@ -403,7 +403,7 @@ def vectors_are_no_documents(engine: Engine, case: Case) -> None:
 
 @rule
 def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
-    """Rankers of one vector and of several retrieve in one search, each to its own depth."""
+    """Different kinds of rankers retrieve in one search, each to its depth."""
     documents = collection(60)
     engine.write(documents)
     (other,) = (one for one in CASES if one.name != case.name)

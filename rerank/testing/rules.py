@@ -1,4 +1,4 @@
-"""The parts of the suites: rules, and assertions with clear messages."""
+"""Rules, and assertions with clear messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
 def run(rule: Callable[..., None], *given: Any) -> None:
-    """Check a rule; AssertionError names the broken rule, its text and the difference."""
+    """Check a rule; AssertionError names the rule, its text and the difference."""
     demand = " ".join((rule.__doc__ or "").split())
     try:
         rule(*given)
@@ -25,7 +25,7 @@ def run(rule: Callable[..., None], *given: Any) -> None:
 
 
 def same(found: object, wanted: object, what: str = "") -> None:
-    """Raise AssertionError unless both are equal; arrays are in all of their numbers."""
+    """Raise AssertionError unless both are equal."""
     if isinstance(found, np.ndarray) or isinstance(wanted, np.ndarray):
         equal = np.array_equal(np.asarray(found), np.asarray(wanted))
     else:
@@ -35,7 +35,7 @@ def same(found: object, wanted: object, what: str = "") -> None:
 
 
 def true(holds: object, what: str) -> None:
-    """Raise AssertionError with ``what`` is wrong unless something holds."""
+    """Raise AssertionError with ``what`` unless something holds."""
     if not holds:
         raise AssertionError(what)
 
@@ -47,7 +47,7 @@ def search(engine: Engine, text: str, first_stage: str, depth: int = 10, **optio
 
 @contextmanager
 def raises(kind: type[BaseException], pattern: str = "") -> Iterator[None]:
-    """Raise AssertionError unless the block raises ``kind``, with a message that matches."""
+    """Raise AssertionError unless the block raises ``kind`` with a matching message."""
     try:
         yield
     except kind as error:

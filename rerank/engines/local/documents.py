@@ -1,7 +1,6 @@
-"""Documents in SQLite: the only truth of the local engine. All other files are derived from it.
+"""Documents in SQLite, from which all other files are derived.
 
-Rows never change. An update adds a row and marks the old row as dead from the new version on, so readers of
-the version before still see the old row.
+An update adds a row and marks the old row as dead, so readers of the former version still see it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _SOME = 500  # ids per statement; older versions of SQLite accept at most 999 pa
 
 
 class Version(NamedTuple):
-    """One version of the documents: the rows below ``rows`` that did not die in it or before."""
+    """The rows below ``rows`` that did not die in this version or before."""
 
     number: int
     rows: int
@@ -105,7 +104,7 @@ class Documents:
 
     @classmethod
     def create(cls, path: Path) -> None:
-        """Create an empty database, version 0."""
+        """Create an empty database."""
         db = sqlite3.connect(path, isolation_level=None)
         # Large pages: a document of some kilobytes needs no chain of overflow pages.
         db.executescript(f"PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
@@ -116,7 +115,7 @@ class Documents:
         self._db.close()
 
     def versions(self) -> list[Version]:
-        """Return the version of the text index, and the next one if its indexing is unfinished."""
+        """Return the version of the text index, then the unfinished one, if any."""
         if self._files is not None and self._files != self._state_of_files():
             self._db = self._connect()
         return [Version(*row) for row in self._db.execute("SELECT * FROM versions ORDER BY number")]
@@ -124,7 +123,7 @@ class Documents:
     # -- writing (the caller holds the write lock) -------------------------------------------------------
 
     def write(self, documents: Iterable[Document], delete: Iterable[str]) -> WriteResult:
-        """Store a new version with these changes, in one transaction; none if nothing changes."""
+        """Store the changes as a new version, in one transaction."""
         (before,) = self.versions()
         ingest = _Ingest(before)
         stream = iter(documents)
@@ -148,7 +147,7 @@ class Documents:
         return WriteResult(added, ingest.replaced, len(rows), unknown, unchanged=ingest.unchanged)
 
     def _delete(self, ids: Sequence[str], ingest: _Ingest) -> dict[str, int]:
-        """Delete documents, and commit if anything changes; return id -> row of the deleted ones."""
+        """Delete documents and commit; return id -> deleted row."""
         rows = self._rows(ids)
         for id, row in rows.items():
             if ingest.position(row):
@@ -163,7 +162,6 @@ class Documents:
         return rows
 
     def _add(self, documents: Sequence[Document], ingest: _Ingest) -> None:
-        """Insert documents, except unchanged ones."""
         values = [_values(document) for document in documents]
         rows: list[tuple[int, str, str, str, str | None, int]] = []
         replaced: list[int] = []
@@ -194,12 +192,12 @@ class Documents:
         ingest.replaced += len(replaced)
 
     def _stored(self, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        """Id -> row, title, text and rest of the living documents."""
+        """Return id -> row, title, text and rest."""
         selected = self._select("id, row, title, text, rest", ids, "died = 0")
         return {row[0]: tuple(row[1:]) for row in selected}
 
     def _rows(self, ids: Sequence[str]) -> dict[str, int]:
-        """Id -> row of the living documents, also uncommitted ones."""
+        """Return id -> row, also of uncommitted documents."""
         return dict(self._select("id, row", ids, "died = 0"))
 
     def _kill(self, rows: Sequence[int], version: int) -> None:
@@ -211,25 +209,25 @@ class Documents:
         return [row for (row,) in rows]
 
     def publish(self, version: Version, stamp: int) -> None:
-        """Record the commit of the text index with a version, and forget the versions before."""
+        """Record the text index's commit of a version, and remove older versions."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             self._db.execute("UPDATE versions SET stamp = ? WHERE number = ?", (stamp, version.number))
             self._db.execute("DELETE FROM versions WHERE number < ?", (version.number,))
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the database file, unless a reader needs it."""
+        """Move the write-ahead log into the database file."""
         self._db.execute("PRAGMA busy_timeout = 0")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def rows_of(self, ids: Sequence[str], version: Version) -> dict[str, int]:
-        """Return id -> row in a version; unknown ids are left out."""
+        """Return id -> row, without unknown ids."""
         return dict(self._select("id, row", ids, _ALIVE, version.rows, version.number))
 
     def get(self, ids: Sequence[str], version: Version) -> dict[str, Document]:
-        """Return id -> document in a version; unknown ids are left out."""
+        """Return id -> document, without unknown ids."""
         selected = self._select(_COLUMNS, ids, _ALIVE, version.rows, version.number)
         return {values[0]: _document(values) for values in selected}
 
@@ -242,18 +240,18 @@ class Documents:
             yield from self._db.execute(sql, [*parameters, *some]).fetchall()
 
     def ids(self, version: Version) -> list[str]:
-        """All ids, ascending by code point (SQLite compares the UTF-8 bytes)."""
+        """Return all ids, ascending by code point."""
         sql = f"SELECT id FROM documents WHERE {_ALIVE} ORDER BY id"
         return [row[0] for row in self._db.execute(sql, (version.rows, version.number))]
 
     def documents(self, version: Version, start: int = 0) -> Iterator[tuple[int, Document]]:
-        """Stream (row, document) from row ``start`` on, by row."""
+        """Stream (row, document) by row."""
         sql = f"SELECT row, {_COLUMNS} FROM documents WHERE {_ALIVE} AND row >= ?3 ORDER BY row"
         for row, *values in self._db.execute(sql, (version.rows, version.number, start)):
             yield row, _document(values)
 
     def alive(self, version: Version) -> NDArray[np.bool_]:
-        """(rows,) bool: the living rows of a version."""
+        """Return (rows,) bool: the living rows."""
         mask = np.zeros(version.rows, np.bool_)
         # The plus makes SQLite read the index on ids, which has the rows, and not the table with all text.
         cursor = self._db.execute(
@@ -264,7 +262,7 @@ class Documents:
         return mask
 
     def problem(self) -> str | None:
-        """Return the first problem of the database's structure or of a document, or None."""
+        """Return the first problem of the database or of a document, or None."""
         (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
         if state != "ok":
             return str(state)
@@ -275,8 +273,6 @@ class Documents:
 
 
 class _Ingest:
-    """The documents of one ingest, counted from 1."""
-
     def __init__(self, before: Version) -> None:
         self.number, self.first, self._before = before.number + 1, before.rows, before.documents
         self.count = self.unchanged = self.replaced = 0
@@ -285,7 +281,6 @@ class _Ingest:
 
     @property
     def end(self) -> int:
-        """The next free row."""
         return self.first + len(self.added)
 
     @property
@@ -294,13 +289,13 @@ class _Ingest:
         return self._before + len(self.added) - self.replaced
 
     def update(self, id: str, row: int) -> None:
-        """Record the document for an old row; InputError for the second document with its id."""
+        """Record the document of an old row. Raises InputError for a repeated id."""
         if self._updates[row]:
             raise _twice(id, int(self._updates[row]), self.count)
         self._updates[row] = self.count
 
     def position(self, row: int) -> int:
-        """Number of the document in a row, from 1; 0: no document of this ingest."""
+        """Number of the document in a row, from 1; 0: not of this ingest."""
         return int(self._updates[row]) if row < self.first else self.added[row - self.first]
 
 
@@ -331,7 +326,6 @@ def _not_encodable(documents: Sequence[Document]) -> InputError:
 
 
 def _mapping(value: object) -> object:
-    """JSON of a mapping that is not a dict."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -46,14 +46,13 @@ _GRACE = 60.0  # seconds during which candidates of the former folder can be sco
 
 
 class CompactionWarning(UserWarning):
-    """Documents were ingested, but the disk space of deleted documents could not be reclaimed."""
+    """The disk space of deleted documents could not be reclaimed."""
 
 
 class LocalEngine(Engine):
     """Documents, text index and features in one folder.
 
-    Any number of processes can read while one writes; readers see the old state until the new one is
-    complete. Reading is safe in several threads.
+    Thread-safe for reading. Other processes can read while one writes.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -94,7 +93,7 @@ class LocalEngine(Engine):
     def open(cls, folder: Path) -> LocalEngine:
         """Open an engine.
 
-        Raises WorkspaceError if there is none, or it is damaged or of another version of rerank.
+        Raises WorkspaceError if it is missing, damaged or of another version.
         """
         try:
             engine = cls(folder)
@@ -151,7 +150,6 @@ class LocalEngine(Engine):
         return about.st_ino, about.st_mtime_ns
 
     def _storage(self) -> Storage:
-        """The folder in use; a compaction replaces it."""
         with self._mutex:
             if self._about_stamp() != self._stamp:
                 storage = self._open_storage()
@@ -165,7 +163,6 @@ class LocalEngine(Engine):
         return self._storage().snapshot()
 
     def _snapshot_of(self, candidates: Candidates) -> Snapshot:
-        """The snapshot with the rows of candidates."""
         number, storage = number_of(candidates.rows), self._storage()
         if storage.number == number or not len(candidates):
             return storage.snapshot()
@@ -179,7 +176,7 @@ class LocalEngine(Engine):
         self._current.close()
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing; see :meth:`Engine.lock`."""
+        """See :meth:`Engine.lock`."""
         return write_lock(self.folder)
 
     # -- writing -------------------------------------------------------------------------------------
@@ -194,10 +191,10 @@ class LocalEngine(Engine):
         skip_refused: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
-        """Add, update and remove documents, all or nothing; see :meth:`Engine.write`.
+        """See :meth:`Engine.write`.
 
-        ``encoders`` are left to :meth:`write_features`; ``skip_refused``, ``source`` and ``progress`` have no
-        effect: no document is refused. An id both in ``documents`` and in ``delete`` raises InputError.
+        ``skip_refused`` and ``progress`` have no effect. Use :meth:`write_features` for ``encoders``.
+        Raises InputError for an id in both ``documents`` and ``delete``.
         """
         if replace:
             documents, delete = self._replacing(documents, delete)
@@ -213,7 +210,7 @@ class LocalEngine(Engine):
     def _replacing(
         self, documents: Iterable[Document], delete: Iterable[str]
     ) -> tuple[Iterator[Document], Iterator[str]]:
-        """Change an ingest so that it also deletes the documents that it lacks."""
+        """Also delete the documents that are missing in the ingest."""
         kept: set[str] = set()
 
         def ingested() -> Iterator[Document]:
@@ -228,10 +225,7 @@ class LocalEngine(Engine):
         return ingested(), deleted()
 
     def _reclaim(self, storage: Storage) -> None:
-        """Compact if most rows are dead. The caller holds the write lock.
-
-        A failure is only a warning: the ingest before it is complete.
-        """
+        """Compact if most rows are dead; a failure is only a warning."""
         try:
             version = storage.newest()
             if version.rows - version.documents > max(version.documents, _WASTE):
@@ -246,7 +240,7 @@ class LocalEngine(Engine):
             )
 
     def compact(self) -> CompactionResult:
-        """Reclaim the disk space of deleted documents; see :meth:`Engine.compact`."""
+        """See :meth:`Engine.compact`."""
         with write_lock(self.folder):
             storage = self._storage()
             with storage.connection() as documents:
@@ -259,7 +253,7 @@ class LocalEngine(Engine):
             return CompactionResult(dead, before, _size(self._current.folder))
 
     def _compact(self, storage: Storage) -> None:
-        """Write the living documents to a new folder, and switch to it. The caller holds the write lock."""
+        """Write the living documents to a new folder, and switch to it."""
         doing, name = "compacting; nothing was changed", f"data-{storage.number + 1}"
         new: Storage | None = None
         try:
@@ -291,10 +285,7 @@ class LocalEngine(Engine):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents without features; see :meth:`Engine.write_features`.
-
-        One process writes at a time, so ``part`` must be the default.
-        """
+        """See :meth:`Engine.write_features`; ``part`` must be the default."""
         if part != (0, 1):
             raise UsageError("the local engine encodes in one process; leave --slice out")
         encoded: dict[str, int] = {}
@@ -320,24 +311,24 @@ class LocalEngine(Engine):
         return encoded
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count the documents without a feature; see :meth:`Engine.missing_features`."""
+        """See :meth:`Engine.missing_features`."""
         snapshot = self._snapshot()
         missing = ~snapshot.features.stored(name, version, snapshot.version.rows)
         missing[snapshot.dead] = False
         return int(missing.sum())
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that cannot be found; see :meth:`Engine.prepared`."""
+        """See :meth:`Engine.prepared`."""
         stored = version in self._storage().features.versions().get(name, ())
         return self.missing_features(name, version) if stored else None
 
     def feature_versions(self) -> dict[str, str]:
-        """Ranker -> version of the stored features."""
+        """See :meth:`Engine.feature_versions`."""
         snapshot = self._snapshot()
         return snapshot.features.newest(snapshot.version.rows)
 
     def verify(self) -> dict[str, str]:
-        """Compare all files with their checksums; see :meth:`Engine.verify`."""
+        """See :meth:`Engine.verify`."""
         storage = self._storage()
         with nullcontext() if storage.documents.read_only else write_lock(self.folder):
             return {str(path): problem for path, problem in storage.corruptions()}
@@ -345,32 +336,31 @@ class LocalEngine(Engine):
     # -- reading -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Count the documents."""
         return self._snapshot().version.documents
 
     def version(self) -> str:
-        """Version of the documents; a random number makes it different for each collection."""
+        """See :meth:`Engine.version`."""
         version = self._snapshot().version
         return f"{version.number}-{version.token}"
 
     def ids(self) -> list[str]:
-        """All document ids, ascending by code point."""
+        """Return all ids, ascending by code point."""
         snapshot = self._snapshot()
         return snapshot.documents.ids(snapshot.version)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the ids that have a document."""
+        """See :meth:`Engine.contains`."""
         snapshot = self._snapshot()
         return set(snapshot.documents.rows_of(list(ids), snapshot.version))
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None for an unknown id."""
+        """See :meth:`Engine.get`."""
         snapshot = self._snapshot()
         documents = snapshot.documents.get(ids, snapshot.version)
         return [documents.get(id) for id in ids]
 
     def documents(self) -> Iterator[Document]:
-        """All documents as a stream, in the order of ingestion."""
+        """Stream all documents in the order of ingestion."""
         storage = self._storage()
         # On another connection: an open cursor would keep the others at an old version.
         with storage.connection() as documents:
@@ -378,7 +368,7 @@ class LocalEngine(Engine):
                 yield document
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Return the candidates of each request; see :meth:`Engine.search`."""
+        """See :meth:`Engine.search`."""
         for some in batches(requests):
             if some[0].template is not None:
                 for request in some:
@@ -393,7 +383,6 @@ class LocalEngine(Engine):
                 yield from self._search(some)
 
     def _search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Search for requests of one batch."""
         snapshot, one = self._snapshot(), requests[0]
         filtered = snapshot.filtered(one.filters)
         nearest = []
@@ -419,7 +408,7 @@ class LocalEngine(Engine):
         request: SearchRequest,
         retrieved: Mapping[str, NDArray[np.int64]],
     ) -> Candidates:
-        """Score the documents of all retrievers by the first stage, and put them in its order."""
+        """Score the documents of all retrievers by the first stage."""
         masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
         parts: list[NDArray[np.int64]] = []
         for name, rows in retrieved.items():
@@ -434,7 +423,7 @@ class LocalEngine(Engine):
         return snapshot.candidates(rows[order], scores[order], request.features, masks)
 
     def _select(self, request: SearchRequest) -> Candidates:
-        """Score and order the documents of a request's ids."""
+        """Score the documents of a request's ids."""
         snapshot = self._snapshot()
         selected = snapshot.documents.rows_of(request.ids or (), snapshot.version)
         rows = np.array(list(selected.values()), np.int64)
@@ -443,7 +432,7 @@ class LocalEngine(Engine):
         return snapshot.candidates(rows[order], scores[order], request.features)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates of a search; see :meth:`Engine.score`."""
+        """See :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
         snapshot = self._snapshot_of(candidates)
         return Lexical(snapshot, text).scores(signal, rows_of(candidates.rows))
@@ -465,7 +454,7 @@ def _write_about(folder: Path, lang: str | None, data: str) -> None:
 
 
 def _read_about(folder: Path) -> tuple[str | None, str]:
-    """Language, and name of the folder in use."""
+    """Return the language and the folder in use."""
     path = folder / _ABOUT
     try:
         about = dict(parse_json(path.read_bytes()))
@@ -491,5 +480,4 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

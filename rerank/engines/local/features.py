@@ -1,4 +1,4 @@
-"""Features of the documents by row: encoding, reading, and retrieval."""
+"""Features of documents by row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOGETHER = 8192  # rows that are written together
 
 
 class Features(FeatureFiles):
-    """Features in files. A row never gets another document, so a stored feature is never outdated."""
+    """Features in files. A row always keeps its document."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -37,12 +37,12 @@ class Features(FeatureFiles):
     def gather(
         self, wanted: Mapping[str, str], rows: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
-        """Features of the given rows by ranker, and which are missing."""
+        """Return the features of rows by ranker, and which are missing."""
         read = {name: self.read(name, version, rows) for name, version in wanted.items()}
         return {name: one[0] for name, one in read.items()}, {name: one[1] for name, one in read.items()}
 
     def newest(self, count: int) -> dict[str, str]:
-        """Return ranker -> its stored version with the most features of the first ``count`` rows."""
+        """Return ranker -> version with the most features of the first ``count`` rows."""
         return {
             name: max(reversed(versions), key=lambda one: int(self.stored(name, one, count).sum()))
             for name, versions in self.versions().items()
@@ -57,9 +57,10 @@ class Features(FeatureFiles):
         excluded: NDArray[np.int64],
         ids: Callable[[NDArray[np.int64]], list[str]],
     ) -> Iterator[NDArray[np.int64]]:
-        """For each of (Q, width) vectors, the nearest of the first ``rows`` rows; see :meth:`Vectors.top`.
+        """Yield the nearest of the first ``rows`` rows for each of (Q, width) vectors; see
+        :meth:`Vectors.top`.
 
-        Raises UsageError if nothing of this version is stored, WorkspaceError for another width.
+        Raises UsageError if nothing is stored, WorkspaceError for another width.
         """
         name, version = query.name, query.version
         if version not in self.versions().get(name, ()):
@@ -118,14 +119,14 @@ class Features(FeatureFiles):
         return done
 
     def keep(self, versions: Mapping[str, Sequence[str]]) -> None:
-        """Remove the other versions of these rankers."""
+        """Remove other versions of these rankers."""
         for name, stored in self.versions().items():
             for version in stored:
                 if name in versions and version not in versions[name]:
                     self.remove(name, version)
 
     def copy(self, other: Features, rows: NDArray[np.int64]) -> None:
-        """Copy the given rows of other features, ascending, to the rows 0, 1, ..."""
+        """Copy rows, ascending, to the rows 0, 1, ..."""
         for name, versions in other.versions().items():
             for version in versions:
                 for start in range(0, len(rows), _COPIED):

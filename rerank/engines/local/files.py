@@ -1,4 +1,4 @@
-"""The write lock, append-only files, their checksums, and errors of the disk."""
+"""Write lock, append-only files, checksums, and disk errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _CHECKED = ("ids.*", "index/*", "tfidf/*.*", "tfidf/*/*")  # files that are writ
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's only write lock; the kernel releases it when the process ends.
+    """Hold the folder's write lock; it is released when the process ends.
 
-    Raises BusyError at once if another process or engine holds it, and WorkspaceError if the folder is not
-    writable, or its file system has no locks.
+    Raises BusyError if it is taken, WorkspaceError if the folder is not writable or cannot be locked.
     """
     try:
         file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
@@ -41,9 +40,9 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def disk(doing: str) -> Iterator[None]:
-    """Turn errors of the disk and of SQLite into one EngineError.
+    """Turn errors of the disk and of SQLite into EngineError.
 
-    doing: the interrupted work, for example ``ingesting; nothing was ingested``.
+    doing: for example ``ingesting; nothing was ingested``.
     """
     try:
         yield
@@ -65,7 +64,7 @@ def _failed(doing: str, cause: str, full: bool) -> EngineError:
 
 
 def unreadable(folder: Path, error: Exception) -> RerankError:
-    """Return the error for a folder that cannot be opened: a problem of the system, or corruption."""
+    """Return the error for a folder that cannot be opened."""
     if isinstance(error, RerankError):
         return error
     text = " ".join(str(error).split())
@@ -78,7 +77,6 @@ def unreadable(folder: Path, error: Exception) -> RerankError:
 
 
 def _system_error(folder: Path, error: Exception, text: str) -> OSError | None:
-    """The error of the system that caused an error of SQLite or tantivy."""
     if isinstance(error, OSError):
         return error
     if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):  # tantivy
@@ -100,7 +98,7 @@ def _system_error(folder: Path, error: Exception, text: str) -> OSError | None:
 
 
 def append_to(path: Path, size: int) -> BinaryIO:
-    """Open ``path`` to append after its first ``size`` bytes; bytes of an interrupted run are removed."""
+    """Open a file to append after ``size`` bytes; later bytes are removed."""
     file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115 (the caller closes it)
     file.truncate(size)
     file.seek(size)
@@ -108,7 +106,7 @@ def append_to(path: Path, size: int) -> BinaryIO:
 
 
 def close_synced(*files: BinaryIO) -> None:
-    """Flush the files to the disk and close them."""
+    """Flush the files to disk and close them."""
     for file in files:
         with file:
             file.flush()
@@ -116,7 +114,7 @@ def close_synced(*files: BinaryIO) -> None:
 
 
 def update_checksums(folder: Path) -> None:
-    """Store size and CRC-32 of the derived files; only new and appended bytes are read."""
+    """Store size and CRC-32 of derived files; reads only new bytes."""
     try:
         before = parse_json((folder / _CHECKSUMS).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -131,7 +129,7 @@ def update_checksums(folder: Path) -> None:
 
 
 def corruptions(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Compare the derived files with their checksums; yield each corrupt file and its problem."""
+    """Yield each corrupt file and its problem."""
     for name, (size, crc) in parse_json((folder / _CHECKSUMS).read_bytes()).items():
         path = folder / name
         try:

@@ -1,8 +1,7 @@
-"""Exact search for the documents whose features have the largest inner products with a vector.
+"""Exact search for the features with the largest inner products with a vector.
 
-All documents are scored with one byte per number (:class:`Codes`). Documents near the cut are scored again in
-float32, and near ties in float64. So the result is exact, except for an error of the bytes above six standard
-deviations. For features with several vectors (:class:`PassageVectors`), the largest cosine counts.
+All documents are scored with one byte per number, documents near the cut again in float32, near ties in
+float64. The result is exact unless an error of the bytes exceeds six standard deviations.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ _SIGMAS_ALONE = 6.4  # of one
 
 
 class Margin(NamedTuple):
-    """Largest errors of scores: ``most`` of all rows; ``of`` returns them for some rows, if they differ."""
+    """Error bounds of scores: ``most`` for all rows; ``of`` returns them for some rows."""
 
     most: float
     of: Callable[[Any], Float32] | None = None
 
     def __call__(self, rows: Rows | slice) -> Float32 | np.float32:
-        """Return the largest errors of the given rows."""
+        """Return the error bounds of rows."""
         return np.float32(self.most) if self.of is None else self.of(rows)
 
 
 class Codes:
     """Features with one byte per number: n (width + 8) bytes of memory.
 
-    bytes: (n, width) int8. scales: (n,); a row is about its bytes * scale. lengths: (n,) of the rows.
+    bytes: (n, width) int8. scales: (n,), row = bytes * scale. lengths: (n,).
     """
 
     def __init__(self, width: int) -> None:
@@ -73,7 +72,7 @@ class Codes:
         self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
 
     def product(self, vector: Float32, count: int) -> tuple[Float32, Margin]:
-        """(count,) approximate products of the first rows with a vector, and bounds of their errors."""
+        """Return (count,) approximate products of the first rows, and error bounds."""
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
             return np.zeros(count, np.float32), Margin(0.0)
@@ -103,10 +102,10 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Iterator[Rows]:
-        """For each query, the rows of the ``depth`` best products above 0, ascending. Ties: the smallest ids.
+        """Yield the rows of the ``depth`` best products above 0 for each query, ascending. Ties: smallest
+        ids.
 
-        matrix: (n, width); rows are only added to it. queries: (Q, width). dead: excluded rows. ids: ids of
-        rows.
+        matrix: (n, width), append-only. queries: (Q, width). dead: excluded rows. ids: ids of rows.
         """
         together = max(1, _CELLS // max(len(matrix), 1))
         for begin in range(0, len(queries), together):
@@ -120,7 +119,7 @@ class Vectors:
                     yield self._best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """Scores of all rows and their errors. The first search of a process does not compute codes."""
+        """Return scores and errors; the first search computes no codes."""
         with self._mutex:
             if not self._searched:
                 self._searched = True
@@ -130,7 +129,7 @@ class Vectors:
         return self._codes.product(vector, len(matrix))
 
     def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
-        """(Q, n) products."""
+        """Return (Q, n) products."""
         scores = np.empty((len(queries), len(matrix)), np.float32)
         for begin in range(0, len(matrix), _BLOCK):
             end = begin + _BLOCK
@@ -138,7 +137,7 @@ class Vectors:
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
-        """(n,) products in the precision of the vector."""
+        """Return (n,) products in the vector's precision."""
         numbers = to_float32(features) if vector.dtype == np.float32 else features.astype(vector.dtype)
         products: NDArray[Any] = numbers @ vector
         return products
@@ -153,7 +152,7 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Rows:
-        """The best rows. Doubtful ones are scored again, more exactly."""
+        """Return the best rows; doubtful ones are scored again."""
         scores[dead] = -np.inf
         sure, doubtful = _divide(scores, depth, margin)
         parts = [sure]
@@ -174,10 +173,9 @@ class Vectors:
 
 
 class PassageVectors(Vectors):
-    """Searches features with several vectors (see ``rerank.arrays``); the largest cosine counts.
+    """Searches features with several vectors by their largest cosine.
 
-    int8 features are used as codes, without a copy; other features are searched in float32. The lengths of
-    the vectors need 4 n F bytes of memory.
+    int8 features are used directly, others in float32. Lengths need 4 n F bytes of memory.
     """
 
     def __init__(self, passages: int) -> None:
@@ -186,7 +184,7 @@ class PassageVectors(Vectors):
         self._mutex = threading.Lock()
 
     def _lengths(self, matrix: NDArray[Any]) -> Float32:
-        """(n, F) reciprocal lengths; 0: no vector."""
+        """Return (n, F) reciprocal lengths; 0: no vector."""
         with self._mutex:
             known = len(self._inverse)
             if known < len(matrix):
@@ -200,12 +198,11 @@ class PassageVectors(Vectors):
             return self._inverse[: len(matrix)]
 
     def _steps(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows that are scored together."""
         step = max(1, _BLOCK // self._passages)
         return ((first, min(first + step, end)) for first in range(begin, end, step))
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """The largest cosine of each row, or 0; only the numbers of the query are rounded."""
+        """Return the largest cosine of each row, at least 0."""
         if matrix.dtype != np.int8:
             return self._many(matrix, vector[None])[0], _rounding(vector)
         inverse = self._lengths(matrix)
@@ -227,7 +224,7 @@ class PassageVectors(Vectors):
         return scores, Margin(float(step) * _SIGMAS_ALONE / 12**0.5 + _ROUNDING)
 
     def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
-        """(Q, n) largest cosines."""
+        """Return (Q, n) largest cosines."""
         inverse = self._lengths(matrix)
         scores = np.zeros((len(queries), len(matrix)), np.float32)
         for begin, end in self._steps(0, len(matrix)):
@@ -240,13 +237,13 @@ class PassageVectors(Vectors):
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
-        """(n,) largest cosines in the precision of the vector, or 0."""
+        """Return (n,) largest cosines in the vector's precision, at least 0."""
         largest: NDArray[Any] = passage_cosines(vector, features, self._passages).max(axis=1, initial=0)
         return largest
 
 
 def _byte_products(vector: NDArray[np.int8], rows: NDArray[np.int8]) -> Float32:
-    """(n,) products of bytes, exact."""
+    """Return (n,) exact products."""
     if simsimd is not None:
         products: Float32 = np.asarray(simsimd.cdist(vector[None], rows, "dot", out_dtype="float32"))[0]
         return products
@@ -262,7 +259,7 @@ def _rounding(vector: Float32) -> Margin:
 
 
 def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
-    """Positions of scores that are certainly among the ``depth`` best, and of scores that may be."""
+    """Return positions certainly among the ``depth`` best, and possible ones."""
     positions = np.arange(0)
     sample, place = scores[::16] - margin(slice(0, len(scores), 16)), depth // 8 + 32
     if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at

@@ -1,4 +1,4 @@
-"""One version of the documents with everything that is derived from it, as a reader sees it."""
+"""One version of the documents and their derived files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Filtered:
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
-        """(all rows,) bool; BM25 does not need it."""
+        """Return (all rows,) bool."""
         mask = np.zeros(self.count, np.bool_)
         mask[self.find(self.query)] = True
         return mask
@@ -44,7 +44,7 @@ class Filtered:
 
 @dataclass(eq=False)
 class Snapshot:
-    """One version, open for reading. number: of the folder that numbers the rows."""
+    """One version, open for reading. number: of the folder."""
 
     number: int
     version: Version
@@ -58,13 +58,13 @@ class Snapshot:
 
     @cached_property
     def dead(self) -> Rows:
-        """The rows without a document."""
+        """Rows without a document."""
         if self.version.documents == self.version.rows:
             return np.empty(0, np.int64)
         return np.flatnonzero(~self.documents.alive(self.version))
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
-        """Return the documents that meet all filters; None: all. UsageError: no document has the field."""
+        """Return the documents that meet all filters; None: all. Raises UsageError for an unknown field."""
         if not filters:
             return None
         key = tuple(filters)
@@ -85,9 +85,9 @@ class Snapshot:
         features: Mapping[str, str],
         retrieved_by: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> Candidates:
-        """Return candidates with their features; ``scores`` descend, and ties are put in order of ids.
+        """Return candidates with features. ``scores`` descend; ties are ordered by id.
 
-        retrieved_by: retriever -> (all rows,) bool, which rows it found.
+        retrieved_by: retriever -> (all rows,) bool.
         """
         ids = self.ids.get(rows)
         order = _order_of_ties(ids, scores)
@@ -99,17 +99,17 @@ class Snapshot:
 
 
 def number_of(handles: Rows) -> int:
-    """Number of the folder that handles of candidates belong to."""
+    """Return the folder number of candidates' handles."""
     return int(handles[0]) >> _NUMBER if len(handles) else 0
 
 
 def rows_of(handles: Rows) -> Rows:
-    """Rows of candidates in their folder."""
+    """Return the rows of candidates in their folder."""
     return handles & ((1 << _NUMBER) - 1)
 
 
 class Lexical:
-    """The lexical scores of one text in one snapshot; results that several methods need are cached."""
+    """Lexical scores of one text in one snapshot, cached."""
 
     def __init__(self, snapshot: Snapshot, text: str, filtered: Filtered | None = None) -> None:
         self._snapshot, self._text, self._filtered = snapshot, text, filtered
@@ -120,7 +120,7 @@ class Lexical:
         return self._snapshot.tfidf.scores(self._snapshot.index.analyze(self._text))
 
     def top(self, signal: str, depth: int) -> tuple[Rows, Scores]:
-        """Rows and scores of the ``depth`` best documents, best first. Ties at the cut: the smallest ids."""
+        """Return rows and scores of the ``depth`` best documents. Ties: smallest ids."""
         snapshot = self._snapshot
         if signal == "bm25":
             among = None if self._filtered is None else self._filtered.query
@@ -139,7 +139,7 @@ class Lexical:
         return rows, scores
 
     def scores(self, signal: str, rows: Rows) -> Scores:
-        """(n,) scores of the given rows, equal to the scores of :meth:`top`; 0 if no term is shared."""
+        """Return (n,) scores, as in :meth:`top`; 0: no shared term."""
         if signal != "bm25":
             return self._tfidf[rows] if len(self._tfidf) else np.zeros(len(rows))
         known, values = self._bm25
@@ -154,10 +154,7 @@ class Lexical:
 
 
 def _order_of_ties(ids: list[str], scores: NDArray[Any]) -> list[int] | None:
-    """Permutation to the order of rerank.order, or None if the ids are in that order.
-
-    Half of a thousand BM25 scores are ties, mostly in order: this is four times as fast as sorting.
-    """
+    """Return the permutation to the order of rerank.order, or None if ordered."""
     tied = scores[1:] == scores[:-1]
     edges = np.flatnonzero(np.diff(tied, prepend=False, append=False)).tolist()
     order = None

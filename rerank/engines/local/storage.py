@@ -1,8 +1,7 @@
-"""The files of one numbering of rows: documents and derived files.
+"""Documents and derived files with one numbering of rows.
 
-A write first commits the documents in SQLite, then ids, tf-idf and the text index in this order, and last the
-number of the text index's commit in SQLite. After an interruption, the next writer derives the missing
-files. A reader uses the version of the text index; ids and tf-idf have the same version.
+A write commits the documents, then ids, tf-idf and text index, then the index's commit number in SQLite.
+After an interruption, the next writer derives the missing files.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Storage:
 
     @classmethod
     def create(cls, engine: Path, name: str, lang: str | None) -> Storage:
-        """Create an empty one; an interrupted creation is replaced."""
+        """Create an empty folder; replaces an unfinished one."""
         folder = engine / name
         shutil.rmtree(folder, ignore_errors=True)
         for path in (folder, folder / "tfidf", folder / "features"):
@@ -64,12 +63,12 @@ class Storage:
         return storage
 
     def close(self) -> None:
-        """Close the database, and let other processes remove the folder."""
+        """Close the database; other processes may then remove the folder."""
         self.documents.close()
         self.release()
 
     def newest(self) -> Version:
-        """The newest version of the documents, which the other files may lack."""
+        """The newest version of the documents."""
         return self.documents.versions()[-1]
 
     @contextmanager
@@ -84,7 +83,7 @@ class Storage:
     # -- deriving (the caller holds the write lock) ------------------------------------------------------
 
     def derive(self, documents: Documents) -> None:
-        """Bring ids, tf-idf and the text index to the newest version of the documents."""
+        """Derive all files for the newest version."""
         with disk("indexing; the documents are stored, and the next command that writes here indexes them"):
             versions = documents.versions()
             if len(versions) == 1:
@@ -101,7 +100,7 @@ class Storage:
             update_checksums(self.folder)
 
     def _index(self, documents: Documents, before: Version, new: Version) -> int:
-        """Derive a version; return the number of the text index's commit."""
+        """Derive a version; return its commit in the text index."""
         folder, writer = self.folder / "tfidf", self.index.writer()
         try:
             ids = StringWriter(self.folder / "ids", before.rows)
@@ -123,7 +122,7 @@ class Storage:
     # -- reading -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version that all files have."""
+        """Return the newest complete version."""
         with self._mutex:
             for _ in range(_TRIES):
                 versions = self.documents.versions()
@@ -148,7 +147,7 @@ class Storage:
             )
 
     def _open(self, version: Version, stamp: int) -> Snapshot | None:
-        """Open a version; None if the text index has another commit now."""
+        """Open a version; None if the text index has changed."""
         searcher = self.index.searcher(stamp)
         if searcher is None:
             return None
@@ -157,7 +156,7 @@ class Storage:
         return Snapshot(self.number, version, self.documents, self.index, searcher, ids, index, self.features)
 
     def corruptions(self) -> Iterator[tuple[Path, str]]:
-        """Find files that are not as they were written. The caller holds the write lock."""
+        """Yield each corrupt file and its problem; requires the write lock."""
         try:
             problem = self.documents.problem()
             if problem is not None:
@@ -185,7 +184,7 @@ def _batches(documents: Iterator[tuple[int, Document]]) -> Iterator[tuple[Sequen
 
 
 def remove_others(engine: Path, kept: str) -> None:
-    """Remove the folders that are not in use, if no process reads them."""
+    """Remove folders that are unused and not being read."""
     for folder in engine.glob("data-*"):
         if folder.name == kept:
             continue

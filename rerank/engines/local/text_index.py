@@ -1,4 +1,4 @@
-"""The text index: tantivy, with BM25 (k1 = 1.2, b = 0.75) over one field. It stores only rows."""
+"""The tantivy index: BM25 (k1 = 1.2, b = 0.75) over one field."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
 class TextIndex:
-    """The tantivy index in a folder; ``analyze`` returns the terms of a text, in order."""
+    """The index in a folder; ``analyze`` returns the terms of a text."""
 
     def __init__(self, folder: Path, lang: str | None) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class TextIndex:
         return index
 
     def _open_links(self) -> tantivy.Index:
-        """Open the index through a temporary folder of links, for a user without write permission."""
+        """Open the index through links, for users without write permission."""
         with TemporaryDirectory(prefix="rerank-index-", ignore_cleanup_errors=True) as links:
             for path in self._folder.iterdir():
                 if path.name == "meta.json":
@@ -78,7 +78,7 @@ class TextIndex:
         return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
 
     def searcher(self, stamp: int) -> tantivy.Searcher | None:
-        """Return a searcher for the commit ``stamp``, or None if it is not the last one."""
+        """Return a searcher, or None if ``stamp`` is not the last commit."""
         if self.stamp() != stamp:
             return None
         if self._read_only:
@@ -92,7 +92,7 @@ class TextIndex:
         return searcher if self.stamp() == stamp else None
 
     def share(self, like: Path) -> None:
-        """Give tantivy's lists of files, readable only by their owner, the mode of another file."""
+        """Give tantivy's lists of files the mode of another file."""
         mode = like.stat().st_mode & 0o777
         for name in ("meta.json", ".managed.json"):
             path = self._folder / name
@@ -100,13 +100,13 @@ class TextIndex:
                 path.chmod(mode)
 
     def writer(self) -> IndexWriter:
-        """Start writing. The caller holds the write lock."""
+        """Start writing; requires the write lock."""
         return IndexWriter(self._index)
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for documents that meet all filters; it scores 0.
 
-        Raises UsageError for a field that no document has, or that has another kind of value.
+        Raises UsageError for an unknown field, or another kind of value.
         """
         clauses = []
         for one in filters:
@@ -127,12 +127,12 @@ class TextIndex:
         return self._index.parse_query(f"{FIELD}:[{span.low} TO {span.high}}}")
 
     def rows(self, searcher: tantivy.Searcher, query: tantivy.Query) -> NDArray[np.int64]:
-        """All rows that match a query, unordered."""
+        """Return all rows that match, unordered."""
         with _panics():
             return _rows(searcher, searcher.search(query, limit=max(searcher.num_docs, 1), count=False).hits)
 
     def _query(self, text: str) -> tantivy.Query | None:
-        """An OR of the text's terms, each weighted by its count; None without any term."""
+        """Return an OR of the terms weighted by count; None without terms."""
         clauses = []
         for term, count in Counter(self.analyze(text)).items():
             query = tantivy.Query.term_query(self._schema, "content", term, index_option="freq")
@@ -142,7 +142,7 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first.
+        """Return rows and scores of the ``depth`` best documents and all ties with the last, best first.
 
         among: only documents that match this query.
         """
@@ -166,7 +166,7 @@ class TextIndex:
         return _rows(searcher, hits), scores
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) scores of the given rows, equal to the scores of :meth:`top`; 0 if no term is shared."""
+        """Return (n,) scores, as in :meth:`top`; 0: no shared term."""
         query = self._query(text)
         if query is None or searcher.num_docs == 0 or not len(rows):
             return np.zeros(len(rows), np.float64)
@@ -190,7 +190,7 @@ def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAdd
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Turn a panic of tantivy, which is not an Exception, into an error; only corrupt files cause one."""
+    """Turn tantivy's panics, caused by corrupt files, into errors."""
     try:
         yield
     except BaseException as error:
@@ -203,7 +203,7 @@ def _panics() -> Iterator[None]:
 
 @contextmanager
 def _io() -> Iterator[None]:
-    """Turn ValueError, tantivy's only type of error, into OSError."""
+    """Turn tantivy's ValueError into OSError."""
     try:
         yield
     except ValueError as error:
@@ -213,7 +213,7 @@ def _io() -> Iterator[None]:
 
 
 class IndexWriter:
-    """Changes to the text index; :meth:`commit` makes all of them visible at once."""
+    """Changes to the text index; :meth:`commit` publishes them together."""
 
     def __init__(self, index: tantivy.Index) -> None:
         self._index = index
@@ -242,17 +242,17 @@ class IndexWriter:
                 self._writer.delete_documents_by_query(some)
 
     def commit(self) -> int:
-        """Write all changes and return the number of this commit."""
+        """Write all changes and return the commit's number."""
         with _io():
             return self._writer.commit()
 
     def close(self) -> None:
-        """Wait for the merges that a commit starts, and release tantivy's lock."""
+        """Wait for merges, and release tantivy's lock."""
         with suppress(ValueError):  # a failed merge loses nothing
             self._writer.wait_merging_threads()
 
     def rollback(self) -> None:
-        """Discard everything since the last commit, remove its files, and close."""
+        """Discard uncommitted changes and close."""
         with suppress(ValueError):  # stopped by a full disk, so nothing was committed
             self._writer.rollback()
         self.close()

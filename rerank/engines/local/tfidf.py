@@ -1,12 +1,11 @@
 """Cosine of tf-idf vectors, from an inverted index in memory-mapped files.
 
-Weight of a term in a text: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1. The vector is then divided by
-its length: SMART's ltc for documents and queries, with the smoothed idf of scikit-learn's ``TfidfVectorizer``
-(``sublinear_tf=True``). N and df count living documents. Terms of a query that no document has are left out.
+Weight: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1, then length 1: SMART's ltc with the idf of
+scikit-learn's ``TfidfVectorizer`` (``sublinear_tf=True``), over living documents.
 
-terms.*                        the vocabulary: number -> term
-counts.terms, .times, .ends    the distinct terms of each row and how often they occur; where each row ends
-VERSION/                       the inverted index of the living documents of one version
+    terms.*                        number -> term
+    counts.terms, .times, .ends    distinct terms of each row, their counts, ends of rows
+    VERSION/                       inverted index of one version
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _COUNTS = 1_000_000  # entries that are inverted together; each needs about 100 
 
 
 class TfIdf:
-    """The inverted index of one version, open for reading.
+    """The inverted index of one version.
 
-    ``starts`` (terms + 1,), ``rows`` (postings,) and ``weights`` (postings,) are the columns of the
-    document-term matrix; ``idf`` is 0 for a term that no living document has.
+    Columns of the document-term matrix: ``starts`` (terms + 1,), ``rows`` and ``weights`` (postings,).
+    ``idf`` is 0 for unused terms.
     """
 
     def __init__(self, folder: Path, version: int, rows: int) -> None:
@@ -47,7 +46,7 @@ class TfIdf:
         self._terms = Strings(folder / _TERMS, len(self._idf))
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """(rows,) scores of all rows; empty if no term is known."""
+        """Return (rows,) scores; empty if no term is known."""
         counts: dict[int, int] = {}
         for term, count in Counter(terms).items():
             number = self._terms.find(term, self._order)
@@ -66,7 +65,7 @@ class TfIdf:
 
 
 def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
+    """Return rows and scores of the ``depth`` best documents and all ties with the last, best first."""
     rows = _near_best(scores, depth)
     values = scores[rows]
     if len(rows) > depth:
@@ -78,11 +77,7 @@ def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], ND
 
 
 def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
-    """Rows above 0 with the best ``depth`` and all their ties, and usually few others.
-
-    A sample gives a lower bound of the cut. This is three times as fast, because common words give most
-    documents a score.
-    """
+    """Return the best ``depth`` rows above 0 with ties, and few others, using a sample."""
     sample = scores[::_STRIDE]
     place = 2 * (depth // _STRIDE) + 32
     if place < len(sample):
@@ -95,7 +90,7 @@ def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Map an array as a plain ndarray: np.memmap makes every access three times as slow."""
+    """Map an array as plain ndarray: np.memmap is three times slower."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
     except OSError:
@@ -109,7 +104,7 @@ def _load(path: Path) -> NDArray[Any]:
 
 
 class _Vocabulary(dict[str, int]):
-    """Term -> number; a new term gets the next one."""
+    """Term -> number."""
 
     def __missing__(self, term: str) -> int:
         number = self[term] = len(self)
@@ -117,9 +112,9 @@ class _Vocabulary(dict[str, int]):
 
 
 class TfIdfWriter:
-    """Counts the terms of new rows, and then inverts all counts into a new version.
+    """Counts the terms of new rows and inverts all counts.
 
-    before: the version whose counts are continued, or None. rows: how many rows it has.
+    before: the version to continue, or None. rows: its number of rows.
     """
 
     def __init__(self, folder: Path, before: int | None, rows: int) -> None:
@@ -133,7 +128,7 @@ class TfIdfWriter:
         self._ends = append_to(folder / "counts.ends", 8 * rows)
 
     def add(self, rows: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
-        """Count the terms of texts in new rows; rows in between are empty."""
+        """Count the terms of texts in new rows; skipped rows are empty."""
         vocabulary = self._vocabulary
         flat = np.fromiter(map(vocabulary.__getitem__, chain.from_iterable(texts)), np.int64)
         owner = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])
@@ -148,7 +143,7 @@ class TfIdfWriter:
         self._row, self._end = rows[-1] + 1, int(ends[-1])
 
     def write(self, version: int, alive: NDArray[np.bool_]) -> None:
-        """Write the inverted index of the living rows, durably."""
+        """Write the inverted index of the living rows durably."""
         close_synced(self._terms, self._times, self._ends)
         names = list(self._vocabulary)
         strings = StringWriter(self._folder / _TERMS, self._known)
@@ -166,7 +161,7 @@ class TfIdfWriter:
         sync_folder(self._folder)
 
     def _invert(self, out: Path, terms: int, alive: NDArray[np.bool_]) -> None:
-        """Write starts, rows, weights and idf: count each term, then put the postings in their places."""
+        """Write starts, rows, weights and idf."""
         ends = _map(self._folder / "counts.ends", np.int64, len(alive))
         pieces = self._pieces(ends)
         frequency = np.zeros(terms, np.int64)
@@ -196,7 +191,7 @@ class TfIdfWriter:
         np.save(out / "idf.npy", idf)
 
     def _pieces(self, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Row ranges with at most about _COUNTS entries each; a single document may have more."""
+        """Return row ranges with about _COUNTS entries each."""
         pieces, first = [], 0
         while first < len(ends):
             done = int(ends[first - 1]) if first else 0
@@ -209,7 +204,7 @@ class TfIdfWriter:
     def _entries(
         self, ends: NDArray[np.int64], first: int, last: int, alive: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
-        """Row (less ``first``), term and count of the living documents among the rows [first, last)."""
+        """Return row (less ``first``), term and count of living documents in [first, last)."""
         start, stop = int(ends[first - 1]) if first else 0, int(ends[last - 1])
         sizes = np.diff(ends[first:last], prepend=start)
         row = np.repeat(np.arange(last - first), sizes)
@@ -220,14 +215,14 @@ class TfIdfWriter:
 
 
 def remove_versions(folder: Path, kept: int) -> None:
-    """Remove the inverted indices of other versions, and unfinished ones."""
+    """Remove other versions and unfinished ones."""
     for path in folder.iterdir():
         if path.name.removesuffix(".tmp").isdecimal() and path.name != str(kept):
             shutil.rmtree(path)
 
 
 def _by_term(term: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Stable argsort. NumPy uses radix sort for 16 bits only, so two halves are five times as fast."""
+    """Stable argsort by two 16-bit radix sorts, five times faster."""
     order = np.argsort((term & 0xFFFF).astype(np.uint16), kind="stable")
     high = (term >> 16).astype(np.uint16)
     return order[np.argsort(high[order], kind="stable")] if high.any() else order
@@ -238,7 +233,7 @@ def _map(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
 
 
 def _allocate(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
-    """An .npy file mapped for writing. Its space is reserved: on a full disk, writing would be a SIGBUS."""
+    """Map a new .npy file, with its space reserved: a full disk would cause SIGBUS."""
     if not length:
         np.save(path, np.empty(0, dtype))
         return np.empty(0, dtype)
