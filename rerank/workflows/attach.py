@@ -45,7 +45,7 @@ def attach(
     """Create a workspace for an existing index, or connect a workspace to other nodes.
 
     fields: title, text, categories, links, lang -> fields of the index. Empty for an index made by rerank.
-    opensearch: the connection. Defaults do not replace ``rerank.toml``.
+    opensearch: the connection; defaults do not replace ``rerank.toml``.
     categories: category graph. dry_run: change nothing.
 
     Raises WorkspaceError for a workspace of another index, UsageError for an unknown field.

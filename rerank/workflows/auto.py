@@ -111,13 +111,13 @@ def auto(
     folder: ``corpus.jsonl`` (or JATS articles), ``queries.jsonl``, one or more of ``qrels/train.tsv``,
         ``dev.tsv`` and ``test.tsv``, optionally ``categories.tsv``. Missing splits are drawn.
     workspace: result folder. Call again to continue.
-    opensearch: cluster of a new workspace. Default: store the documents in the folder.
+    opensearch: cluster of a new workspace. Default: store documents in the folder.
     model: encoder of ``dense``. Default: MiniLM, English only.
-    minutes: time limit. Slower rankers are skipped or stopped early.
+    minutes: time limit; slower rankers are skipped or stopped.
     conflicts: see :func:`rerank.read_qrels`.
 
-    Raises InputError for missing files or too few judged queries, WorkspaceError for a
-    workspace with other documents.
+    Raises InputError for missing files or too few judged queries, WorkspaceError for a workspace with other
+    documents.
 
     >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -311,7 +311,7 @@ class _Auto:
         return paths
 
     def _first_stage(self, splits: Splits) -> tuple[str, list[str]]:
-        """Return the better first stage on train and dev queries, and the others."""
+        """Return the better first stage, and the others."""
         names = self.workspace.engine.first_stages
         if len(names) < 2:
             return names[0], []

@@ -99,7 +99,7 @@ def mine_cocitation(
     """Return the sizes of the co-citation network, or one reference with its neighbors.
 
     show: DOI, PMID, document id or title.
-    out: TSV file of all pairs: two keys, counts of citing sentences, paragraphs, sections and documents.
+    out: TSV file of all pairs: keys, counts of citing sentences, paragraphs, sections and documents.
 
     Raises UsageError for a reference that no document cites.
 
@@ -213,7 +213,6 @@ def _around(citations: Citations, key: str) -> Neighborhood:
 
 
 def _mates(cited: list[Mention], key: str, paper: str) -> Iterator[tuple[str, int, int]]:
-    """Yield reference, finest common level and sentence."""
     own = [mention for mention in cited if mention.reference == key]
     parts = [{one.sentence for one in own}, {one.paragraph for one in own}, {one.section for one in own}]
     for other in cited:
@@ -224,7 +223,6 @@ def _mates(cited: list[Mention], key: str, paper: str) -> Iterator[tuple[str, in
 
 
 def _write(network: CoCitations, path: str | os.PathLike[str]) -> None:
-    """Write all pairs, sorted."""
     ordered = {one: place for place, one in enumerate(sorted(network.keys, key=natural))}
     rank = np.array([ordered[one] for one in network.keys], np.int64)
     size = len(network)

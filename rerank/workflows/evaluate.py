@@ -62,16 +62,15 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Rank judged queries by each stack under each protocol, measure, and compare with the baseline.
+    """Rank judged queries by each stack, measure, and compare with the baseline.
 
-    baseline: Default: the first stage.
-    first_stage: retrieves the candidates and replaces the first stage of all stacks. Also ``template:FILE``,
-        ``stored:ID`` or ``run:FILE``.
+    baseline: Default: ``first_stage``, or the first stage of the workspace.
+    first_stage: replaces the first stage of all stacks, also ``template:FILE``, ``stored:ID`` or
+        ``run:FILE``.
     retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
     protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``pool-random:N``,
         ``pool-first:N`` or ``judged``.
-    measures: Default: ``MEASURES``, compared by the first. Given measures are all compared, with Holm's
-        correction.
+    measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).
     rerank_only: add each stack without its first stage's signal.
     also_grade_one: add nDCG without grades above 1. category_overlap: add its table.
     save_run: folder for TREC runs. keep: hits to keep for the page.

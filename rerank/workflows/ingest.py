@@ -1,4 +1,4 @@
-"""Ingest: documents from files into the engine, with the features of all trained rankers."""
+"""Ingest: read documents into the engine and encode them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ _LAYOUTS = {
 class IngestReport(Report):
     """Result of an ingest.
 
-    same_text: documents with the text of an earlier one. languages: language -> documents, if the collection
-    has no single one ("": not given). invalid: skipped records. encoded: ranker -> documents. citations:
-    counts of the citations of full texts; None without any.
+    same_text: documents with the text of an earlier one. languages: language -> documents, if mixed ("":
+    unknown). invalid: skipped records. encoded: ranker -> documents. citations: counts of full texts.
     """
 
     workspace: Workspace
@@ -82,14 +81,14 @@ def ingest(
 ) -> IngestReport:
     """Add or update documents from files. A missing workspace is created.
 
-    format: ``jats`` reads XML articles, or archives and folders of them; needs the extra ``fulltext``.
-    body: use the body of articles as text instead of the abstract.
-    categories: a file with the category graph. delete: ids of documents to delete.
-    lang: language of the collection. Default: the language of 90 % of its first documents.
-    replace: delete all documents that are not in ``sources``.
-    opensearch: the cluster of a new workspace. Default: the documents are stored in the folder.
+    format: ``jats`` reads XML articles, archives and folders (extra ``fulltext``).
+    body: use the body of articles as text, not the abstract.
+    categories: category graph. delete: document ids.
+    lang: Default: the language of 90 % of the first documents.
+    replace: delete documents that are not in ``sources``.
+    opensearch: cluster of a new workspace. Default: store documents in the folder.
 
-    Raises InputError for an invalid record before anything is changed, unless ``skip_invalid``.
+    Raises InputError for invalid records before any change, unless ``skip_invalid``.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -138,7 +137,7 @@ def _fill(report: IngestReport, files: _Files, done: WriteResult) -> None:
 
 @dataclass
 class _Files:
-    """The files of an ingest. errors: of skipped records. counts: citations of full texts."""
+    """errors: of skipped records. counts: citations of full texts."""
 
     sources: Sequence[Source]
     format: Format
@@ -168,7 +167,7 @@ class _Files:
     def check_some(
         self, documents: Iterator[Document], replace: bool, progress: Progress
     ) -> Iterator[Document]:
-        """Pass documents on. Without any, report it, or raise InputError if they replace all others."""
+        """Check that there are documents, and yield them."""
         first = next(documents, None)
         if first is not None:
             yield first
@@ -183,7 +182,6 @@ class _Files:
 
 
 def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
-    """Open a workspace; raise an error if it has another place or language."""
     if not isinstance(workspace, Workspace):
         workspace = Workspace.open(workspace)
     if opensearch is not None:
@@ -203,7 +201,6 @@ def _create(
     opensearch: Settings | None,
     progress: Progress,
 ) -> tuple[Workspace, Iterator[Document]]:
-    """Create a workspace. Raises InputError if the files have no documents."""
     if not files.sources:
         Workspace.open(folder)  # raises: there is nothing to delete from
     documents = files.documents()
@@ -228,7 +225,6 @@ def _write(
     encoders: Sequence[Encoder],
     progress: Progress,
 ) -> WriteResult:
-    """Write the documents; the progress shows how many the engine has sent."""
     sending = _Sending(progress)
     try:
         return workspace.engine.write(
@@ -244,8 +240,6 @@ def _write(
 
 
 class _Sending:
-    """A progress step that starts with the first document that the engine accepts."""
-
     def __init__(self, progress: Progress) -> None:
         self._progress, self._started = progress, False
 
@@ -268,7 +262,6 @@ def _language(sample: Sequence[Document]) -> str | None:
 
 
 def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:
-    """Pass documents on and count them in the report."""
     texts: set[int] = set()  # hashes: the texts may not fit into memory
     for document in documents:
         code = language_or_none(document.lang) or ""

@@ -1,4 +1,4 @@
-"""Mine: examples of a training of `dense`."""
+"""Mine: training examples of `dense`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Example:
-    """One quintuplet, as titles.
+    """A quintuplet of titles.
 
-    hardest: the nearest other anchor of the sample. corrupted: start of the corrupted anchor text.
+    hardest: nearest other anchor. corrupted: start of the corrupted anchor text.
     """
 
     anchor: str
@@ -37,10 +37,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Mined:
-    """Examples and counts of a training of ``dense``; for the counts see :mod:`rerank.rankers.dense.fit`.
+    """Examples and counts; see :mod:`rerank.rankers.dense.fit`.
 
-    related: documents with related documents. missing: the package without which texts cannot be encoded;
-    words then replace tokens, and no ``hardest`` is found.
+    related: documents with related ones. missing: package needed for encoding; without it, words replace
+    tokens.
     """
 
     documents: int
@@ -66,10 +66,9 @@ def mine(
     sample: int = 20,
     progress: Progress | None = None,
 ) -> Mined:
-    """Draw the examples of the first epoch of a training of ``dense``.
+    """Draw examples from the first epoch of a training of ``dense``.
 
-    config: settings as for ``train``. sample: number of examples. Without torch and the encoder, words
-    replace tokens.
+    config: settings as for ``train``. sample: number of examples.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -126,7 +125,6 @@ def mine(
 
 
 def _examples(sampler: Any, encoder: Any, words: Any, titles: Sequence[str]) -> Iterator[Example]:
-    """Yield the examples of the first epoch."""
     for batch in sampler.epoch(0):
         scores = np.full(batch.near.shape, -np.inf)
         if encoder:
@@ -146,6 +144,6 @@ def _examples(sampler: Any, encoder: Any, words: Any, titles: Sequence[str]) -> 
 
 
 def missing_package(model: str) -> str | None:
-    """Return the first package that ``model`` needs and that is not installed."""
+    """Return the first package that ``model`` needs but is not installed."""
     needed = ("torch", "transformers", *((PACKAGED[model],) if model in PACKAGED else ()))
     return next((name for name in needed if find_spec(name) is None), None)

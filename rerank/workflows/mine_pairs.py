@@ -1,4 +1,4 @@
-"""Mine pairs: related and unrelated documents of a collection without labels."""
+"""Mine pairs of documents from the structure of a collection."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _FIRST_WORDS = 20
 class MinedFile:
     """Pairs of one part of the split.
 
-    path: None if nothing was written. groups: of related documents; for links single documents. hard:
-    unrelated pairs of one topic or with common words.
+    path: None if not written. groups: of related documents; for links documents. hard: unrelated pairs of one
+    topic or with common words.
     """
 
     name: str
@@ -47,7 +47,7 @@ class MinedFile:
 
 @dataclass
 class MinedPairs(Report):
-    """Mined pairs. left_out: documents without related ones. pairs: part -> its pairs."""
+    """left_out: documents without related ones. pairs: part -> pairs."""
 
     source: Source
     documents: int
@@ -56,7 +56,7 @@ class MinedPairs(Report):
     pairs: dict[str, list[LabeledPair]] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row for each file."""
+        """Return a row per file."""
         return [vars(one) for one in self.files]
 
 
@@ -70,13 +70,12 @@ def mine_pairs(
     mining: PairMining | None = None,
     progress: Progress | None = None,
 ) -> MinedPairs:
-    """Draw related and unrelated pairs of documents from the structure of a collection.
+    """Draw related and unrelated pairs of documents.
 
-    source: ``categories``, ``links``, ``titles`` or ``qrels``. split: shares of the documents; a group is
-    never in two parts. out: folder for ``train.tsv``, ``dev.tsv`` and ``test.tsv``, or ``pairs.tsv``.
+    source: ``categories``, ``links``, ``titles`` or ``qrels``. split: shares; a group stays in one part.
+    out: folder for ``train.tsv``, ``dev.tsv`` and ``test.tsv``, or ``pairs.tsv``.
 
-    Raises UsageError for missing or unused judgments, TrainingError if the source relates no documents, or
-    too few for the split. Nothing is written then.
+    Raises UsageError for missing or unused judgments, TrainingError for too few related documents.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -147,7 +146,6 @@ def _related(
     mining: PairMining,
     qrels: Qrels | None,
 ) -> RelatedDocuments:
-    """Return the related documents. Raises TrainingError without any."""
     if source == "categories":
         related = RelatedDocuments.by_categories(documents, workspace.category_edges(), mining)
     elif source == "links":
@@ -173,14 +171,13 @@ def _related(
 
 
 def _check_files(folder: Path, names: Iterable[str]) -> None:
-    """Raise UsageError if one of the files exists with other content."""
+    """Raise UsageError if a file exists with other content."""
     for name in names:
         check_output(folder / f"{name}.tsv", "a\tb\trelated")
         check_output(folder / f"{name}.jsonl", '{"a": ')
 
 
 def _short(workspace: Workspace, progress: Progress) -> list[Document]:
-    """Read the documents with short texts, sorted by id. Raises TrainingError without any."""
     engine = workspace.engine
     if not len(engine):
         raise TrainingError(f"{workspace.folder}: the workspace is empty; run `rerank ingest` first")
@@ -194,7 +191,7 @@ def _short(workspace: Workspace, progress: Progress) -> list[Document]:
 def _nearest(
     workspace: Workspace, documents: Sequence[Document], related: RelatedDocuments
 ) -> Callable[[int], list[int]]:
-    """Return a function from a document's position to the positions that its title finds."""
+    """Map a document to the documents that its title finds."""
     engine, first = workspace.engine, workspace.first_stage
     place = {one: i for i, one in enumerate(related.ids)}
     texts = {one.id: one.title or one.text for one in documents}
@@ -207,7 +204,6 @@ def _nearest(
 
 
 def _write(parts: dict[str, list[LabeledPair]], folder: Path) -> dict[str, str]:
-    """Write a file per part: TSV, or JSON lines for ids that TSV cannot hold."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Pairs: relatedness of documents by rankers, and its agreement with labels."""
+"""Pairs: relatedness of documents, and its agreement with labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 @dataclass
 class PairScores(Report):
-    """Scores of pairs. pairs: two ids and a label or None. threshold: smallest score of a related pair."""
+    """pairs: two ids and a label or None. threshold: smallest score of a related pair."""
 
     ranker: str
     threshold: float | None
@@ -44,7 +44,7 @@ class PairScores(Report):
     scores: Array
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row per pair: ``a``, ``b``, ``related`` (1, 0 or None), ``score``, ``predicted``."""
+        """Return rows: ``a``, ``b``, ``related`` (1, 0 or None), ``score``, ``predicted``."""
         return [
             {
                 "a": a,
@@ -57,16 +57,15 @@ class PairScores(Report):
         ]
 
     def to_json(self) -> dict[str, object]:
-        """Return the ranker, the threshold and the rows."""
+        """Return ranker, threshold and rows."""
         return {"ranker": self.ranker, "threshold": self.threshold, "pairs": self.rows()}
 
 
 @dataclass(frozen=True)
 class PairComparison:
-    """A ranker against the baseline on one measure.
+    """A ranker compared with the baseline.
 
-    p: randomization test over pairs; p_holm: corrected for all comparisons. p_seeds: paired t-test over
-    seeds; None if no test is possible.
+    p: randomization test over pairs; p_holm: corrected. p_seeds: paired t-test over seeds, or None.
     """
 
     measure: str
@@ -78,10 +77,10 @@ class PairComparison:
 
 @dataclass(frozen=True)
 class PairRow:
-    """Results of a ranker, or of several seeds of one.
+    """Results of a ranker, or of several seeds.
 
-    thresholds: one per seed. measures, deviations: mean and standard deviation over the seeds. calibrated:
-    source of the probabilities. calibration_error, bins: of the first seed; None without probabilities.
+    thresholds: one per seed. measures, deviations: mean and standard deviation over seeds. calibrated: source
+    of probabilities. calibration_error, bins: of the first seed, or None.
     """
 
     ranker: str
@@ -96,7 +95,7 @@ class PairRow:
 
 @dataclass
 class PairsReport(Report):
-    """Agreement of rankers with labels. pairs, related: test pairs. dev_pairs: pairs that set thresholds."""
+    """Agreement with labels. pairs, related: test pairs. dev_pairs: set the thresholds."""
 
     pairs: int
     related: int
@@ -106,7 +105,7 @@ class PairsReport(Report):
     scores: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row per ranker: measures, calibration error, differences to the baseline, p-values."""
+        """Return a row per ranker: measures, differences, p-values."""
         return [
             {
                 "ranker": one.ranker,
@@ -128,10 +127,9 @@ def predict_pairs(
     threshold: float | None = None,
     progress: Progress | None = None,
 ) -> PairScores:
-    """Score how related pairs of documents are by a ranker, ``tfidf`` or ``bm25``.
+    """Score the relatedness of documents by a ranker, ``tfidf`` or ``bm25``: the mean of both directions.
 
-    The score is the mean of both directions. Pairs with a score of ``threshold`` or more are predicted to be
-    related. Default: the threshold with the best accuracy on ``dev_pairs``, or the ranker's own, or none.
+    threshold: smallest score of related pairs. Default: the most accurate on ``dev_pairs``, or the ranker's.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -169,13 +167,12 @@ def evaluate_pairs(
 ) -> PairsReport:
     """Measure how well rankers separate related from unrelated pairs, and compare them with a baseline.
 
-    rankers: names of rankers, ``tfidf`` or ``bm25``. Names joined by commas are seeds of one ranker.
+    rankers: also ``tfidf`` or ``bm25``. Commas join the seeds of one ranker.
     baseline: Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
-    dev_pairs: pairs that set the thresholds (best accuracy) and turn scores into probabilities (sigmoid).
-    permutations: number of permutations of the randomization test.
+    dev_pairs: set thresholds (best accuracy) and probabilities (sigmoid).
+    permutations: of the randomization test.
 
-    Raises UsageError for a ranker without a threshold and dev pairs, and for a pair that is in
-    both ``pairs`` and ``dev_pairs``.
+    Raises UsageError for a ranker without threshold and dev pairs, and for a pair in both sets.
 
     >>> import tempfile
     >>> from rerank import Document, LabeledPair, Workspace
@@ -206,8 +203,6 @@ def evaluate_pairs(
 
 @dataclass(frozen=True)
 class _Scored:
-    """Scores of one ranker: of n pairs, and of m dev pairs if there are any."""
-
     scores: Array
     threshold: float
     probabilities: bool
@@ -215,7 +210,6 @@ class _Scored:
     dev_labels: NDArray[np.bool_]
 
     def calibration(self, labels: NDArray[np.bool_]) -> tuple[str | None, float | None, list[Bin]]:
-        """Return the source of the probabilities, their calibration error and its bins."""
         if self.probabilities:
             return "its own", *calibration(self.scores, labels)
         if self.dev_scores is None:
@@ -231,7 +225,6 @@ def _results(
     permutations: int,
     seed: int,
 ) -> list[PairRow]:
-    """Measure each group, and compare it with the baseline."""
     measured = {name: _measures(seeds, labels) for name, seeds in groups.items()}
     pairs = {name: [(one.scores, one.threshold) for one in seeds] for name, seeds in groups.items()}
     tests = {
@@ -261,7 +254,6 @@ def _results(
 
 
 def _measures(seeds: Sequence[_Scored], labels: NDArray[np.bool_]) -> dict[str, list[float]]:
-    """Measure -> its value for each seed."""
     return {
         "accuracy": [accuracy(one.scores, labels, one.threshold) for one in seeds],
         "F1": [f1(one.scores, labels, one.threshold) for one in seeds],
@@ -286,7 +278,7 @@ def _score(
     dev_pairs: Sequence[LabeledPair],
     progress: Progress | None,
 ) -> _Scored:
-    """Score the pairs by one ranker. Dev pairs replace its own threshold."""
+    """Score the pairs. Dev pairs replace the ranker's threshold."""
     threshold = _own_threshold(workspace, name)
     if not dev_pairs and threshold is None:
         raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
@@ -307,7 +299,6 @@ def _own_threshold(workspace: Workspace, name: str) -> float | None:
 
 
 def _seeds(group: str) -> list[str]:
-    """Return the names of a group. Raises UsageError for an empty or repeated name."""
     names = [one.strip() for one in group.split(",")]
     wrong = [one for one, count in Counter(names).items() if count > 1 or not one]
     if wrong:

@@ -1,4 +1,4 @@
-"""Promote and roll back: change the active stack."""
+"""Promote and roll back stacks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _GATE = ("measure", "queries", "value", "before_value", "p")
 
 @dataclass
 class Promotion(Report):
-    """Comparison of a candidate (``stack``) with the active stack (``before``).
+    """A candidate (``stack``) compared with the active stack (``before``).
 
-    value, before_value: means of ``measure``. p: two-sided randomization test. wins, losses: queries that
-    the candidate ranks better or worse. newer: rankers trained again since the candidate was tuned. leaks:
-    training of either stack on some of these queries. version: number of the promoted candidate.
+    value, before_value: means of ``measure``. p: two-sided randomization test. wins, losses: queries ranked
+    better or worse. newer: rankers trained after the tuning. leaks: training on these queries. version:
+    number of the promoted candidate.
     """
 
     promoted: bool
@@ -51,10 +51,7 @@ class Promotion(Report):
 
 @dataclass
 class Rollback(Report):
-    """The stack that is active again, and the stack that was active.
-
-    encoded: ranker -> documents that got features because they are newer than the stack.
-    """
+    """The stacks that are and were active. encoded: ranker -> documents encoded because they are newer."""
 
     version: int
     stack: Stack
@@ -77,16 +74,15 @@ def promote(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Promotion:
-    """Compare a tuned stack with the active one on judged queries; activate it if it is not worse.
+    """Compare a tuned stack with the active one on judged queries. Activate it if it is not worse.
 
-    Each stack ranks its own candidates with the ranker versions it was tuned with, to the smaller depth of
-    the two. A running service uses the new stack within seconds.
+    Each stack uses its tuned ranker versions and its own candidates, to the smaller depth.
 
-    stack: signals or a file. Default: the newest stack with the signals of the active one.
-    measure: Default: the measure that the candidate was tuned for. dry_run: only compare.
+    stack: signals or a file. Default: the newest with the signals of the active stack.
+    measure: Default: the measure of the tuning. dry_run: only compare.
 
-    Raises UsageError without an active stack or if both rank the same, InputError if no judged query has a
-    text, BusyError if one of the stacks changed during the comparison.
+    Raises UsageError without an active stack or if both rank the same, InputError without usable queries,
+    BusyError if a stack changes during the comparison.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -130,7 +126,6 @@ def promote(
 
 
 def _active(workspace: Workspace, releases: Releases) -> Release:
-    """Return the active stack. Raises UsageError without one."""
     if releases.active is None:
         raise UsageError(
             f"{workspace.folder}: no stack is in use, so there is nothing to compare with. The first stack"
@@ -141,10 +136,7 @@ def _active(workspace: Workspace, releases: Releases) -> Release:
 
 
 def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tuple[str, Stack, Stack]:
-    """Return the candidate's name, the stack as tuned, and the stack with its current ranker versions.
-
-    Raises UsageError if it ranks like the active stack.
-    """
+    """Return the name, the tuned stack, and the stack with current rankers."""
     named = stack or (active.name if active.stack.tuned else ",".join(active.stack.signals))
     tuned = workspace.stack(named, latest=True)
     # Weights typed by a user have no versions. The measured versions become active.
@@ -165,7 +157,6 @@ def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tupl
 def _compare(
     workspace: Workspace, judged: JudgedQueries, before: Stack, candidate: Stack, measure: str
 ) -> Evaluation:
-    """Rank the queries by both stacks and measure the runs ``before`` and ``candidate``."""
     runs = {}
     for label, stack in (("before", before), ("candidate", candidate)):
         experiment = Experiment.prepare(
@@ -204,11 +195,9 @@ def _promotion(
 
 
 def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress | None = None) -> Rollback:
-    """Activate the previous stack and encode the documents that were added since.
+    """Activate the previous stack and encode newer documents. A failed encoding does not undo the rollback.
 
-    A failed encoding does not undo the rollback. ``workspace.use_stack("3")`` activates version 3 again.
-
-    dry_run: only report the two versions. Raises UsageError if no stack was active before.
+    dry_run: only report. Raises UsageError without a previous stack.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace

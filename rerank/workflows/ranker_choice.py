@@ -1,4 +1,4 @@
-"""Which rankers a collection gets, and why.
+"""Choose rankers for a collection.
 
 >>> facts = CollectionFacts(documents=5000, train_queries=30)
 >>> print(*choose(facts), sep="\\n")
@@ -29,11 +29,10 @@ DENSE_PER_MINUTE = 200
 
 @dataclass(frozen=True)
 class CollectionFacts:
-    """The facts that the rules use.
+    """Input of the rules.
 
-    with_categories: share of documents with categories. links: links per document. languages: most frequent
-    language of documents and of queries; None: unknown. model: the encoder of ``dense`` is on this machine.
-    reads: its only language; None: several or unknown. minutes: time limit.
+    with_categories: share of documents. links: per document. languages: most frequent of documents and of
+    queries, or None. model: ``dense`` has its encoder. reads: its only language, or None. minutes: limit.
     """
 
     documents: int
@@ -47,7 +46,7 @@ class CollectionFacts:
 
     @property
     def two_languages(self) -> bool:
-        """Whether queries and documents have different languages."""
+        """Whether queries and documents differ in language."""
         documents, queries = self.languages
         return None not in self.languages and documents != queries
 
@@ -109,7 +108,7 @@ def dense_minutes(facts: CollectionFacts) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """A ranker, its needs, and its use; ``worth_across`` is the use across two languages."""
+    """A ranker, its needs and its use; ``worth_across`` is for two languages."""
 
     ranker: str
     needs: tuple[Need, ...]
@@ -146,7 +145,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class RankerChoice:
-    """A ranker that is trained or skipped, and the reason."""
+    """A ranker, trained or skipped, and the reason."""
 
     ranker: str
     trained: bool

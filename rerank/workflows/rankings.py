@@ -1,4 +1,4 @@
-"""Rankings of judged queries by stacks, and their run files."""
+"""Rankings of judged queries, and run files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 
 @dataclass
 class Rankings:
-    """The rankings of all stacks under one protocol.
+    """Rankings under one protocol.
 
-    ranked: stack -> its rankings. cases: query -> source of its categories. kept: stack -> query -> its first
-    hits and all other relevant documents. by_depth: see :func:`rank_all`.
+    ranked: stack -> rankings. cases: query -> source of its categories. kept: stack -> query -> first hits
+    and relevant documents. by_depth: see :func:`rank_all`.
     """
 
     scoring: ScoringReport
@@ -43,7 +43,7 @@ class Rankings:
     by_depth: list[DepthRow] = field(default_factory=list)
 
     def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
-        """Return stack -> query -> ids, without the given (query, document) pairs."""
+        """Return stack -> query -> ids, without these (query, document) pairs."""
         gone = set(without)
         return {
             label: {query: [d for d in ids if (query, d) not in gone] for query, (ids, _) in ranked.items()}
@@ -60,10 +60,10 @@ def rank_all(
     keep: int = 0,
     depths_of: str | None = None,
 ) -> Rankings:
-    """Rank the candidates of all queries by each stack. Stacks with the same candidates share a table.
+    """Rank the candidates of all queries by each stack.
 
-    deepest: largest N of ``retrieved:N`` of all protocols. keep: number of hits to keep. depths_of: the stack
-    to measure also with fewer candidates.
+    deepest: largest N of ``retrieved:N``. keep: hits to keep. depths_of: stack to measure with fewer
+    candidates.
     """
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
     for label, stack in stacks.items():
@@ -93,7 +93,7 @@ def rank_all(
 
 
 def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list[str]]:
-    """Rank every query's candidates by a stack with its own retrievers: query -> ``cut`` ids."""
+    """Rank with the stack's own retrievers: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
         template_of(stack)  # raises if its file is missing
     protocol = Protocol("retrieved", stack.depth)
@@ -104,7 +104,6 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
 def _rank(
     table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, cut: int | None
 ) -> tuple[Ranked, dict[str, list[KeptHit]]]:
-    """Rank every query to ``cut`` documents, and keep its first hits and the other relevant documents."""
     lead = table.signals.index(first)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
@@ -136,14 +135,14 @@ def _rank(
 def check_run_files(
     folder: Path, labels: Iterable[str], protocols: Iterable[Protocol], queries: Iterable[str]
 ) -> None:
-    """Raise an error for runs that cannot be written: UsageError, or InputError for a query id."""
+    """Raise UsageError or InputError (query id) for runs that cannot be written."""
     check_run_ids(queries)
     for file in (_run_file(folder, label, protocol) for label in labels for protocol in protocols):
         check_output(file, " Q0 ")
 
 
 def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> list[Path]:
-    """Write the rankings of each stack as a TREC run. Returns the files."""
+    """Write a TREC run per stack. Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for label, ranked in rankings.items():

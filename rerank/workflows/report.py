@@ -32,14 +32,13 @@ def report(
     qrels: Judgments | None = None,
     **how: Any,
 ) -> EvaluationReport:
-    """Evaluate again with the settings of the last evaluation, write the page, and return the numbers.
+    """Repeat the last evaluation, write its page, and return the numbers.
 
-    name: a stack. Default: the stacks of the last evaluation, or the active stack.
-    out: Default: ``report.html`` in the workspace. queries, qrels, how: replace settings, see
-        :func:`evaluate`.
+    name: a stack. Default: the evaluated stacks, or the active one.
+    out: Default: ``report.html`` in the workspace. queries, qrels, how: see :func:`evaluate`.
 
-    Raises UsageError without an earlier evaluation and queries, or if ``out`` is another kind of file, and
-    WorkspaceError for an unknown stack.
+    Raises UsageError without an evaluation or queries, or if ``out`` is another kind of file, WorkspaceError
+    for an unknown stack.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace, evaluate

@@ -1,4 +1,4 @@
-"""Train, dev and test queries: given, or drawn from the given ones."""
+"""Train, dev and test queries, given or drawn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRAWN = 0.2
 
 @dataclass(frozen=True)
 class Splits:
-    """Judgments of disjoint queries. train: empty with too few queries. notes: drawn and removed queries."""
+    """Judgments of disjoint queries. train: may be empty. notes: drawn and removed queries."""
 
     train: Qrels
     dev: Qrels
@@ -33,9 +33,9 @@ class Splits:
 def split(
     given: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
 ) -> Splits:
-    """Complete ``train``, ``dev`` and ``test`` from the given ones, or from ``all``.
+    """Complete ``train``, ``dev`` and ``test``, or draw them from ``all``.
 
-    documents: existing ids. A given test set stays unchanged. Queries with the same text stay together.
+    documents: existing ids. A given test set is unchanged. Queries with equal texts stay together.
 
     Raises InputError if too few queries have a text and a relevant document.
 
@@ -86,7 +86,6 @@ Pools = dict[str, list[str]]
 def _usable(
     given: Mapping[str, Qrels], texts: Mapping[str, str], documents: Collection[str], notes: list[str]
 ) -> Pools:
-    """Return the queries with a text and a relevant document."""
     pools = {
         name: [q for q in sorted(qrels) if texts.get(q) and any(d in documents for d in qrels.relevant(q))]
         for name, qrels in given.items()
@@ -100,7 +99,6 @@ def _usable(
 
 
 def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> Pools:
-    """Split the queries of a single file."""
     learns = len(queries) * (1 - 2 * DRAWN) >= LEAST_TRAIN
     test, rest = draw.from_(queries, DRAWN if learns else 0.5)
     dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
@@ -111,7 +109,6 @@ def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> P
 
 
 def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
-    """Draw a missing train or dev split; move too few train queries to dev."""
     missing = next((name for name in ("dev", "train") if name not in pools), None)
     if missing is not None:
         queries = pools["train" if missing == "dev" else "dev"]
@@ -136,10 +133,7 @@ def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
 
 
 def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
-    """Remove test queries from dev and train, and dev queries from train, by id or text.
-
-    asked: texts of all given test queries.
-    """
+    """Make the splits disjoint, by id and text."""
     later: set[str] = set()
     for name in ("test", "dev", "train"):
         if name not in pools:
@@ -154,13 +148,12 @@ def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[s
 
 
 class _Draw:
-    """Draws queries; queries with the same text stay together."""
+    """Draws queries; equal texts stay together."""
 
     def __init__(self, texts: Mapping[str, str], seed: int) -> None:
         self.texts, self.rng = texts, np.random.default_rng(seed)
 
     def from_(self, pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
-        """Return a share of the pool and the rest, both sorted."""
         groups: dict[str, list[str]] = {}
         for query in sorted(pool):
             groups.setdefault(self.texts[query], []).append(query)

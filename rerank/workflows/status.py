@@ -1,4 +1,4 @@
-"""Status: the documents, rankers and stacks of a workspace."""
+"""Status of a workspace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from rerank.workspace import Workspace
 
 @dataclass
 class RankerState:
-    """A ranker and how many documents lack its features.
-
-    older: versions that stacks use. error: why it cannot be loaded.
-    """
+    """A ranker. older: versions in stacks. error: why loading fails."""
 
     name: str
     version: str | None = None
@@ -31,11 +28,10 @@ class RankerState:
 
 @dataclass
 class StackState:
-    """A candidate or a numbered version of a stack.
+    """A candidate or a version of a stack.
 
-    cases: case -> its weights, if they differ by case. outdated: rankers trained again since the tuning.
-    version: None for a candidate. since: time of its last activation, UTC. gate: the comparison at its
-    promotion.
+    cases: case -> weights, if different. outdated: rankers trained after the tuning. version: None for a
+    candidate. since: last activation, UTC. gate: comparison at the promotion.
     """
 
     name: str
@@ -56,7 +52,7 @@ class StackState:
 
 @dataclass
 class Stacks(Report):
-    """Candidates, and all versions that are or were active, newest first."""
+    """Candidates, and past and active versions, newest first."""
 
     stacks: list[StackState]
     releases: list[StackState]
@@ -64,9 +60,9 @@ class Stacks(Report):
 
 @dataclass
 class StatusReport(Report):
-    """State of a workspace. stacks: candidates. releases: versions that are or were active, newest first.
+    """State of a workspace.
 
-    unfinished: interrupted trainings that can be resumed.
+    stacks: candidates. releases: past and active versions, newest first. unfinished: resumable trainings.
     """
 
     workspace: str
@@ -117,7 +113,7 @@ def status(workspace: Workspace) -> StatusReport:
 
 
 def stacks(workspace: Workspace) -> Stacks:
-    """Return the candidates and versions of stacks.
+    """Return candidates and versions of stacks.
 
     >>> import tempfile
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")

@@ -21,9 +21,9 @@ from rerank.workspace import Workspace
 
 @dataclass(frozen=True)
 class FittedReport:
-    """A fitted ranker; for other fields see :class:`rerank.rankers.training.job.TrainingResult`.
+    """A fitted ranker; see :class:`rerank.rankers.training.job.TrainingResult`.
 
-    variant: its name within its family.
+    variant: name in the family.
     """
 
     name: str
@@ -49,7 +49,7 @@ class FittedReport:
         return cls(fitted.ranker.name, family, variant, fitted.ranker.version, **values)
 
     def history(self) -> dict[str, Any]:
-        """Return the training curve as JSON values; it is stored with the ranker."""
+        """Return the training curve as JSON values."""
         names = ("epoch", "epochs", "dev", "baseline", "measure", "without", "unit")
         curve = [[None if one is None else round(one, 6) for one in point] for point in self.curve]
         return {**{name: getattr(self, name) for name in names}, "curve": curve}
@@ -57,7 +57,7 @@ class FittedReport:
 
 @dataclass
 class TrainReport(DataReport):
-    """Data and results of a training. rankers: the fitted ones. encoded: ranker -> encoded documents."""
+    """rankers: fitted. encoded: ranker -> encoded documents."""
 
     rankers: list[FittedReport] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
@@ -85,20 +85,18 @@ def train(
 ) -> TrainReport:
     """Fit rankers, activate each, and encode the documents.
 
-    names: rankers of the families, for example ``text``, ``s2net`` or ``dense``.
-    queries, qrels, dev_qrels: judged queries. Without ``dev_qrels``, 10 % of the queries are held out.
-    pairs: (query, document) texts for projections, in addition to the judgments or instead of them.
-    labeled, dev_labeled: labeled pairs of documents for ``concept``. The dev pairs choose the step to keep;
-        without them the last step is kept.
+    names: for example ``text``, ``s2net`` or ``dense``.
+    queries, qrels, dev_qrels: judged queries. Default for dev: 10 % of them.
+    pairs: (query, document) texts for projections.
+    labeled, dev_labeled: document pairs for ``concept``. Dev pairs select the step; default: the last.
     config: settings by name, per family (``{"cnn": {"epochs": 3}}``), or an object (``CnnConfig(epochs=3)``).
-    preset: settings to start from, for example ``paper``.
-    as_name: name of the ranker, if one is trained. Default: its name in the family.
-    restart: discard interrupted trainings. Default: CNN rankers, ``dense`` and ``concept`` resume.
-    first_stage: finds the candidates, also ``template:FILE``. Default: the workspace's first stage.
-    query_text, query_category_edges: text and category graph of the queries, if the documents' do not fit.
-    infer: infer the categories of queries without categories from their candidates.
+    preset: initial settings, for example ``paper``. as_name: name of a single ranker.
+    restart: do not resume interrupted trainings.
+    first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
+    query_text, query_category_edges: text and category graph of the queries, if they differ.
+    infer: infer missing categories of queries from candidates.
 
-    Ctrl-C keeps the best epoch of the current ranker and skips the rest; ``encode`` adds the features later.
+    Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -142,7 +140,7 @@ def train(
 
 
 class _Training:
-    """The rankers of one call. families: variant -> its family. called: variant -> name of the ranker."""
+    """families: variant -> family. called: variant -> ranker."""
 
     def __init__(
         self, workspace: Workspace, names: list[str], as_name: str | None, configs: Mapping[str, Any]
@@ -157,7 +155,6 @@ class _Training:
     def check_sources(
         self, inputs: Inputs, labeled: Sequence[LabeledPair], dev_labeled: Sequence[LabeledPair]
     ) -> None:
-        """Raise UsageError if a ranker has nothing to learn from, or no ranker uses an input."""
         given: dict[Source, bool] = {
             "judgments": inputs.qrels is not None,
             "pairs": bool(inputs.pairs),
@@ -186,7 +183,6 @@ class _Training:
             raise UsageError(f"{option_name(unused[0])} has no effect with {', '.join(self.families)}")
 
     def check_resumed(self, restart: bool) -> None:
-        """Raise UsageError if an interrupted training has other settings, or none can be restarted."""
         resumed = [variant for variant, family in self.families.items() if family.resumes]
         if restart and not resumed:
             raise UsageError(f"{option_name('restart')} has no effect with {', '.join(self.families)}")
@@ -197,7 +193,6 @@ class _Training:
             )
 
     def fit(self, job: TrainingJob, report: TrainReport) -> None:
-        """Fit the rankers one by one and activate each, until one is interrupted."""
         fitters: dict[str, Fitter] = {}
         for place, (variant, family) in enumerate(self.families.items()):
             try:
@@ -222,7 +217,6 @@ class _Training:
 
 
 def _interruption(message: str, report: TrainReport, rest: Sequence[str]) -> str:
-    """Return one line about what an interrupted training kept."""
     parts = [message]
     if report.rankers:
         done = " and ".join(one.name for one in report.rankers)

@@ -1,4 +1,4 @@
-"""Training data: judged queries and pairs as positions in the collection."""
+"""Training data as positions in the collection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of a training; see :func:`rerank.train`."""
+    """Inputs of :func:`rerank.train`."""
 
     queries: Sequence[Query] = ()
     qrels: Qrels | None = None
@@ -46,10 +46,11 @@ class Inputs:
 
 @dataclass
 class DataReport(Report):
-    """Counts of a training's data.
+    """Counts of training data.
 
-    held_out: file with the held-out judgments. first_stage: finds the candidates. silent: queries without
-    candidates. seen: queries that were trained and stopped on.
+    held_out: file of held-out judgments. first_stage: retrieves candidates. silent: queries without
+    candidates.
+    seen: queries for training and stopping.
     """
 
     first_stage: str = ""
@@ -68,7 +69,7 @@ class DataReport(Report):
 
 
 class Collection:
-    """The documents of a workspace: n ids, positions, languages and texts."""
+    """Documents of a workspace: ids, positions, languages, texts."""
 
     def __init__(self, workspace: Workspace, progress: Progress) -> None:
         self.ids: list[str] = []
@@ -92,7 +93,7 @@ class Collection:
         return [self.documents.categories[self.position[id]] for id in ids]
 
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> Judged:
-        """Return the judged documents and candidates of the query in a row, as positions."""
+        """Return the judged documents and candidates of a row, as positions."""
         known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
         relevant = [(d, grade) for d, grade in known if grade > 0]
         return Judged(
@@ -108,7 +109,7 @@ class Collection:
 def training_data(
     workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress
 ) -> TrainingData:
-    """Return the data of a training and fill the report."""
+    """Return training data and fill the report."""
     if inputs.qrels is None:
         return _of_pairs(workspace, inputs, report, progress)
     data = _of_judgments(workspace, inputs, inputs.qrels, report, progress)
@@ -125,7 +126,7 @@ def training_data(
 
 
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
-    """Data from pairs without judgments; a shuffled tenth becomes the dev set."""
+    """Data from pairs; a shuffled tenth becomes dev."""
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(
@@ -157,7 +158,6 @@ def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
 def _of_judgments(
     workspace: Workspace, inputs: Inputs, qrels: Qrels, report: DataReport, progress: Progress
 ) -> TrainingData:
-    """Data from judged queries with candidates."""
     collection = Collection(workspace, progress)
     by_id = {query.id: query for query in inputs.queries}
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
@@ -203,7 +203,6 @@ def _with_positions(
     infer: bool,
     report: DataReport,
 ) -> tuple[list[Query], list[Judged]]:
-    """Return the queries with inferred categories, and their documents as positions."""
     queries: list[Query] = []
     judged: list[Judged] = []
     for row, (query, candidates) in enumerate(results):
@@ -223,7 +222,6 @@ def _with_positions(
 def _candidates(
     workspace: Workspace, inputs: Inputs, queries: Sequence[Query], depths: Sequence[int], progress: Progress
 ) -> tuple[str, Iterator[tuple[Query, Candidates]]]:
-    """Return the first stage's name, and each query with its candidates."""
     first_stage, search = workspace.first_stage_of(inputs.first_stage)
     if search is not None and inputs.queries:
         search = check_search(workspace, search, inputs.queries)
@@ -241,7 +239,6 @@ def _candidates(
 
 
 def _same_language(queries: Sequence[Query], langs: Counter[str]) -> bool:
-    """Whether most queries and most documents have the same language, if known."""
     of_queries = Counter(code for query in queries if (code := language_or_none(query.lang)))
     if not of_queries or not langs:
         return True
@@ -251,8 +248,6 @@ def _same_language(queries: Sequence[Query], langs: Counter[str]) -> bool:
 def _split(
     qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: DataReport, seed: int
 ) -> tuple[list[str], list[str]]:
-    """Return the ids of train and dev queries with a text and a relevant document."""
-
     def usable(source: Qrels) -> list[str]:
         report.unknown_queries += sum(q not in by_id for q in source)
         return sorted(q for q in source if q in by_id and source.relevant(q))

@@ -1,4 +1,4 @@
-"""Tune: find the weights of a stack on judged queries and write the stack file."""
+"""Tune: find the weights of a stack and write its file."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ _OF_CASE = ("queries", "value", "first_stage_value")
 
 @dataclass
 class TuneReport(Report):
-    """A tuned stack and its tuning.
+    """A tuned stack.
 
-    case: the queries of its main weights; empty if all queries have the same weights. cases: the results for
-    other queries. rerank_only: the tuning without the first stage's signal; None with fewer than two others.
-    dropped: signals without weight -> their value as the only signal. protocol: the candidates. leaks:
-    rankers that were trained on some of these queries, so their weights are too large.
+    case: queries of the main weights; empty for all. cases: other results. rerank_only: without the first
+    stage's signal, or None. dropped: signal without weight -> its value. protocol: candidates. leaks: rankers
+    trained on these queries.
     """
 
     stack: Stack
@@ -62,14 +61,14 @@ class TuneReport(Report):
     protocol: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stack file with the file name, leaks, scoring and cross-validation."""
+        """Return the stack file, its name, leaks, scoring and cross-validation."""
         more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
         if self.validated is not None:
             more["cross_validated"] = self.validated
         return {**self.stack.to_json(), **plain(more)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each signal's weight, its value as the only signal, and the value without it."""
+        """Return each signal's weight, value as the only signal, and value without it."""
         rows = [
             {
                 "signal": name,
@@ -87,23 +86,18 @@ class TuneReport(Report):
 
 @dataclass(frozen=True)
 class _Search:
-    """The first stage and the protocol."""
-
     first: str
     own: SearchTemplate | None
     retrieve: tuple[str, ...]
     protocol: Protocol
 
     def fields(self, depth: int) -> dict[str, Any]:
-        """The fields of the stack."""
         count = self.protocol.count if self.protocol.kind == "retrieved" else depth
         return {"depth": count, "retrieve": self.retrieve, "search": self.own}
 
 
 @dataclass
 class _Weights:
-    """The best weights of each case. tables: their inputs."""
-
     tuned: dict[str, TuningResult]
     rerank_only: dict[str, TuningResult]
     dropped: dict[str, float]
@@ -131,20 +125,18 @@ def tune(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TuneReport:
-    """Find the best weights and normalization of a stack on judged queries and write the stack file.
+    """Find the weights and normalization of a stack on judged queries and write the stack file.
 
-    first_stage: a lexical signal or your own search (``template:FILE``, ``stored:ID``, ``run:FILE``). Without
-        a weight in the stack, it only finds the candidates.
+    first_stage: also ``template:FILE``, ``stored:ID`` or ``run:FILE``. Without a weight, it only retrieves.
     measure: ``nDCG``, ``RR`` or ``AP``, also with a cutoff (``nDCG@10``).
-    retrieve: retrievers of the candidates, with ``depth`` or their own depth (``s2net:200``). Default: the
-        first stage.
-    protocol: the candidates: ``retrieved:N``, ``pool-random:N``, ``pool-first:N`` or ``judged``. Default:
-        ``retrieved:DEPTH``.
-    filter: conditions of the candidates, as for :meth:`Workspace.search`. folds: also cross-validate.
-    normalizations: methods to try. Default: min-max, z-score and none; for shared engines rank, not none.
+    retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
+    protocol: candidates: ``retrieved:N`` (default, N: ``depth``), ``pool-random:N``, ``pool-first:N`` or
+        ``judged``.
+    filter: see :meth:`Workspace.search`. folds: also cross-validate.
+    normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
 
-    Raises UsageError for a stack that cannot be tuned and an unknown measure, InputError if no judged query
-    has a text and a relevant document.
+    Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError without usable
+    queries.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -201,8 +193,6 @@ def tune(
 
 
 class _Tuning:
-    """One run of the tuner. scoring, validated: its reports."""
-
     def __init__(
         self,
         experiment: Experiment,
@@ -225,7 +215,6 @@ class _Tuning:
         self.scoring = ScoringReport()
 
     def run(self, signals: tuple[str, ...]) -> _Weights:
-        """Score the candidates, find the weights, and cross-validate if ``folds`` is given."""
         experiment, search = self.experiment, self.search
         scorer = experiment.pipeline.scorer(signals, search.first)
         reading = {signal.name for signal in scorer.signals if signal.uses_categories}
@@ -249,7 +238,6 @@ class _Tuning:
         return found
 
     def record(self, signals: Sequence[str]) -> dict[str, Any]:
-        """Return the record of the tuning for the stack file."""
         experiment = self.experiment
         ids = [query.id for query in experiment.queries]
         recall = {name: round(share, 6) for name, share in self.scoring.candidate_recall.items()}
@@ -263,7 +251,6 @@ class _Tuning:
 
 
 def _signals(stack: str) -> tuple[str, ...]:
-    """Return the signals of a stack. Raises UsageError if there is nothing to tune."""
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
@@ -287,7 +274,6 @@ def _search(
     first_stage: str | None,
     protocol: Protocol,
 ) -> _Search:
-    """Return the first stage of the candidates. Raises UsageError for an impossible combination."""
     named = first_stages((*retriever_depths(retrieve), *signals))
     first = next((name for name in named if name in signals), next(iter(named), None))
     search = None
@@ -304,17 +290,14 @@ def _search(
 
 
 def _normalizations(workspace: Workspace, search: _Search) -> Sequence[str]:
-    """Return the default methods. Scores of shared engines depend on their scale."""
+    """Return defaults; scores of shared engines depend on their scale."""
     return PER_QUERY if search.own is not None or workspace.engine.shared else TRIED
 
 
 def _weights(
     scored: Judged, signals: tuple[str, ...], reading: set[str], settings: Mapping[str, Any]
 ) -> _Weights:
-    """Find the weights of each case. Signals without any weight are dropped and the rest tuned again.
-
-    reading: signals that read categories. The first stage stays in any case.
-    """
+    """Find weights per case, without useless signals. reading: signals that read categories."""
     dropped: dict[str, float] = {}
     while True:
         tables = _cases(*scored, not reading.isdisjoint(signals))
@@ -335,7 +318,6 @@ def _weights(
 
 
 def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
-    """Return case -> its rows and judgments; the first is the main case. One case "" if none is needed."""
     if not reads:
         # The rows of all queries as if they had no categories.
         return {"": (table.of("none") if len(set(table.query_ids)) < len(table) else table, qrels)}
@@ -349,7 +331,6 @@ def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
 
 
 def _stack(found: _Weights, record: dict[str, Any], fields: Mapping[str, Any]) -> Stack:
-    """Put the weights of all cases together. fields: the other ones of the stack."""
     main = next(iter(found.tuned))
     combiner, plain_one = _joined(found.tuned), _joined(found.rerank_only)
     names = {*found.signals, *retriever_depths(fields["retrieve"])}
@@ -368,7 +349,6 @@ def _stack(found: _Weights, record: dict[str, Any], fields: Mapping[str, Any]) -
 
 
 def _joined(tuned: Mapping[str, TuningResult]) -> Linear | None:
-    """The weights of the first case, with the weights of the other cases; None if nothing was tuned."""
     if not tuned:
         return None
     main, *others = (one.combiner for one in tuned.values())
@@ -376,7 +356,7 @@ def _joined(tuned: Mapping[str, TuningResult]) -> Linear | None:
 
 
 def _saved(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:
-    """Write the stack file. The first stack of a workspace becomes active unless it loses."""
+    """Write the stack. The first one becomes active unless it loses."""
     path = workspace.stack_path(stack.tuned_for) if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     stack.save(path, follow=out is not None)
