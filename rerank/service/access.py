@@ -1,10 +1,4 @@
-"""Access control: tokens, and requests that a web page makes a browser send.
-
-A web page can send requests to this machine: with its own name in ``Host`` (DNS rebinding; it can then read
-the answers), with its name in ``Origin``, and with the content types of forms. So a service without a token
-answers only under known names and to no other origin, and every service accepts only JSON: a browser sends
-JSON to another origin only with permission.
-"""
+"""Access control: tokens, hosts and origins. Stops requests by foreign web pages."""
 
 from __future__ import annotations
 
@@ -27,7 +21,7 @@ class Access:
         """Whether no token is needed."""
 
     def token(self, headers: Headers) -> Token | None:
-        """The token of a request, if it is valid."""
+        """The valid token of a request, or None."""
         values = [value for name, value in headers if name == b"authorization"]
         scheme, _, secret = (values[0] if len(values) == 1 else b"").partition(b" ")
         # Compare all tokens, so that the time reveals nothing.
@@ -35,7 +29,7 @@ class Access:
         return valid[0] if valid and scheme.lower() == b"bearer" else None
 
     def foreign(self, headers: Headers) -> str | None:
-        """The problem with the host or origin of a request without a token, or None."""
+        """The problem with the host or origin of a tokenless request, or None."""
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if len(hosts) > 1 or not all(map(self._is_known, hosts)):
             return "the Host of the request is not a name of this service; start the service with its name"
@@ -57,7 +51,7 @@ class Access:
 
 
 def is_json(headers: Headers, others: tuple[str, ...] = ()) -> bool:
-    """Whether the content type is JSON, or another accepted one."""
+    """Whether the content type is JSON or one of ``others``."""
     values = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
     kinds = {value.partition(";")[0].strip().lower() for value in values}
     return bool(kinds) and kinds <= {"application/json", *others}

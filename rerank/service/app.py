@@ -1,9 +1,4 @@
-"""The ASGI application: access, limits, deadline, errors as JSON, and the change to a newer snapshot.
-
-Bodies are parsed, scored and written in a bounded pool of threads, so health checks answer under any load.
-Small calls of the hook with all features run on the event loop: they take a millisecond, and a change of
-threads takes as long.
-"""
+"""The ASGI application. A pool of threads scores, so health checks always answer."""
 
 from __future__ import annotations
 
@@ -56,7 +51,7 @@ Scope = Mapping[str, Any]
 
 
 class Answer(NamedTuple):
-    """A complete answer."""
+    """An answer."""
 
     content: bytes
     status: int = 200
@@ -65,7 +60,7 @@ class Answer(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A request that is answered by an error. kind: name of its counter."""
+    """An error answer. kind: its counter."""
 
     def __init__(self, status: int, message: str, kind: str, **headers: str) -> None:
         super().__init__(message)
@@ -74,7 +69,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Notes:
-    """The facts of one request for log and counters."""
+    """Facts for log and counters."""
 
     endpoint: str = "other"
     context: RequestContext | None = None
@@ -82,7 +77,7 @@ class Notes:
 
 
 class Service:
-    """The state of one process: the snapshot in use, the threads, and the requests that they work on."""
+    """The state of one process."""
 
     def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
         self.settings, self.snapshot = settings, snapshot
@@ -95,16 +90,16 @@ class Service:
         self._reported = ""
 
     def reload(self) -> None:
-        """Load the current state of the workspace, even if features are missing."""
+        """Load the workspace, even if features are missing."""
         self._reload.set()
 
     def stop(self) -> None:
-        """Drop requests that no thread works on, and end the threads."""
+        """Drop waiting requests and end the threads."""
         for pool in (self._pool, self._loader):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def watch(self) -> None:
-        """Use a newer snapshot whenever there is one."""
+        """Load newer snapshots."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._reload.wait(), _INTERVAL)
@@ -133,7 +128,7 @@ class Service:
         logs.event("reloaded", **newer.describe())
 
     def _report(self, name: str, **fields: str) -> None:
-        """Log a problem once, not every second."""
+        """Log a problem only once."""
         text = " ".join(fields.values())
         if text != self._reported:
             self._reported = text
@@ -142,13 +137,13 @@ class Service:
             (logs.problem if failed else logs.event)(name, **fields)
 
     def context(self, *, on_event_loop: bool = False) -> RequestContext:
-        """The context of a request that begins now."""
+        """The context of a new request."""
         settings, until = self.settings, time.monotonic() + self.settings.deadline
         limits = settings.max_candidates, settings.max_encoded
         return RequestContext(until, *limits, self._costs, on_event_loop)
 
     async def in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
-        """Answer in a thread. Raises TimeoutError at the deadline; the thread ends later."""
+        """Answer in a thread, which may outlive the deadline. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
 
         def done(_: Future[bytes]) -> None:
@@ -174,7 +169,7 @@ def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext
 
 
 class Application:
-    """The ASGI application of a service."""
+    """The ASGI application."""
 
     def __init__(self, service: Service) -> None:
         self.service, self._settings = service, service.settings
@@ -183,7 +178,7 @@ class Application:
         self._endpoints = {one.path: one for one in ENDPOINTS}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answer one request, then count and log it."""
+        """Answer, count and log a request."""
         begin, notes, status = time.perf_counter(), Notes(), 0
         try:
             try:
@@ -231,7 +226,7 @@ class Application:
         return _as_answer(await service.in_thread(one, data, notes.context))
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the client may see the stack. Raises RefusedError if the request is not allowed."""
+        """Whether the client may see the stack. Raises RefusedError."""
         if path == "/healthz":
             return False
         if self._access.open:
@@ -292,7 +287,7 @@ def _as_answer(content: bytes) -> Answer:
 
 
 async def _read(receive: Any, limit: int) -> bytes:
-    """Read a body; a longer one is read to a second limit and dropped, so that the client gets the answer."""
+    """Read a body. The excess is dropped, so that the client gets the answer."""
     parts, size, more = [], 0, True
     while more:
         message = await receive()
@@ -310,7 +305,6 @@ async def _read(receive: Any, limit: int) -> bytes:
 
 
 def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
-    """The answer to a request that failed."""
     if isinstance(error, ModuleNotFoundError):
         error = NotInstalledError.of(error) or error
     match error:

@@ -1,9 +1,4 @@
-"""Limits of one connection, which uvicorn does not have: bytes and seconds of a request's head and body.
-
-A head, chunk extension or trailer may have 32 KiB. Head, body, and an answer that the client does not read
-may each take ``request_timeout``. Above ``max_connections``, the connection that has waited longest for a
-client is closed, so clients that hold connections open do not lock others out.
-"""
+"""Limits of one connection that uvicorn lacks: bytes and seconds of head and body."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ _LINGER, _DISCARDED = 1.0, 2**24
 
 
 class Connection(HttpToolsProtocol):
-    """One connection of a client."""
+    """A client's connection."""
 
     settings: Settings
     waiting: dict[Connection, None]
@@ -40,7 +35,7 @@ class Connection(HttpToolsProtocol):
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request; make room for it."""
+        """Wait for a request."""
         super().connection_made(transport)
         self._wait("the request did not come in time")
         if len(self.connections) > self.settings.max_connections:
@@ -57,7 +52,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the next bytes, unless the request was refused."""
+        """Parse bytes, unless the request was refused."""
         self._unparsed += len(data)
         if self._refused:
             if self._unparsed > _DISCARDED:
@@ -68,11 +63,11 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes; send less")
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP."""
+        """Answer invalid HTTP."""
         self._refuse(400, msg)
 
     def on_message_begin(self) -> None:
-        """Wait for the head of the next request."""
+        """Wait for the head of a request."""
         super().on_message_begin()
         if self._reading is None:
             self._wait("the request did not come in time")
@@ -84,11 +79,11 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """Another chunk of the body begins."""
+        """A chunk of the body begins."""
         self._unparsed = 0
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
+        """Receive a part of the body."""
         self._unparsed = 0
         super().on_body(body)
 
@@ -99,19 +94,19 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; uvicorn ends that wait."""
+        """Wait for the next request."""
         super().on_response_complete()
         if not self.transport.is_closing():
             self.idle[self] = None
 
     def pause_writing(self) -> None:
-        """Wait for the client to read its answer."""
+        """Wait until the client reads."""
         super().pause_writing()
         if self._writing is None:
             self._writing = self.loop.call_later(self.settings.request_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads its answer."""
+        """The client reads again."""
         super().resume_writing()
         if self._writing is not None:
             self._writing.cancel()
@@ -136,7 +131,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(408, problem)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer and close, unless another answer has begun: then close."""
+        """Answer if possible, then close."""
         self._stop_waiting()
         if self._refused or self.transport.is_closing():
             return
@@ -158,6 +153,6 @@ class Connection(HttpToolsProtocol):
 
 
 def protocol(settings: Settings) -> type[asyncio.Protocol]:
-    """The class of the connections of one service."""
+    """The connection class of one service."""
     made = type("LimitedConnection", (Connection,), {"settings": settings, "waiting": {}, "idle": {}})
     return cast(type[asyncio.Protocol], made)

@@ -1,4 +1,4 @@
-"""The endpoints: snapshot and body -> answer, without HTTP. Each runs in a thread."""
+"""The endpoints: snapshot and body -> answer, without HTTP."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 
 
 class DeadlineError(Exception):
-    """The time of a request is over."""
+    """A request has no time left."""
 
 
 class EventLoopError(Exception):
-    """A request takes too long for the event loop."""
+    """A request is too slow for the event loop."""
 
 
 @dataclass
 class RequestContext(StageTimer):
     """The limits of one request, and notes for the log.
 
-    deadline:      on the clock of ``time.monotonic``; so is ``begun``.
-    max_candidates, max_encoded: as in the settings.
-    costs:         ranker -> mean CPU seconds to encode the last queries, of all requests.
-    on_event_loop: it runs on the event loop, which must not be blocked.
-    seconds:       stage -> time taken.
-    missing:       ranker -> features that were fetched or computed.
-    unscored:      reason -> hits that keep their places in the first stage.
-    without_features: hits without stored features that were ``encoded``, or left ``unscored``.
-    passed:        the reason why the hits of a hook keep their order.
+    deadline, begun: ``time.monotonic`` seconds.
+    max_candidates, max_encoded: see :class:`Settings`.
+    costs:         ranker -> mean CPU seconds per query.
+    on_event_loop: must not block.
+    seconds:       stage -> seconds.
+    missing:       ranker -> features fetched or computed.
+    unscored:      reason -> hits.
+    without_features: hits ``encoded`` or ``unscored``.
+    passed:        why hits keep their order.
     """
 
     deadline: float
@@ -76,42 +76,42 @@ class RequestContext(StageTimer):
     query: str | None = None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Time a stage. Raises DeadlineError if it would begin too late."""
+        """Time a stage. Raises DeadlineError."""
         if time.monotonic() > self.deadline:
             raise DeadlineError
         return super().stage(name)
 
     def leaves(self) -> None:
-        """Raise EventLoopError on the event loop: the next step takes long."""
+        """Raise EventLoopError before a slow step."""
         if self.on_event_loop:
             raise EventLoopError
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Note the seconds to encode a query."""
+        """Note the encoding time of a query."""
         self.costs[ranker] = seconds + _MEMORY * (self.costs.get(ranker, seconds) - seconds)
 
     def check_count(self, count: int, noun: str) -> None:
-        """Note the number of candidates. Raises UsageError if there are too many."""
+        """Note the number of candidates. Raises UsageError."""
         if count > self.max_candidates:
             raise UsageError(f"{count:,} {noun}, but this service takes {self.max_candidates:,}; send fewer")
         self.candidates = count
 
     def affordable(self, timeout: float | None = None) -> int:
-        """How many documents may be encoded in time. timeout: seconds that the client waits."""
+        """How many documents can be encoded in time. timeout: seconds."""
         left = self.deadline - time.monotonic()
         if timeout is not None:
             left = min(left, timeout - (time.monotonic() - self.begun))
         return min(self.max_encoded, max(int(_SHARE * left / self.costs.get(ENCODED, _GUESS)), 0))
 
     def to_log(self, with_query: bool) -> dict[str, Any]:
-        """The notes, as fields of the log."""
+        """The notes as log fields."""
         names = ("candidates", "missing", "without_features", "unscored", "passed")
         notes = {name: value for name in names if (value := getattr(self, name)) not in (None, {})}
         return notes | ({"query": self.query} if with_query and self.query is not None else {})
 
 
 def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Cut a text, and runs of combining marks to 32: Unicode sorts longer runs in quadratic time.
+    """Cut a text, and runs of combining marks to 32, as Unicode sorts them slowly.
 
     >>> len(clean("a" + "\\u0301\\u0327" * 1000))
     33
@@ -123,7 +123,7 @@ def clean(text: str, longest: int = LONGEST_TEXT) -> str:
 def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank``: rerank documents of the request.
 
-    Equal scores keep the order of the request. Raises UsageError, InputError.
+    Ties keep their order. Raises UsageError, InputError.
     """
     context.check_count(len(body.documents), "documents")
     context.query = body.query
@@ -181,11 +181,7 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
 def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank_ids``: rerank documents of the engine, for the stock processors of OpenSearch.
 
-    The engine scores the query by the lexical signals and returns the stored features. Scores are rounded to
-    single precision, as in a hit of OpenSearch, and have a point or an exponent: ML Commons fails on ``1``
-    and on numbers of more than 18 characters.
-
-    Raises UsageError if the engine knows none of the ids, or if an id comes twice.
+    Scores are floats of 18 characters or less, for ML Commons. Raises UsageError for unknown or repeated ids.
     """
     context.check_count(len(body.ids), "ids")
     context.query = body.query
@@ -214,11 +210,9 @@ def encodable(
     timeout: float | None = None,
     ours: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.bool_], ScoringInput]:
-    """Which of n documents can be scored, (n,) bool, and these documents.
+    """Which of n documents can be scored, (n,) bool, and these documents. Encodes while there is time.
 
-    Documents without features are encoded, as many as there is time for; others cannot be scored.
-
-    timeout: seconds that the client waits. ours: (n,) documents of the engine; others cannot be scored.
+    timeout: seconds. ours: (n,) documents of the engine; others cannot be scored.
     """
     scorable = np.ones(len(given.ids), np.bool_) if ours is None else ours.copy()
     lacking = [missing for missing in given.missing.values() if missing.any()]
@@ -251,9 +245,9 @@ def _subset(given: ScoringInput, places: NDArray[np.intp]) -> ScoringInput:
 def kept_places(
     scorable: NDArray[np.bool_], order: NDArray[np.int64], scores: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Put n hits in order; hits without a score keep their place and get the score of the hit before them.
+    """Order n hits. Hits without a score keep their place, with the score of the hit before.
 
-    scorable: (n,) bool. order: the m scorable ones, best first, by their number among these; scores: (m,).
+    scorable: (n,) bool. order: (m,) positions among scorable hits, best first. scores: (m,).
 
     >>> kept_places(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
     (array([0, 3, 1, 2]), array([3., 3., 2., 1.]))
@@ -269,7 +263,7 @@ def kept_places(
 
 
 def rank(stack: Stack, scored: ScoringResult, context: RequestContext) -> Ranking:
-    """Put scored candidates in the order of a stack."""
+    """Rank scored candidates by a stack."""
     with context.stage("score"):
         return stack.for_case(scored.case).rank(scored.ids, scored.raw)
 
@@ -277,7 +271,7 @@ def rank(stack: Stack, scored: ScoringResult, context: RequestContext) -> Rankin
 def make_query(
     text: str, categories: Sequence[str] | None, lexical_text: str | None = None, lang: str | None = None
 ) -> Query:
-    """Make a query from fields of a request. Raises UsageError if it has no words."""
+    """Make a query. Raises UsageError if it has no words."""
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
     other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
@@ -285,7 +279,7 @@ def make_query(
 
 
 def _document(number: int, given: str | dict[str, Any]) -> Document:
-    """Read a document of a request; its place is its id, which decides between equal scores."""
+    """A document; its id is its place, which breaks ties."""
     if isinstance(given, str):
         return Document(f"{number:09}", text=clean(given))
     try:

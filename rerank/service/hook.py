@@ -1,9 +1,4 @@
-"""``POST /v1/hook``: the hits of a search, in the order of a stack.
-
-Stored features come with the call, or are read from the files of an attached index or from the engine. A few
-documents without features are encoded. Hits that cannot be scored keep their place in the first stage:
-documents of other indices, and documents whose features are missing.
-"""
+"""``POST /v1/hook``: order the hits of a search by a stack. Unscored hits keep their place."""
 
 from __future__ import annotations
 
@@ -37,7 +32,7 @@ _SHORT, _QUICK = 2000, 0.003
 
 
 class PassedError(Exception):
-    """A search keeps its order. The message is counted, so it must not contain text of a user."""
+    """A search keeps its order. The message is counted: it must not contain user text."""
 
     def __init__(self, reason: str, requested: dict[str, Any] | None = None) -> None:
         super().__init__(reason)
@@ -46,10 +41,9 @@ class PassedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A call and the scorer of its hits.
+    """A call and its scorer.
 
-    clauses: signal -> scores of a named clause. by_id: whether the engine scores the hits by other signals,
-    which needs ids. unknown: categories of the user that no signal knows.
+    clauses: signal -> scores of a clause. by_id: scoring needs ids. unknown: unknown categories.
     """
 
     call: HookCall
@@ -65,10 +59,7 @@ class _Search:
 
 
 def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[str, Any] | bytes:
-    """``POST /v1/hook``: put the hits of a search in the order of a stack.
-
-    The scores of the hits are the scores of the first stage of the stack.
-    """
+    """``POST /v1/hook``: put the hits of a search in the order of a stack."""
     try:
         search = _parse(snapshot, call, context)
         given = _stored(snapshot, search, context)
@@ -80,7 +71,7 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[st
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
-    """Step 1: the words, stack and clauses of a call. Raises PassedError, UsageError."""
+    """Step 1: words, stack and clauses."""
     ids, options, rows = call.ids, call.body.rerank or _NO_OPTIONS, call.rows()
     if len(call.numbers.scores) != len(ids):
         raise UsageError(f"{len(ids)} ids came with {len(call.numbers.scores)} scores; send one for each")
@@ -105,7 +96,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
 
 
 def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArray[np.float64]]:
-    """Signal -> scores of the clauses that a stack reads. shown: names a clause in a reason."""
+    """Signal -> scores of its clause."""
     scores: dict[str, NDArray[np.float64]] = {}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
@@ -120,7 +111,7 @@ def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArr
 
 
 def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> ScoringInput:
-    """Step 2: the hits with their features: from the call, from files, or from the engine."""
+    """Step 2: stored features."""
     call, hits, scorer, ids = search.call, search.hits, search.scorer, search.call.ids
     with context.stage("decode"):
         stored = {}
@@ -153,7 +144,7 @@ def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Sco
 def _score(
     search: _Search, given: ScoringInput, context: RequestContext
 ) -> tuple[NDArray[np.bool_], ScoringResult]:
-    """Steps 3 and 4: encode documents in the time that is left, then score. Raises PassedError."""
+    """Steps 3 and 4: encode and score."""
     ours = search.hits.ours
     scorable, given = encodable(given, context, search.call.body.timeout, ours)
     counts = {"foreign": np.count_nonzero(~ours), "missing": np.count_nonzero(ours & ~scorable)}
@@ -171,7 +162,7 @@ def _score(
 def _answer(
     search: _Search, scorable: NDArray[np.bool_], scored: ScoringResult, context: RequestContext
 ) -> dict[str, Any] | bytes:
-    """Step 5: the answer. Raises UsageError if the explanation is too long."""
+    """Step 5: the answer."""
     call, ranking = search.call, rank(search.stack, scored, context)
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
@@ -201,7 +192,7 @@ def _answer(
 
 
 def _requested_fields(search: _Search) -> dict[str, Any]:
-    """The fields that the next call is to send."""
+    """The fields that the next call must send."""
     infers, sidecar, categories = search.scorer.infers, search.hits.sidecar, search.call.body.categories
     # By ids, documents are found faster: if their categories are needed and did not come.
     reads = infers and not (sidecar or categories or search.query.categories)
@@ -218,7 +209,7 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
 
 
 def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Features of n hits, and (n,) which ones are missing; corrupted features count as missing."""
+    """Features of n hits, and (n,) bool: missing or corrupt."""
     nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
     if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # stored rows have a multiple of 3 bytes
         return nothing

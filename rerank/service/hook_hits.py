@@ -1,4 +1,4 @@
-"""The hits of a call of the hook: their index, stored features and documents."""
+"""Hits of a hook call: index, features and documents."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rerank.service.schemas import NOWHERE, HookCall, integers
 class HookHits:
     """The n hits of one call.
 
-    ours:      (n,) whether a hit is a document of the index of the workspace.
-    sidecar:   whether the index is attached: its features are in files of the workspace.
-    attached:  whether features are in these files, and the locations of the hits came with the call.
-    locatable: whether the engine can find documents by their locations.
+    ours:      (n,) bool: documents of the workspace.
+    sidecar:   workspace files contain the features.
+    attached:  these files can be used: the call has locations.
+    locatable: the engine finds documents by location.
     """
 
     def __init__(self, engine: Engine, call: HookCall, context: RequestContext) -> None:
@@ -46,7 +46,7 @@ class HookHits:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Row of each hit in the files of features, -1 without a row."""
+        """Row of each hit in the feature files; -1: none."""
         if self._rows is None:
             shards, numbers, terms = self._numbers.shards, self._numbers.seq_nos, self._numbers.terms
             self._rows = np.full(len(self.ids), -1, np.int64)
@@ -56,12 +56,12 @@ class HookHits:
         return self._rows
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Stored features of all hits, and (n,) bool: which ones are missing."""
+        """Stored features, and (n,) bool: missing."""
         values, missing = self._files.features.read(name, version, self.rows)
         return to_float32(values) if values.dtype == np.float16 else values, missing  # as rankers do
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:
-        """Id -> categories of the hits that may vote, if the files have them."""
+        """Id -> categories of the hits that may vote, if known."""
         if not self.attached or not len(scores):
             return {}
         depth = min(INFERENCE_DEPTH, len(scores))
@@ -71,7 +71,7 @@ class HookHits:
         return {self.ids[i]: categories for i, categories in zip(where.tolist(), found)}
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
-        """The stored documents of these hits; None if a document no longer exists."""
+        """The stored documents of these hits; None if deleted."""
         numbers, which = self._numbers, list(positions)
         if not (self.locatable and len(numbers.seq_nos)):
             return list(self._engine.get([self.ids[i] for i in which]))
@@ -81,7 +81,7 @@ class HookHits:
         return list(at([DocumentLocation(self._locations.uuids[index], *rest) for index, *rest in locations]))
 
     def names(self) -> list[str]:
-        """Ids of hits that came without ids; a hit without a document keeps its number."""
+        """Ids of numbered hits; a hit without a document keeps its number."""
         names, taken = list(self.ids), set(self.ids)
         where = np.flatnonzero(self.ours).tolist()
         for i, document in zip(where, self.documents(where)):

@@ -1,4 +1,4 @@
-"""The log: one JSON object per line, on standard error."""
+"""The log: JSON lines on standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger("rerank.service")
 
 
 def line(seconds: float, level: str, name: str, fields: dict[str, Any]) -> str:
-    """One line of the log, without its end."""
+    """One line of the log."""
     when = datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
     record = {"time": when, "level": level, "event": name, **fields}
     text = json.dumps(record, ensure_ascii=False, default=str)
@@ -32,7 +32,7 @@ class _Lines(logging.Formatter):
 
 
 def start() -> None:
-    """Write the log of this process, and warnings of the server, to standard error."""
+    """Log to standard error, also warnings of the server."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     levels = {"rerank.service": logging.INFO, "uvicorn": logging.WARNING, "asyncio": logging.WARNING}
@@ -43,7 +43,7 @@ def start() -> None:
 
 
 def event(name: str, **fields: Any) -> None:
-    """Write a line, without a record of ``logging``: it would take as long as the request."""
+    """Write a line, faster than ``logging``."""
     for handler in _LOG.handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.acquire()
@@ -54,10 +54,10 @@ def event(name: str, **fields: Any) -> None:
 
 
 def problem(name: str, **fields: Any) -> None:
-    """Write a line about an error."""
+    """Log an error."""
     _LOG.error(name, extra={"fields": fields})
 
 
 def places(error: BaseException) -> list[str]:
-    """The places in the code that an error comes from, without its message, which may contain a query."""
+    """The code locations of an error. Its message is left out: it may contain a query."""
     return [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)[-8:]]

@@ -1,4 +1,4 @@
-"""Counters for Prometheus. Files add up the counters of several workers (PROMETHEUS_MULTIPROC_DIR)."""
+"""Prometheus counters. With several workers, PROMETHEUS_MULTIPROC_DIR adds them up."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ One = TypeVar("One", Counter, Gauge, Histogram)
 
 @lru_cache(10_000)
 def of(metric: One, *labels: str | int) -> One:
-    """The counter of these labels; to find it again takes as long as to count."""
+    """The cached counter of these labels."""
     return metric.labels(*labels)
 
 
 def observe(endpoint: str, context: RequestContext) -> None:
-    """Count the notes of one request."""
+    """Count the notes of a request."""
     for stage, seconds in list(context.seconds.items()):
         of(STAGES, endpoint, stage).observe(seconds)
     if context.candidates is not None:
@@ -72,7 +72,7 @@ def observe(endpoint: str, context: RequestContext) -> None:
 
 
 def text() -> bytes:
-    """All counters of this process, or of all workers, in the text format of Prometheus."""
+    """The counters of all workers, in Prometheus text format."""
     registry = _REGISTRY
     if SHARED in os.environ:
         registry = CollectorRegistry()
@@ -81,6 +81,6 @@ def text() -> bytes:
 
 
 def forget(process: int) -> None:
-    """Forget the current requests of a worker that has ended."""
+    """Drop the current requests of an ended worker."""
     if SHARED in os.environ:
         multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the service, made from its schemas."""
+"""The OpenAPI description, made from the schemas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCHEMAS = "#/components/schemas/{name}"
 
 
 class Endpoint(NamedTuple):
-    """A path that takes a body. kinds: content types that it takes, next to JSON."""
+    """A path that accepts a body. kinds: additional content types."""
 
     path: str
     function: Callable[..., dict[str, Any] | bytes]
@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in tokens and in the settings of the service."""
+        """Its name in tokens and settings."""
         return self.function.__name__
 
     def read(self, data: bytes) -> Any:
@@ -49,7 +49,7 @@ class Endpoint(NamedTuple):
 
 
 def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bool) -> dict[str, Any]:
-    """Describe the endpoints and pages. token: all paths but ``open_paths`` need a token."""
+    """Describe all paths. token: all but ``open_paths`` need one."""
     structs = [Problem, TextDocument, *(kind for one in endpoints for kind in (one.body, one.answer))]
     kinds = dict.fromkeys(structs)
     schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)[1]

@@ -65,12 +65,11 @@ T = TypeVar("T")
 
 
 def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
-    """Return the words that a query searches for; None if it has none.
+    """Return the words that a query searches for, or None.
 
-    query:  the ``query`` of a ``_search``, as JSON values. Each text of several clauses is used once.
-    fields: the fields with words of a user; ``*`` matches any part of a name, and a sub-field belongs to its
-            field. Texts for other fields, such as a year or a permission, are ignored if these fields have a
-            text. Empty: all fields.
+    query:  the ``query`` of a ``_search``.
+    fields: fields with user words; ``*`` is a wildcard. Other fields are used only if these have no text.
+            Empty: all fields.
 
     >>> query_text({"bool": {"must": {"match": {"title": "grey wolf"}}, "filter": {"term": {"lang": "en"}}}})
     'grey wolf'
@@ -87,7 +86,7 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
 
 
 def clause_names(query: object) -> set[str]:
-    """The names (``_name``) of the clauses of a query.
+    """The names (``_name``) of a query's clauses.
 
     >>> clause_names({"bool": {"should": [{"match": {"title": {"query": "wolf", "_name": "title"}}}]}})
     {'title'}
@@ -101,7 +100,6 @@ def clause_names(query: object) -> set[str]:
 
 
 def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], list[Any]]]) -> Iterator[T]:
-    """Read the objects in a query, in order. read: an object -> its results, and values inside it."""
     waiting = [root]  # the next one is last; not recursive: a query may be nested to any depth
     for _ in range(_MOST):
         if not waiting:
@@ -116,7 +114,7 @@ def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], list[Any]]])
 
 
 def _clause(clause: Query) -> tuple[Iterable[Text], list[Any]]:
-    """The texts of one clause, and the clauses inside it."""
+    """Texts of a clause, and inner clauses."""
     texts: list[Iterable[Text]] = []
     inner: list[Any] = []
     for kind, about in islice(clause.items(), _MOST):
@@ -137,7 +135,6 @@ def _is_among(fields: tuple[str, ...], name: str) -> bool:
 
 @lru_cache(1000)
 def _matches(fields: tuple[str, ...], name: str) -> bool:
-    """Whether a field of a query, such as ``body``, ``body.en^2`` or ``bo*``, is one of the fields."""
     name = name.partition("^")[0]
     return any(
         fnmatchcase(name, field)
@@ -148,7 +145,6 @@ def _matches(fields: tuple[str, ...], name: str) -> bool:
 
 
 def _by_field(read: Callable[[object], Iterator[str]]) -> Callable[[Query], Iterable[Text]]:
-    """A reader of queries that have a value for each field."""
     return lambda about: (
         ((str(field),), text) for field, value in islice(about.items(), _MOST) for text in read(value)
     )
@@ -173,8 +169,6 @@ def _plain_text(about: Query) -> Iterable[Text]:
 
 
 def _intervals(rule: object) -> Iterator[str]:
-    """The words of a rule of ``intervals`` and of the rules inside it, without its filters."""
-
     def read(value: Query) -> tuple[Iterable[str], list[Any]]:
         rules = [value[name] for name in _RULES if isinstance(value.get(name), Mapping)]
         inner = [one["intervals"] for one in rules if isinstance(one.get("intervals"), list)]
@@ -197,7 +191,7 @@ def _text(value: object, name: str = "query") -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Remove the operators of ``query_string`` from a text, and the words that they exclude.
+    """Remove the operators of ``query_string``, and excluded words.
 
     >>> plain('title:wolf AND (grey^2 OR "red fox"~3) -dog NOT cat year:[1990 TO 2000] lup*')
     'wolf grey red fox lup'

@@ -1,7 +1,4 @@
-"""BM25 and tf-idf of documents that come with a request: these documents are the whole collection.
-
-The formulas are the ones of the local engine. So scores need no engine and depend only on the request.
-"""
+"""BM25 and tf-idf within the documents of one request."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 class LexicalScorer:
-    """Scores n documents. documents: the terms of each document, from ``rerank.text.Terms``.
+    """Scores n documents. documents: their terms.
 
     >>> LexicalScorer([["wolf", "pup"], ["fox"]]).score("tfidf", ["fox"]).tolist()
     [0.0, 1.0]
@@ -35,7 +32,7 @@ class LexicalScorer:
         self._frequency = np.bincount(self._terms, minlength=len(numbers))  # documents with each term
 
     def score(self, signal: str, query: Sequence[str]) -> Array:
-        """(n,) scores by ``bm25`` or ``tfidf``; 0 without a shared term. query: its terms."""
+        """(n,) scores by ``bm25`` or ``tfidf``; 0: no shared term. query: terms."""
         weights = np.zeros(len(self._numbers))
         for term, count in Counter(query).items():
             if term in self._numbers:

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers. msgspec checks them, and ``openapi`` describes them."""
+"""Bodies of requests and answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class TextDocument(Struct):
-    """A document of the request. Other fields come back with ``return_documents``."""
+    """A document of the request. ``return_documents`` returns its other fields."""
 
     id: str | None = None
     title: str | None = None
@@ -52,7 +52,7 @@ class TextDocument(Struct):
 
 
 class RerankBody(Struct, kw_only=True):
-    """The request of Cohere and Jina; their other fields are ignored."""
+    """The request of Cohere and Jina. Unknown fields are ignored."""
 
     query: Words
     documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST)]
@@ -68,7 +68,7 @@ class RerankBody(Struct, kw_only=True):
 
 
 class SearchBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A search by the engine of the workspace."""
+    """A search of the workspace."""
 
     query: Words
     lexical_text: LexicalText | None = None
@@ -86,7 +86,7 @@ class SearchBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Documents of the engine, by their ids."""
+    """Ids of the engine's documents."""
 
     query: str
     ids: Annotated[list[str], Meta(max_length=MOST)]
@@ -94,7 +94,7 @@ class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SearchOptions(Struct):
-    """Options of the user, as ``ext.rerank`` of the search."""
+    """``ext.rerank`` of the search."""
 
     query: str | None = None
     stack: StackText | None = None
@@ -104,7 +104,7 @@ class SearchOptions(Struct):
 
 
 class Rows(Struct):
-    """The features of one ranker in the bytes after the JSON: a row for each hit that has features."""
+    """The features of one ranker in the bytes: one row per hit with features."""
 
     bytes: Annotated[int, Meta(ge=0, le=MOST, description="Length of a row.")]
     missing: Annotated[
@@ -113,7 +113,7 @@ class Rows(Struct):
 
 
 class Places(Struct):
-    """Locations of hits. index: position of each hit's index in ``uuids``; empty: all are in the first."""
+    """Locations of hits. index: positions in ``uuids``; empty: the first."""
 
     uuids: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=MOST)] = []
     index: Several = []
@@ -129,8 +129,8 @@ NOWHERE = Places()
 class HookBody(Struct, kw_only=True):
     """Hits of a search, from the search-pipeline processor.
 
-    Features are bytes after the JSON; then four bytes come first, the length of the JSON. If the first of
-    them is 1, the scores and places of the hits are also bytes, before the features.
+    If features follow, the JSON has a prefix of four bytes: its length. If the first byte is 1, scores and
+    places are also bytes.
     """
 
     stack: StackText | None = None
@@ -155,10 +155,7 @@ class HookBody(Struct, kw_only=True):
 
     @classmethod
     def read(cls, data: bytes) -> HookCall:
-        """Read JSON, or its length, the JSON, and numbers and features after it.
-
-        Raises msgspec.DecodeError; InputError if the length is wrong or too large.
-        """
+        """Read JSON, numbers and features. Raises msgspec.DecodeError, InputError."""
         framed = data[:1] in (b"\0", NUMBERS_FOLLOW)  # JSON never begins like this
         begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
         if end > len(data):
@@ -175,14 +172,13 @@ class HookBody(Struct, kw_only=True):
 
 
 class _NumbersFollow(HookBody, kw_only=True):
-    """A call whose numbers are bytes. Hits without ids are numbered."""
+    """A call with binary numbers."""
 
     hits: Annotated[int, Meta(ge=0, le=MOST)]
     ids: Annotated[list[str], Meta(max_length=MOST)] = []
     scores: Annotated[list[Score], Meta(max_length=0)] = []
 
     def split(self, rest: bytes) -> HookCall:
-        """Read the numbers from the bytes after the JSON. Raises InputError."""
         n, ids = self.hits, self.ids or numbered(self.hits)
         follow = self.places is not None and self.places.follow
         size = n * (28 if follow else 8)
@@ -200,7 +196,7 @@ class _NumbersFollow(HookBody, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of n hits, (n,) each; without places, all but the scores are (0,)."""
+    """Numbers of n hits, (n,) each; without places, only scores."""
 
     scores: NDArray[np.float64]
     shards: NDArray[np.int64]
@@ -210,9 +206,9 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A call of the hook: its JSON, the ids of its n hits, and the bytes of their features.
+    """A hook call: its JSON, n ids, and feature bytes.
 
-    numbers_follow: numbers came as bytes; the answer has them as bytes then.
+    numbers_follow: numbers are binary, also in the answer.
     """
 
     body: HookBody
@@ -227,7 +223,7 @@ class HookCall:
         return self.numbers_follow and not self.body.ids
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
-        """RANKER@VERSION -> its rows. Raises InputError if their length is wrong."""
+        """RANKER@VERSION -> rows. Raises InputError."""
         found, begin = {}, 0
         for key, rows in self.body.features.items():
             size = rows.bytes * (len(self.ids) - len(rows.missing))
@@ -247,7 +243,7 @@ class Problem(Struct):
 
 
 class RerankResult(Struct):
-    """The place of one document in the request, and its score."""
+    """Position of one document in the request, and its score."""
 
     index: int
     relevance_score: float
@@ -266,7 +262,7 @@ class RerankAnswer(Struct):
 
 
 class IdsAnswer(Struct):
-    """Places in the list of the request, best first, and their scores."""
+    """Positions in the request, best first, and scores."""
 
     model: str
     results: list[RerankResult]
@@ -289,7 +285,7 @@ class SearchAnswer(Struct):
 
 
 class HookAnswer(Struct):
-    """Ids in their new order, or the reason why the hits keep their order."""
+    """Ids in their new order, or why they keep it."""
 
     ids: list[str] | None = None
     scores: list[float] | None = None
@@ -322,7 +318,7 @@ EXAMPLES: dict[type[Struct], dict[str, Any]] = {
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
+    """Read a JSON body. Raises msgspec.ValidationError, msgspec.DecodeError."""
     try:
         found: T = _decoder(cast(Any, kind)).decode(data)
     except RecursionError as error:
@@ -347,7 +343,7 @@ def integers(part: list[int]) -> NDArray[np.int64]:
 
 @lru_cache(16)
 def numbered(count: int) -> list[str]:
-    """Ids of hits that came without ids, in their order.
+    """Ids for hits that came without ids.
 
     >>> numbered(2)
     ['000000', '000001']

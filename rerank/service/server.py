@@ -1,7 +1,6 @@
 """Socket, worker processes and signals.
 
-SIGTERM and SIGINT finish the current requests and stop. SIGHUP loads changed rankers and stacks at once. The
-first process owns the socket; with several workers it only supervises them.
+SIGTERM and SIGINT finish current requests and stop. SIGHUP reloads rankers and stacks.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ _KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that 
 
 
 def serve(settings: Settings, listening: Callable[[str], object]) -> None:
-    """Serve until a signal. listening: called with the URL.
-
-    Raises RerankError if the workspace cannot be served, or the address cannot be used.
-    """
+    """Serve until a signal. listening: called with the URL. Raises RerankError."""
     loaded = [Snapshot.load(settings)]
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
@@ -72,7 +68,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends with exit code 0 after a signal, and when its parent has died. Watches for newer snapshots."""
+    """Exits with 0 after a signal or without a parent."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,7 +86,7 @@ class _Server(uvicorn.Server):
 
 
 def _serve(settings: Settings, bound: socket.socket, loaded: list[Snapshot] | None = None) -> None:
-    """Serve in this process. loaded: emptied, so that a replaced snapshot is not kept open."""
+    """Serve in this process. Empties ``loaded``, so that replaced snapshots close."""
     from rerank.service.app import Application, Service
     from rerank.service.connection import protocol
 
@@ -118,7 +114,7 @@ def _serve(settings: Settings, bound: socket.socket, loaded: list[Snapshot] | No
 
 
 def _supervise(settings: Settings, bound: socket.socket) -> None:
-    """Keep the workers running until a signal."""
+    """Keep workers running."""
     logs.start()
     context = multiprocessing.get_context("spawn")
     stopping = False

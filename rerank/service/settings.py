@@ -1,4 +1,4 @@
-"""The settings of ``rerank serve``: address, limits and tokens."""
+"""The settings of ``rerank serve``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAMES = ("rerank", "search", "rerank_ids", "hook")
 
 @dataclass(frozen=True)
 class Token:
-    """The token of a client. only: its endpoints; empty: all endpoints and the counters."""
+    """A client's token. only: its endpoints; empty: everything."""
 
     secret: str = field(repr=False)
     only: tuple[str, ...] = ()
 
     def opens(self, name: str) -> bool:
-        """Whether the token is valid for an endpoint, or for another path."""
+        """Whether the token is valid for an endpoint or path."""
         return not self.only or name in self.only
 
 
@@ -33,21 +33,21 @@ class Settings:
     """The settings of the service.
 
     folder:          the workspace.
-    host, port:      address to listen on; port 0: any free port.
-    workers:         processes; threads: of each process, for scoring.
-    stack:           used by requests that do not name a stack; may be a file. None: the stack in use.
-    tokens:          bearer tokens; every request must send one of them. Empty: no token is needed.
-    only:            endpoints to serve, of NAMES; empty: all, but see :func:`withheld`.
-    max_body:        bytes of a request's body.
+    host, port:      address; port 0: any free port.
+    workers:         processes; threads: scoring threads per process.
+    stack:           default stack, may be a file. None: the stack in use.
+    tokens:          accepted bearer tokens. Empty: no token is needed.
+    only:            endpoints to serve; empty: all, but see :func:`withheld`.
+    max_body:        bytes of a body.
     max_candidates:  documents, hits or depth of a request.
-    max_encoded:     documents without stored features that one search of the hook encodes.
-    max_requests:    requests of each process that are scored or wait for a thread.
+    max_encoded:     documents that one hook call may encode.
+    max_requests:    running and waiting requests per process.
     deadline:        seconds from a complete request to its answer.
-    request_timeout: seconds to receive a request's headers, to receive its body, and to send its answer.
-    max_connections: connections of each process.
-    hosts:           names of this service that a request without a token may use, next to localhost.
-    infer_categories: infer the categories of queries that have none.
-    log_queries:     write the words of queries to the log.
+    request_timeout: seconds for each of headers, body and sending the answer.
+    max_connections: connections per process.
+    hosts:           accepted host names without a token, in addition to localhost.
+    infer_categories: infer missing categories of queries.
+    log_queries:     log the words of queries.
     """
 
     folder: str
@@ -71,7 +71,7 @@ class Settings:
 
 
 def read_token(path: str | None) -> str:
-    """Return the token of a file or, without a file, of RERANK_SERVICE_TOKEN; empty if there is none.
+    """Return the token of a file, else of RERANK_SERVICE_TOKEN, else "".
 
     Raises InputError if the file cannot be read or has no token.
     """
@@ -85,11 +85,10 @@ def read_token(path: str | None) -> str:
 
 
 def read_tokens(path: str | None) -> tuple[Token, ...]:
-    """Return the tokens of a file, or the token of RERANK_SERVICE_TOKEN.
+    """Return the tokens of a file, else of RERANK_SERVICE_TOKEN.
 
-    A line has a token, or a token and its endpoints: ``7f3a hook,rerank_ids``. ``#`` begins a comment.
-
-    Raises InputError if the file cannot be read, has no token or an unknown endpoint.
+    A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``. ``#`` begins a comment.
+    Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
     if path is None:
         token = read_token(None)
@@ -135,8 +134,8 @@ def check_names(names: Iterable[str], where: str) -> None:
 def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
     """The endpoints that are not served. shared: the documents are in a cluster, whose nodes have a token.
 
-    A search returns everything that the service's own user may read. With the token of the nodes, anyone
-    could read that. So a search is served there only if ``only`` names it, or if a token is limited.
+    A search has the permissions of the service. So it is served to a cluster only if ``only`` names it or a
+    token is limited.
 
     >>> withheld(Settings("."), True), withheld(Settings(".", only=("hook",)), True)
     ((), ('rerank', 'search', 'rerank_ids'))
@@ -150,7 +149,7 @@ def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
 
 
 def check_exposure(host: str, token: bool, insecure: bool) -> None:
-    """Raise UsageError for an address that other machines can reach, without a token."""
+    """Raise UsageError if other machines can reach the address without a token."""
     if token or insecure or is_loopback(host):
         return
     raise UsageError(

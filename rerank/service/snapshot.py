@@ -1,4 +1,4 @@
-"""Rankers, stacks and the engine of one moment, from which the service answers."""
+"""The rankers, stacks and engine that answer requests."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _TRIES = 20  # to read files that are being changed, 50 ms apart
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a workspace at one moment. It never changes; a newer one replaces it.
+    """An immutable state of a workspace.
 
-    pipeline:  the engine, and the current version of each ranker.
-    versions:  (ranker, version) -> ranker: these, and older ones that stacks were tuned with.
-    tuned:     set of signals -> their tuned stack.
-    default:   the stack of requests that do not name one.
-    columns:   name of a ranker's stored features, as ``text@5865d3bb237ae6a4`` -> their layout.
+    pipeline:  engine and current rankers.
+    versions:  (ranker, version) -> ranker, also older ones.
+    tuned:     signals -> tuned stack.
+    default:   stack of requests without one.
+    columns:   features (``text@5865d3bb237ae6a4``) -> layout.
     analyze:   text -> terms.
-    signature: names, sizes and times of the files.
-    find:      text -> its stack; see :func:`find_stack`.
-    words:     fields of the index with the words of a query; empty: all fields.
-    at_once:   it does not wait for features: the last change was a rollback.
+    signature: state of the files.
+    find:      see :func:`find_stack`.
+    words:     fields with query words; empty: all.
+    at_once:   do not wait for features, after a rollback.
     """
 
     workspace: Workspace
@@ -61,10 +61,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
-        """Read the workspace; repeat if a file changes during that time.
-
-        Raises RerankError if a file cannot be read, or the stack does not exist.
-        """
+        """Read the workspace. Raises RerankError."""
         for _ in range(_TRIES):
             before = signature(settings)
             problem: RerankError | None = None
@@ -134,7 +131,7 @@ class Snapshot:
         return snapshot
 
     def describe(self) -> dict[str, Any]:
-        """The stack and rankers, for the log and ``/readyz``."""
+        """Stack and rankers, for the log and ``/readyz``."""
         return {
             "stack": str(self.default),
             "normalization": self.default.combiner.normalization,
@@ -144,16 +141,16 @@ class Snapshot:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the documents are in a cluster, whose nodes may call this service."""
+        """Whether the documents are in a cluster."""
         return self.workspace.config.get("opensearch") is not None
 
     @property
     def rankers(self) -> Mapping[str, Ranker]:
-        """The current version of each trained ranker."""
+        """The current version of each ranker."""
         return self.pipeline.rankers
 
     def stack(self, text: str | None) -> Stack:
-        """Find the stack of a request; without a text, the default.
+        """Find a stack; without a text, the default.
 
         Raises UsageError for an unknown stack, InputError for signals that are not tuned together.
         """
@@ -165,11 +162,11 @@ class Snapshot:
 
     @cached_property
     def scorers(self) -> dict[str, tuple[Stack, Scorer]]:
-        """Text of a request -> its stack and scorer; an empty text: the default's."""
+        """Text of a request -> stack and scorer."""
         return {}
 
     def scorer_of(self, text: str | None) -> tuple[Stack, Scorer]:
-        """The stack of a request, see :meth:`stack`, and its scorer; both are kept."""
+        """The cached stack and scorer of a text, see :meth:`stack`."""
         kept, key = self.scorers, text or ""
         if key not in kept:
             if len(kept) >= _STACKS:
@@ -183,7 +180,7 @@ class Snapshot:
         return self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
-        """The engine, and the rankers that a stack was tuned with."""
+        """Engine and rankers of a tuned stack."""
         older = {
             name: self.versions[name, version]
             for name, version in stack.versions.items()
@@ -192,7 +189,7 @@ class Snapshot:
         return replace(self.pipeline, rankers={**self.rankers, **older}) if older else self.pipeline
 
     def knows(self, text: str) -> bool:
-        """Whether a text names one of the signals here."""
+        """Whether a text names a signal."""
         try:
             names, _ = parse_stack(text)
         except UsageError:
@@ -200,7 +197,7 @@ class Snapshot:
         return bool(lexical(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
-        """A ranker that is newer than in ``before`` and whose features are not all stored, or None."""
+        """A new ranker without all features stored, or None."""
         for name, version in self.versions:
             newer = name in before.rankers and (name, version) not in before.versions
             if newer and not self.at_once and self.workspace.engine.missing_features(name, version):
@@ -209,7 +206,7 @@ class Snapshot:
 
 
 def _open(settings: Settings) -> Workspace:
-    """Open the workspace; its cluster is asked no longer than a request may take."""
+    """Open the workspace, with the timeout of requests."""
     workspace = Workspace.open(settings.folder)
     table = workspace.config.get("opensearch")
     if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):
@@ -219,7 +216,7 @@ def _open(settings: Settings) -> Workspace:
 
 
 def signature(settings: Settings) -> Signature:
-    """The state of the files of rankers and stacks; different after every change."""
+    """The state of the files of rankers and stacks."""
     base, stack = Path(settings.folder), settings.stack
     files = [base / "rerank.toml", base / "releases.json"]
     files += [*base.glob("rankers/*.json"), *base.glob("stacks/*")]
