@@ -1,4 +1,4 @@
-"""The command ``rerank``: the start and the end of its process."""
+"""The command ``rerank`` as a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line as this process."""
+    """Run the command line."""
     try:
         from .program import run
 

@@ -1,4 +1,4 @@
-"""``python -m rerank.cli``: the same as the command ``rerank``."""
+"""``python -m rerank.cli`` runs ``rerank``."""
 
 from . import main
 

@@ -1,4 +1,4 @@
-"""``rerank attach``: an OpenSearch index of another program, used unchanged."""
+"""``rerank attach``: use an existing OpenSearch index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rerank auto``: a folder of files -> a tuned and measured stack."""
+"""``rerank auto``: a folder of files -> a tuned stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection to OpenSearch: a URL and an index, or a profile with all settings of a cluster."""
+"""The connection to OpenSearch: URL and index, or a profile."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ connection = (
 
 
 def settings(profile: str | None, url: tuple[str, ...], index: str | None, **more: Any) -> Settings | None:
-    """Return the settings of a cluster; None without a URL and a profile.
+    """Settings of a cluster; None without URL and profile.
 
-    Raises UsageError for a missing URL or index, and for an unknown or wrong profile.
+    Raises UsageError for a missing URL or index, or a wrong profile.
     """
     from rerank.engines.opensearch import Settings
 
@@ -47,7 +47,7 @@ def settings(profile: str | None, url: tuple[str, ...], index: str | None, **mor
 
 
 def _profile(name: str) -> tuple[dict[str, Any], str]:
-    """Return a table of the profile file, with absolute paths, and a name for messages."""
+    """A table of the profile file, with absolute paths, and its name for messages."""
     from rerank import config_file
     from rerank.errors import InputError, UsageError
 

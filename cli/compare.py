@@ -1,4 +1,4 @@
-"""``rerank compare``: runs of any systems, with significance."""
+"""``rerank compare``: runs of any systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of trainings as options, and ``--config``: from the configurations of the families."""
+"""Settings of trainings as options, and ``--config``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Families = Mapping[str, type[Options]]
 
 
 class SettingsCommand(Command):
-    """A command with the settings of families as options. ``--help`` lists them if ``rare`` is False.
+    """A command with the settings of families as options, hidden from ``--help`` if ``rare``.
 
-    families: name -> its options; :meth:`chosen` can choose from them by the arguments.
+    families: name -> its options.
     """
 
     def __init__(self, *args: Any, families: Families, rare: bool = False, **more: Any) -> None:
@@ -28,16 +28,16 @@ class SettingsCommand(Command):
         super().__init__(*args, **more)
 
     def chosen(self, args: list[str]) -> tuple[str, ...]:
-        """Return the families whose settings are options."""
+        """Families whose settings are options."""
         return tuple(self.families)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Choose the families, then read the options."""
+        """Choose families, then read the options."""
         ctx.meta[__name__] = self.chosen(args)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of the command and the settings of the families."""
+        """Options of the command and of the families."""
         return [
             *self._settings(ctx.meta.get(__name__, tuple(self.families))).values(),
             *super().get_params(ctx),
@@ -69,7 +69,7 @@ class SettingsCommand(Command):
 
 
 def given(values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
-    """Collect the settings of the running command: options override the file."""
+    """Settings of the running command: options override the file."""
     context = click.get_current_context()
     assert isinstance(context.command, SettingsCommand)
     families = {name: context.command.families[name] for name in context.meta[__name__]}
@@ -103,7 +103,7 @@ def _values(one: Setting) -> str:
 
 
 def _defaults(one: Setting, config: type[Options]) -> str:
-    """Return the default and the different defaults of presets: ``12 (paper: 20)``."""
+    """Defaults, also of presets: ``12 (paper: 20)``."""
     others = [
         f"{preset}: {_text(values[one.name])}"
         for preset, values in config.presets.items()

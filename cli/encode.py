@@ -1,4 +1,4 @@
-"""``rerank encode``: the missing features of trained rankers. ``rerank compact``: less disk space."""
+"""``rerank encode`` and ``rerank compact``."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _show(report: EncodeReport, *, changes_only: bool = False) -> None:
 def _repeat(
     workspace: Workspace, once: Callable[[bool], EncodeReport], force: bool, every: float
 ) -> NoReturn:
-    """Encode repeatedly; report a failure once, and try again."""
+    """Encode repeatedly; report a repeated failure once."""
     from rerank.errors import RerankError
 
     last = ""

@@ -1,4 +1,4 @@
-"""``rerank evaluate``: stacks against a baseline, with significance."""
+"""``rerank evaluate``: stacks against a baseline."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _write(
 
 
 def in_use(workspace: Workspace) -> str:
-    """Return the active stack, by its signals in their order."""
+    """Signals of the active stack."""
     name = workspace.default_stack
     signals = workspace.stack(name).tuned_for
     return ",".join(signals) if workspace.stack_path(signals).stem == name else name
@@ -138,7 +138,7 @@ LEAK = "†"
 
 
 def show(report: EvaluationReport, *, allow_leakage: bool = False, category_overlap: bool = False) -> None:
-    """Print the tables, after a warning about queries that were used for training or tuning."""
+    """Print the tables; first warn about training and tuning queries."""
     from rerank.evaluation.leakage import format_leakage
 
     leaks = [] if allow_leakage else [leak for row in report.results for leak in row.leaks]

@@ -1,4 +1,4 @@
-"""``rerank hook``: rerank every search of an OpenSearch index."""
+"""``rerank hook``: rerank the searches of an index."""
 
 from __future__ import annotations
 

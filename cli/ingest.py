@@ -1,4 +1,4 @@
-"""``rerank ingest``: files -> documents in the workspace."""
+"""``rerank ingest``: files -> documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rerank mine``: the data that a training would use."""
+"""``rerank mine``: training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: groups in the help, types with plain errors, and the options that several commands share."""
+"""Options: help groups, types, and shared options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORT = f"{__name__}.short"
 
 
 class Option(click.Option):
-    """An option in a group of the help. Its help ends with its default.
+    """An option in a group of the help.
 
     rare: only ``--help-all`` lists it.
     """
@@ -36,7 +36,7 @@ class Option(click.Option):
         self.group, self.rare = group, rare
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return its names and its help; None if the option is rare and ``--help`` is asked for."""
+        """Names and help; None if ``--help`` omits it."""
         record = super().get_help_record(ctx)
         if record is None or (self.rare and ctx.meta.get(_SHORT)):
             return None
@@ -44,7 +44,7 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help lists its options by group."""
+    """A command whose help groups options."""
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -52,12 +52,12 @@ class Command(click.Command):
             self.params.append(_help_all())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options. Without this call, as in the documentation, the help has all options."""
+        """Read options. The documentation skips this call and lists all of them."""
         ctx.meta[_SHORT] = True
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group, in the order of the options."""
+        """Write a section per group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for one in self.get_params(ctx):
             if isinstance(one, click.Option) and (record := one.get_help_record(ctx)):
@@ -85,7 +85,7 @@ def _help_all() -> click.Option:
 
 
 class Number(click.ParamType[Any]):
-    """A number in a range: from ``least``, or above ``above``, to ``most``."""
+    """A number from ``least``, or above ``above``, to ``most``."""
 
     name = "number"
 
@@ -103,7 +103,7 @@ class Number(click.ParamType[Any]):
         self.least, self.above, self.most = least, above, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; the error names the limits."""
+        """Return the number; errors name the limits."""
         try:
             number = self.kind(value)
         except ValueError:
@@ -118,7 +118,7 @@ class Number(click.ParamType[Any]):
         return number
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return N for a whole number, X for others."""
+        """N for whole numbers, otherwise X."""
         return "N" if self.kind is int else "X"
 
 
@@ -127,22 +127,22 @@ SHARE = Number(0, 1, kind=float)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
-    """One of a few words."""
+    """One of several words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the word; the error names all of them."""
+        """Return the word; errors name all."""
         if value not in self.choices:
             self.fail(f"must be {either([*self.choices])}, not {value!r}", param, ctx)
         return value
 
 
 def either(names: list[str]) -> str:
-    """Join names: ``a, b or c``."""
+    """``a, b or c``."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 class FirstStage(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A lexical signal, or the user's own search: ``template:FILE``, ``stored:ID`` or ``run:FILE``."""
+    """A lexical signal, ``template:FILE``, ``stored:ID`` or ``run:FILE``."""
 
     name = "first stage"
 
@@ -151,7 +151,7 @@ class FirstStage(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         self.forms = [*LEXICAL, *(f"{kind}:{'ID' if kind == 'stored' else 'FILE'}" for kind in kinds)]
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value unchanged; the workflow reads the file."""
+        """Validate the value."""
         kind, _, name = value.partition(":")
         if value not in LEXICAL and not (name and kind in self.kinds):
             self.fail(f"must be {either(self.forms)}, not {value!r}", param, ctx)
@@ -159,10 +159,10 @@ class FirstStage(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def option(spec: str, help: str, *, dest: str = "", **about: Any) -> Add:
-    """Make an option for :func:`declare`, for example ``option("--depth N", "Number of candidates.")``.
+    """Make an option for :func:`declare`: ``option("--depth N", "Number of candidates.")``.
 
-    spec: names and metavar. Without a metavar, the option is a flag. ``N`` is a whole number from 1,
-        ``a|b`` is a choice, and an option with ``...`` may be repeated.
+    spec: names and metavar. No metavar: a flag; ``N``: a whole number from 1; ``a|b``: a choice; ``...``: may
+        be repeated.
     """
     names, _, metavar = spec.partition(" ") if not spec.startswith("-w") else spec.rpartition(" ")
     if metavar.endswith("...") and not metavar.endswith(",..."):
@@ -179,7 +179,7 @@ def option(spec: str, help: str, *, dest: str = "", **about: Any) -> Add:
 
 
 def declare(*parts: str | Add) -> Callable[[Function], Function]:
-    """Add options to a command; a text is the group of the options after it."""
+    """Add options to a command; a text starts a group."""
 
     def add(function: Function) -> Function:
         group, grouped = GENERAL, []
@@ -196,7 +196,7 @@ def declare(*parts: str | Add) -> Callable[[Function], Function]:
 
 
 def _remember(context: click.Context, option: click.Parameter, folder: str) -> str:
-    """Remember the workspace that the user named: suggested commands contain it."""
+    """Remember the user's workspace for suggested commands."""
     if context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
         output.workspace = folder
     return folder
@@ -240,7 +240,7 @@ first_stage_or_run = _first_stage("the first stage of the stack", "run")
 
 
 def retrievers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """Read the value of --retrieve; empty if it is not given."""
+    """Value of --retrieve; empty if missing."""
     from rerank.stack.parse import parse_retrieve
 
     return parse_retrieve(text) if text is not None else ()
@@ -268,14 +268,14 @@ judged = (queries, qrels, conflicts)
 
 
 def read_judged(queries: str, qrels: str, conflicts: str = "refuse") -> dict[str, Any]:
-    """Read the files of ``judged``, as keywords of a workflow."""
+    """Read the files of ``judged`` as keywords."""
     from rerank.formats import read_qrels, read_queries
 
     return {"queries": read_queries(queries), "qrels": read_qrels(qrels, conflicts=conflicts)}
 
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Read the values of --param, each as JSON or as text."""
+    """Values of --param, each JSON or text."""
     from rerank.files import parse_json
 
     found: dict[str, Any] = {}
@@ -291,9 +291,9 @@ def params(context: click.Context, option: click.Parameter, texts: tuple[str, ..
 
 
 def reports(show: Callable[[Any], object]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Make a command of a function ``(workspace, progress, **values)`` that returns a report.
+    """Make a command of ``(workspace, progress, **values)``, which returns a report.
 
-    show: prints the report, unless --json is given.
+    show: prints the report without --json.
     """
 
     def make(function: Callable[..., Any]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Output of commands: results on stdout, progress and remarks on stderr."""
+"""Results on stdout, progress and remarks on stderr."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COMMAND = re.compile(r"`rerank [^`]+`")
 
 
 def harmless(text: str) -> str:
-    """Return a text with its control characters as visible signs, so that it cannot control a terminal.
+    """Replace control characters by visible signs, to protect terminals.
 
     >>> harmless("wolf\\x1b[31m")
     'wolf␛[31m'
@@ -57,13 +57,13 @@ def _sign(match: re.Match[str]) -> str:
 
 
 class Terminal:
-    """A terminal that receives no control characters."""
+    """A terminal without control characters."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text, its control characters as signs."""
+        """Write a harmless text."""
         return self._stream.write(harmless(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -71,24 +71,24 @@ class Terminal:
 
 
 def protect() -> None:
-    """Write no control characters to stdout if it is a terminal."""
+    """Protect stdout if it is a terminal."""
     if sys.stdout is not None and sys.stdout.isatty():
         sys.stdout = Terminal(sys.stdout)
 
 
 def remark(line: str) -> None:
-    """Print a line on stderr."""
+    """Print on stderr."""
     click.echo(harmless(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
 
 
 def note(line: str) -> None:
-    """Print a line on stderr, except with --quiet."""
+    """Print on stderr, unless --quiet."""
     if verbosity != "quiet":
         remark(located(line))
 
 
 def located(message: str) -> str:
-    """Add the workspace that the user named to the commands of a message.
+    """Add the user's workspace to commands of a message.
 
     >>> located("run `rerank encode`")
     'run `rerank encode`'
@@ -100,12 +100,12 @@ def located(message: str) -> str:
 
 
 def suggested(*words: str) -> str:
-    """Return a command that the user can paste."""
+    """A command to paste."""
     return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
 
 
 def result(report: Report, as_json: bool, show: Callable[[Report], object]) -> None:
-    """Print a report: as one JSON object, or by ``show``."""
+    """Print a report as JSON or by ``show``."""
     if as_json:
         print_json(report)
     else:
@@ -113,14 +113,14 @@ def result(report: Report, as_json: bool, show: Callable[[Report], object]) -> N
 
 
 def print_json(value: object) -> None:
-    """Print a report, or other values, as one JSON object."""
+    """Print one JSON object."""
     from rerank.results import plain
 
     click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
 class Bar(Progress):
-    """Progress on stderr: a bar on a terminal, otherwise a line every half minute."""
+    """Progress on stderr: a bar, or a line every half minute."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet or verbosity == "quiet"
@@ -173,7 +173,7 @@ class Bar(Progress):
             self.say(self._summary())
 
     def say(self, line: str) -> None:
-        """Print a line above the bar."""
+        """Print above the bar."""
         if self.quiet:
             return
         if self._bar is not None:
@@ -183,18 +183,18 @@ class Bar(Progress):
 
 
 def weights_line(stack: str, remark: str, *cases: str) -> str:
-    """Describe weights for queries of these cases; without a case, for all queries."""
+    """Weights for queries of these cases; without cases, all."""
     queries = f"{' and '.join(plural(2, CASES[case])[2:] for case in cases)}: " if cases else ""
     return f"{queries}{stack}   ({remark})"
 
 
 def weights_of(combiner: Linear, *cases: str) -> str:
-    """Describe the weights and the normalization of a combiner."""
+    """Weights and normalization of a combiner."""
     return weights_line(str(combiner), combiner.normalization, *cases)
 
 
 def show_weights(stack: Stack) -> None:
-    """Print the weights of a stack, one line for each case of queries."""
+    """Print a line of weights per case."""
     cases = stack.combiner.cases
     rest = [case for case in CASES if case not in cases]
     click.echo("  " + weights_of(stack.combiner, *(rest if cases else ())))
@@ -203,14 +203,14 @@ def show_weights(stack: Stack) -> None:
 
 
 def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
-    """Yield each number with its text, as ``plural`` writes it, and details; skip zeros."""
+    """Nonzero numbers with texts (see ``plural``) and details."""
     for count, text, *details in counts:
         if count:
             yield ": ".join([plural(count, text), *details])
 
 
 def recall_line(recall: Mapping[str, float]) -> str:
-    """Describe the share of the relevant documents that each retriever returns."""
+    """Share of relevant documents that each retriever returns."""
     return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
 
 
@@ -218,7 +218,7 @@ INFERRED = "quer[y|ies] without categories got them from [its|their] first candi
 
 
 def remarks(scoring: ScoringReport) -> None:
-    """Print queries, documents and features that were left out or computed during scoring."""
+    """Print omissions and recomputations of a scoring."""
     for line in counted(
         (scoring.unknown_queries, "judged quer[y is|ies are] not in the query file and [is|are] left out"),
         (scoring.unknown_documents, "relevant document[ is|s are] not in the workspace"),
@@ -236,45 +236,45 @@ def remarks(scoring: ScoringReport) -> None:
 
 
 def lacking(name: str) -> str:
-    """Describe documents that a ranker cannot retrieve, for ``plural``."""
+    """Documents that a ranker cannot retrieve, for ``plural``."""
     return f"document[ has|s have] no features of {name} and cannot be retrieved by it"
 
 
 def recomputed(name: str) -> str:
-    """Describe features that were not stored, for ``plural``."""
+    """Missing features, for ``plural``."""
     return f"feature[|s] of {name} [was|were] missing and computed now: run {suggested('encode')}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Lay out columns; the first ``left`` of them are aligned to the left."""
+    """Columns; the first ``left`` are left-aligned."""
     from rerank.results import table
 
     return table(header, rows, left=range(left))
 
 
 def p_value(p: float) -> str:
-    """Write a p-value: ``0.0123``, or ``<0.0001``."""
+    """``0.0123``, or ``<0.0001``."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is a terminal, so that long lines are cut."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def cut(text: str, width: int) -> str:
-    """Make a text one line, on a terminal of at most ``width`` characters."""
+    """One line, on a terminal of at most ``width``."""
     line = " ".join(text.split())
     return f"{line[: width - 1]}…" if is_terminal() and len(line) > width else line
 
 
 def room(taken: int) -> int:
-    """Return the number of characters left in a line of the terminal, at least 16."""
+    """Remaining width of the terminal, at least 16."""
     return max(shutil.get_terminal_size().columns - taken, 16)
 
 
 def indented(text: str, by: int) -> str:
-    """Make a text one line that begins with spaces, on a terminal as wide as the terminal."""
+    """One indented line, at most as wide as the terminal."""
     return " " * by + cut(text, room(by))
 
 

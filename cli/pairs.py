@@ -1,4 +1,4 @@
-"""``rerank pairs``: scores of pairs of documents, and their agreement with labels."""
+"""``rerank pairs``: scores of document pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``rerank``: its subcommands, which are imported when called, errors and exit codes."""
+"""The command ``rerank``: subcommands, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Also accept --quiet and --verbose after the command."""
+        """Accept --quiet and --verbose after the command."""
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[_GIVEN] = [_VERBOSITY[word] for word in args[:end] if word in _VERBOSITY]
         rest = [word for word in args[:end] if word not in _VERBOSITY] + args[end:]
@@ -134,10 +134,9 @@ def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:
 
 
 def run() -> None:
-    """Run the command line; an error becomes one line on stderr and SystemExit.
+    """Run the command line; an error becomes one line on stderr.
 
-    Exit codes: 1 for a failure, 2 for wrong usage, 130 after Ctrl-C. RERANK_DEBUG=1 also prints the
-    traceback.
+    Raises SystemExit: 1 failure, 2 wrong usage, 130 Ctrl-C. RERANK_DEBUG=1 prints the traceback.
     """
     show_once()
     protect()
@@ -189,7 +188,7 @@ def _usage_message(error: click.ClickException) -> str:
 
 
 def _missing(context: click.Context) -> str:
-    """Name all missing arguments and options; click names only the first."""
+    """Name all missing arguments and options."""
     names = [
         one.make_metavar(context) if isinstance(one, click.Argument) else one.opts[0]
         for one in context.command.params
@@ -227,7 +226,7 @@ def _unexpected(error: BaseException) -> str:
 
 
 def _save_traceback(error: BaseException) -> str | None:
-    """Write the traceback to a private file and return its name; None if that fails."""
+    """Write the traceback to a private file; return its name, or None on failure."""
     import tempfile
 
     try:
@@ -247,7 +246,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def show_once() -> None:
-    """Show each warning of rerank and of the OpenSearch client once, in one line."""
+    """Show each warning once, in one line."""
     if warnings.showwarning.__name__ == "show_here":
         return
     others, shown = warnings.showwarning, set()

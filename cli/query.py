@@ -1,4 +1,4 @@
-"""``rerank query``: one query, ranked and explained."""
+"""``rerank query``: rank and explain one query."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _remarks(
 
 
 def check_categories(scorer: Scorer, query: Query) -> None:
-    """Raise UsageError for unknown categories; the message names similar ones."""
+    """Raise UsageError for unknown categories, naming similar ones."""
     _, unknown = scorer.with_known_categories(query)
     if not unknown:
         return
@@ -141,7 +141,7 @@ def check_categories(scorer: Scorer, query: Query) -> None:
 
 
 def check_params(params: dict[str, Any], stack: Stack) -> None:
-    """Raise UsageError for parameters that the search does not have."""
+    """Raise UsageError for unknown parameters."""
     from rerank.formats.templates import fields_of
     from rerank.stack.signals import SEARCH
 
@@ -160,7 +160,7 @@ def check_params(params: dict[str, Any], stack: Stack) -> None:
 def show(
     answer: SearchResult, stack: Stack, hits: list[dict[str, Any]], explain: bool, *, filtered: bool = False
 ) -> None:
-    """Print documents as a table."""
+    """Print a table of documents."""
     if not hits:
         document = "document that meets the filters" if filtered else "document"
         click.echo(

@@ -1,4 +1,4 @@
-"""``rerank stack``: the stacks of a workspace, and the active stack."""
+"""``rerank stack``: stacks of a workspace."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _show_rollback(report: Rollback) -> None:
 
 
 def show(stacks: Sequence[StackState], releases: Sequence[StackState], most: int | None = None) -> None:
-    """Print the candidates without a version, and the newest versions, with their weights."""
+    """Print candidates without a version, and the newest versions."""
     versions = [row.of for row in releases]
     for row in (*(row for row in stacks if row.of not in versions), *releases[:most]):
         title = f"candidate {row.name}" if row.version is None else f"version {row.version}"

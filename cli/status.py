@@ -1,4 +1,4 @@
-"""``rerank status``: the contents of a workspace."""
+"""``rerank status``: contents of a workspace."""
 
 from __future__ import annotations
 

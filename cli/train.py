@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class _Train(config_options.SettingsCommand):
-    """The command has the settings of the families that its arguments name."""
+    """Has the settings of the families that its arguments name."""
 
     def chosen(self, args: list[str]) -> tuple[str, ...]:
-        """Return the families whose rankers or names are among the arguments."""
+        """Families named by the arguments."""
         named = {*args}
         return tuple(name for name in self.families if named & {name, *families()[name].rankers})
 

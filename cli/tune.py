@@ -1,4 +1,4 @@
-"""``rerank tune``: the weights of a stack."""
+"""``rerank tune``: weights of a stack."""
 
 from __future__ import annotations
 
