@@ -18,7 +18,7 @@ from rerank.text import plural
 
 @dataclass(frozen=True)
 class Fold:
-    """A stack tuned on the other folds: its value there, and on this fold (held_out)."""
+    """A stack tuned on the other folds: ``value`` there, ``held_out`` here."""
 
     stack: str
     normalization: str
@@ -32,10 +32,10 @@ class CrossValidated:
     """Tuning measured on held-out queries.
 
     value:             mean out-of-fold value.
-    first_stage_value: value of the first stage on the same queries.
+    first_stage_value: on the same queries.
     per_query:         query id -> out-of-fold value.
     folds:             results per fold.
-    final:             result of tuning on all queries; its value is optimistic.
+    final:             tuned on all queries; its value is optimistic.
     """
 
     value: float
@@ -54,10 +54,10 @@ def cross_validate(
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> CrossValidated:
-    """Measure each fold with weights tuned on the others. The final stack is tuned on all queries.
+    """Measure each fold with weights tuned on the others, then tune on all queries.
 
-    Queries are assigned to ``folds`` folds of similar size at random. This takes little longer than
-    :func:`rerank.combiners.tune.tune`. Options and errors are the same.
+    Random folds have similar sizes. Takes the options of :func:`rerank.combiners.tune.tune`, raises the same
+    errors, and needs little more time.
 
     Raises UsageError also for fewer than 2 folds or more folds than queries.
     """

@@ -28,9 +28,8 @@ _TOO_MANY = 250_000  # settings of one grid
 
 
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:
-    """Return all ways to split ``parts`` over signals: (G, n_signals) integers, rows sum to parts.
+    """Return all ways to split ``parts``: (G, n_signals) integers in descending lexicographic order.
 
-    Rows are in descending lexicographic order.
     G = (parts + n_signals - 1) choose (n_signals - 1).
 
     Raises UsageError for more than 250,000 rows.
@@ -57,10 +56,9 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
 
 
 def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> tuple[Integers, Integers]:
-    """Return the settings for a normalization: weights (G, S), and their parts (G,).
+    """Return settings for a normalization: weights (G, S), and their parts (G,).
 
-    All compositions of ``parts``. ``none`` adds a logarithmic grid, because raw scores differ by orders of
-    magnitude: weights from :data:`RAW_LEVELS`, the largest 1000.
+    ``none`` adds a logarithmic grid of :data:`RAW_LEVELS`, because raw scores differ by orders of magnitude.
 
     >>> weights, parts = weight_grid("none", 2)
     >>> len(weights), weights[-1].tolist(), int(parts[-1])
@@ -94,7 +92,7 @@ class Grid:
     """Weight settings for one normalization.
 
     weights: (G, S) integers. parts: (G,) how many make 1.
-    levels: distinct weights of each signal, ascending. at: (G, S) positions of the weights in ``levels``.
+    levels:  distinct weights per signal, ascending. at: (G, S) positions in ``levels``.
     """
 
     def __init__(self, normalization: str, weights: Integers, parts: Integers) -> None:
@@ -113,9 +111,9 @@ class Grid:
         return tuple(Fraction(weight, sum(row)) for weight in row)
 
     def choose(self, values: Array, first: int | None) -> int:
-        """Return the best setting. ``first``: column of the first stage, or None.
+        """Return the best setting. first: column of the first stage, or None.
 
-        Ties: more weight on the first stage, then closest to equal weights, then more on earlier signals.
+        Ties: most weight on the first stage, then nearly equal weights, then earlier signals.
         """
         tied = np.flatnonzero(values >= values.max() - SAME).tolist()
         if len(tied) == 1:

@@ -30,11 +30,11 @@ SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
 class Linear(Combiner):
     """Signal weights and a normalization.
 
-    signals:       S names, in order of addition.
-    weights:       S integers, in units of 1 / ``parts``. They need not sum to 1.
+    signals:       S names.
+    weights:       S integers, in units of 1 / ``parts``; they need not sum to 1.
     normalization: one of NORMALIZATIONS.
-    bounds:        signal -> (low, high), for the normalization ``bounds``.
-    cases:         case -> its weights; other cases use the weights above.
+    bounds:        signal -> (low, high), for ``bounds`` only.
+    cases:         case -> weights that replace the default.
 
     Raises UsageError for inconsistent values.
 
@@ -101,7 +101,10 @@ class Linear(Combiner):
         return self.cases.get(case, self)
 
     def combine(self, scores: NDArray[Any]) -> Combined:
-        """Normalize and add raw (n, S) scores; see :class:`Combiner`."""
+        """Normalize and add raw (n, S) scores.
+
+        Raises TrainingError for a score that is not finite.
+        """
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
@@ -144,7 +147,7 @@ class Linear(Combiner):
         return {"stack": str(self), "normalization": self.normalization}
 
     def settings(self, case: str) -> tuple[object, ...]:
-        """Return everything that decides the scores of a case, for any order of signals."""
+        """Return everything that decides the scores of a case."""
         one = self.for_case(case)
         weights = {name: Fraction(weight, one.parts) for name, weight in zip(one.signals, one.weights)}
         return weights, one.normalization, dict(one.bounds) if one.normalization == "bounds" else {}
@@ -159,10 +162,7 @@ class Linear(Combiner):
         )
 
     def without(self, name: str) -> Linear | None:
-        """Return the other signals with unchanged weights; None if all are 0.
-
-        Cases in which all are 0 use the default weights.
-        """
+        """Return the other signals with unchanged weights; None if all are 0."""
         kept = [(n, w) for n, w in zip(self.signals, self.weights) if n != name]
         if not any(weight for _, weight in kept):
             return None
@@ -182,7 +182,7 @@ def check_name(name: str) -> None:
 
 
 def _decimals(weight: Fraction) -> int:
-    """Return the decimals needed to write a weight, at least 2; 99 if there is no exact number."""
+    """Return the decimals needed to write a weight, 2 to 9; 99 if more."""
     for digits in range(2, 10):
         if (weight * 10**digits).denominator == 1:
             return digits

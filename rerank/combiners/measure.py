@@ -1,4 +1,4 @@
-"""Measures all settings of a weight grid, from the ranks of relevant candidates only."""
+"""Measure all settings of a weight grid."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Judged:
 
 
 def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
-    """Return judged queries with relevant documents, by id, and the number of judged queries without."""
+    """Return judged queries with relevant documents, by id, and the number of others.
+
+    Raises InputError if none has a relevant document, or none was scored.
+    """
     rows = {query: row for row, query in enumerate(table.query_ids)}
     judged: list[Judged] = []
     none_relevant = 0
@@ -70,7 +73,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
 
 
 class _Memory:
-    """Reused arrays, because allocation would take longer than the sums."""
+    """Reused arrays: allocation is slower than the sums."""
 
     def __init__(self, candidates: int, relevant: int) -> None:
         self.total, self.part = np.empty((2, _HEIGHT * candidates))
@@ -88,7 +91,7 @@ def query_values(
 ) -> Array:
     """Return the measure of one query for each setting: raw (n, S) -> (G,).
 
-    A rank is the number of higher scores, and of equal ones at earlier positions (order of document ids).
+    Only ranks of relevant candidates are needed. Ties keep the order of document ids.
     """
     n = len(raw)
     result = np.zeros(len(grid))
@@ -110,7 +113,7 @@ def query_values(
 
 
 def _ranks(scores: NDArray[np.floating[Any]], positions: Integers, memory: _Memory) -> Integers:
-    """Return ranks of R relevant candidates, from 0: scores (G, n) -> (R, G)."""
+    """Ranks from 0: scores (G, n) -> (R, G)."""
     settings, n = scores.shape
     ranks = memory.ranks[: len(positions), :settings]
     if len(positions) > _SORT_FROM:
@@ -131,7 +134,7 @@ def _ranks(scores: NDArray[np.floating[Any]], positions: Integers, memory: _Memo
 
 
 def _count_rows(flags: NDArray[np.bool_]) -> Integers:
-    """Count True per row, eight flags at a time: (G, 8 w) -> (G,)."""
+    """Count True per row, eight at a time: (G, 8 w) -> (G,)."""
     packed = flags.view(np.uint64)  # (G, w)
     counts = np.zeros(len(flags), dtype=np.int64)
     for start in range(0, packed.shape[1], 255):  # a byte counts to 255
@@ -149,9 +152,9 @@ def sum_values(
     groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Return sums over the queries of each group, per grid: (groups, G). groups: one per judged query.
+    """Return sums per group and setting, one array per grid: (groups, G). groups: one per judged query.
 
-    Uses one thread: the steps are too short for a second one.
+    One thread is faster: the steps are short.
     """
     totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
     found = [query for query in judged if len(query.positions)]
@@ -168,10 +171,7 @@ def sum_values(
 
 
 class Sample:
-    """Measures settings on some queries in single precision.
-
-    spread: (S,) divisors of the signal scores.
-    """
+    """Measures settings on some queries in single precision. spread: (S,) divisors of scores."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Sample:
         self._memory = _Memory(most, max(len(query.positions) for query in judged))
 
     def __call__(self, weights: Integers) -> Array:
-        """Return summed values: (G, S) -> (G,)."""
+        """(G, S) -> summed values (G,)."""
         rows = weights.astype(np.float32)
         totals = np.zeros(len(rows))
         for query, columns in self._queries:

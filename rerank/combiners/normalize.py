@@ -36,10 +36,10 @@ def normalize(
         z-score   (x - mean) / population standard deviation; 0 if constant
         rank      share of other candidates with lower scores; ties count half
         none      x
-        bounds    (x - low) / (high - low) with the given (S,) ranges; not clipped
+        bounds    (x - low) / (high - low) with (S,) ranges; not clipped
 
-    A column is constant if max - min is at most ``NOISE`` times its largest magnitude. Scores must be finite.
-    The result does not depend on the order of candidates (sums are exact).
+    Columns are constant if max - min is at most ``NOISE`` times the largest magnitude. Scores must be finite.
+    Candidate order does not change the result.
     Raises UsageError for an unknown method or missing bounds.
 
     >>> normalize(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
@@ -73,14 +73,14 @@ def normalize(
 
 
 def _z_score(column: Array) -> Array:
-    """Standardize one column with exact sums, for any order of candidates."""
+    """Use exact sums, so that order does not matter."""
     deviations = column - math.fsum(column.tolist()) / len(column)
     deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
     return deviations / deviation if deviation > 0 else np.zeros_like(column)
 
 
 def _rank(column: Array) -> Array:
-    """Return the share of other candidates below each; differences within the noise are ties."""
+    """Differences within the noise are ties."""
     largest = float(np.abs(column).max())
     steps = np.rint(column / (NOISE * largest)) if largest else column
     ordered = np.sort(steps)
@@ -91,9 +91,9 @@ def _rank(column: Array) -> Array:
 
 
 def combine(normalized: Array, weights: Sequence[float] | Array) -> Array:
-    """Return weighted sums over signals: (n, S), (S,) -> (n,).
+    """Return weighted sums: (n, S), (S,) -> (n,).
 
-    The tuner repeats the same operations in the same order, so its ties are the same.
+    The tuner uses the same operations in the same order, to get the same ties.
 
     >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
     [0.25, 0.875]

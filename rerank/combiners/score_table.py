@@ -39,11 +39,11 @@ class ScoreTable:
 
     signals:      S names.
     query_ids:    Q ids.
-    document_ids: candidate ids per query, ascending.
-    scores:       (Q, C, S) float64 raw scores; rows from ``counts[q]`` on are padding (NaN).
-    counts:       (Q,) number of candidates, can be 0.
-    cases:        (Q,) category cases (``rerank.combiners.base.CASES``); a query can have one row per case.
-    key:          identifies the inputs of a saved table.
+    document_ids: ascending ids per query.
+    scores:       (Q, C, S) float64 raw scores, padded with NaN.
+    counts:       (Q,) candidates, can be 0.
+    cases:        (Q,) category cases (``rerank.combiners.base.CASES``); a query can have several.
+    key:          identifies the inputs.
     """
 
     signals: tuple[str, ...]
@@ -65,10 +65,9 @@ class ScoreTable:
     ) -> ScoreTable:
         """Build from (query id, n document ids, (n, S) raw scores), documents in any order.
 
-        cases: one per row, read after all rows.
+        cases: one per row, read last.
 
-        Raises ValueError for duplicate queries or documents and wrong shapes, TrainingError for scores that
-        are not finite.
+        Raises ValueError for duplicates or wrong shapes, TrainingError for scores that are not finite.
 
         >>> rows = [("q1", ["b", "a"], np.array([[2.0, 0.1], [1.0, 0.3]]))]
         >>> table = ScoreTable.build(["bm25", "text"], rows)

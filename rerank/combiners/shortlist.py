@@ -28,8 +28,8 @@ class Measured(Protocol):
 def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
     """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
 
-    Starts with a coarse grid, then moves parts between two signals in smaller and smaller steps. The result
-    contains the best settings, the best one without each signal, and each single signal.
+    Starts with a coarse grid, then moves parts between signals in smaller and smaller steps. Returns the best
+    settings, the best without each signal, and single signals.
     """
     values: dict[Setting, float] = {}
 
@@ -60,7 +60,7 @@ def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
 
 
 def _coarse(n_signals: int, parts: int) -> list[Setting]:
-    """Return all settings in the smallest equal steps that give at most COARSE."""
+    """Return the finest even grid of at most COARSE settings."""
     steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
     return [_rounded(one, parts) for one in _dealt(n_signals, steps)]
 
@@ -72,7 +72,7 @@ def _dealt(n_signals: int, count: int) -> list[Setting]:
 
 
 def _rounded(setting: Setting, parts: int) -> Setting:
-    """Scale a setting to ``parts``; the first largest weight gets the remainder."""
+    """Scale to ``parts``; the largest weight gets the remainder."""
     total = sum(setting)
     scaled = [weight * parts // total for weight in setting]
     scaled[scaled.index(max(scaled))] += parts - sum(scaled)
@@ -80,7 +80,6 @@ def _rounded(setting: Setting, parts: int) -> Setting:
 
 
 def _neighbors(setting: Sequence[int], step: int, absent: int | None) -> Iterable[Setting]:
-    """Yield settings that move up to ``step`` parts from one signal to another."""
     for giver, weight in enumerate(setting):
         for taker in range(len(setting)):
             if weight and taker not in (giver, absent):

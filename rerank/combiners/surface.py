@@ -19,9 +19,7 @@ class WeightSurface:
     """Values over the shares of two or three signals, in even steps from 0 to 1.
 
     signals: the last may be :data:`OTHERS`.
-    rows:    two signals: one row, a value per share of the first. Three: a row per share of the first, a
-             value
-        per share of the second.
+    rows:    for two signals, one row over the first share; for three, a row per first share, over the second.
 
     >>> WeightSurface(("bm25", "text"), ("0.5 0.75 0.25",)).points()
     [((0.0, 1.0), 0.5), ((0.5, 0.5), 0.75), ((1.0, 0.0), 0.25)]
@@ -49,8 +47,8 @@ def surfaces(
 ) -> tuple[WeightSurface, ...]:
     """Return the surfaces of a grid's (G,) values. first: column of the first stage, or None.
 
-    Two signals give a line, three a triangle. More give a triangle of the first stage, each other signal,
-    and the rest.
+    Two signals give a line, three a triangle; more give triangles of the first stage, one signal, and the
+    rest.
 
     >>> from rerank.combiners.grid import weight_grid
     >>> grid = Grid("min-max", *weight_grid("min-max", 3, 2))

@@ -1,6 +1,6 @@
-"""Grid search for stack weights on development queries (Kuwa et al. 2020, sections 5.4.1 and 5.4.2).
+"""Grid search for weights on development queries (Kuwa et al. 2020, sections 5.4.1 and 5.4.2).
 
-Steps of 0.05 and the normalizations are our choice.
+Step size and normalizations are ours.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ WITHIN = (0.002, 0.005)
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """Options of the search for weights.
+    """Options of the weight search.
 
     first_stage:    a signal of the table.
-    signals:        signals that get weights; empty: all. A first stage outside of them gets none.
-    measure:        nDCG, RR or AP, optionally with a cut-off: nDCG@10.
+    signals:        signals that get weights; empty: all.
+    measure:        nDCG, RR or AP, optionally cut off: nDCG@10.
     cut:            measured documents per ranking; None: all.
     normalizations: methods to try.
     parts:          weight steps are 1 / parts.
-    bounds:         signal -> range, for the normalization ``bounds``.
+    bounds:         signal -> range, for ``bounds`` only.
     """
 
     first_stage: str
@@ -71,9 +71,9 @@ class BestSetting:
 
 @dataclass(frozen=True)
 class NearOptimal:
-    """The number of settings (out of ``of``) at most ``within`` below the best value.
+    """The number of settings at most ``within`` below the best; ``of``: all.
 
-    shares: signal -> (lowest, highest) share of the weight among them.
+    shares: signal -> (lowest, highest) share of the weight.
     """
 
     within: float
@@ -84,21 +84,21 @@ class NearOptimal:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The chosen weights, with means over ``queries`` queries.
+    """The chosen weights. Values are means over queries.
 
     combiner:           chosen weights.
     measure:            for example nDCG@10.
-    value:              value of the chosen weights.
-    first_stage_value:  value of the first stage; at most ``value`` if it is a signal.
+    value:              of the chosen weights.
+    first_stage_value:  at most ``value`` if the first stage is a signal.
     queries:            judged queries with a relevant document.
-    without_candidates: number of these without candidates; they count as 0.
-    none_relevant:      judged queries without a relevant document, ignored.
-    settings:           number of settings tried.
+    without_candidates: number of these that count as 0.
+    none_relevant:      ignored judged queries.
+    settings:           number tried.
     best:               normalization -> best setting.
-    near_optimal:       one per :data:`WITHIN`; empty if the grid is incomplete.
-    single_signal:      signal -> its value without the others.
+    near_optimal:       one per :data:`WITHIN`; empty for an incomplete grid.
+    single_signal:      signal -> its value without others.
     ablation:           signal -> best value without it; empty for one signal.
-    weight_surface:     values of all settings of the chosen normalization.
+    weight_surface:     values of the chosen normalization.
     """
 
     combiner: Linear
@@ -116,18 +116,18 @@ class TuningResult:
     weight_surface: tuple[WeightSurface, ...] = field(default=(), repr=False)
 
     def record(self) -> dict[str, Any]:
-        """Return all fields except the weights as JSON values, for the stack file."""
+        """Return all but the weights as JSON values."""
         return {name: _rounded(plain(value)) for name, value in vars(self).items() if name != "combiner"}
 
 
 @dataclass(frozen=True)
 class TuningProblem:
-    """The inputs of the choice, shared by tuning and cross-validation.
+    """Inputs for tuning and cross-validation.
 
     table:       signals that get weights.
     first:       column of the first stage, or None.
-    first_value: value of a first stage without weight.
-    complete:    whether the grids have all settings.
+    first_value: of a first stage without weight.
+    complete:    whether grids have all settings.
     """
 
     table: ScoreTable
@@ -175,7 +175,7 @@ class TuningProblem:
         return sum_values(self.table, self.judged, self.grids, self.measure, self.ranges, groups, progress)
 
     def choose(self, means: Sequence[Array]) -> tuple[int, int]:
-        """Return the best (normalization, setting). In ties, the first normalization wins."""
+        """Return the best (normalization, setting). Ties: the first normalization."""
         chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
         reached = [float(values[setting]) for values, setting in zip(means, chosen)]
         which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
@@ -193,7 +193,7 @@ class TuningProblem:
         return values[:, 0]
 
     def result(self, means: Sequence[Array]) -> TuningResult:
-        """Choose by the means of each grid, and report."""
+        """Choose by the means per grid."""
         which, setting = self.choose(means)
         grid, values, signals = self.grids[which], means[which], self.table.signals
         best = {}
@@ -218,14 +218,12 @@ class TuningProblem:
         )
 
     def _alone(self, means: Array) -> Iterator[float]:
-        """Yield each signal's value without the others."""
         weights = self.grids[0].weights
         for signal in range(weights.shape[1]):
             others = np.delete(weights, signal, axis=1)
             yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
 
     def _ablation(self, means: Sequence[Array]) -> Iterator[float]:
-        """Yield the best value without each signal."""
         for signal in range(len(self.table.signals)):
             without = (values[grid.weights[:, signal] == 0] for grid, values in zip(self.grids, means))
             yield max(float(values.max()) for values in without)
@@ -238,15 +236,15 @@ def tune(
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> TuningResult:
-    """Return the setting with the best mean, over all normalizations and the :func:`weight_grid` of each.
+    """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
 
-    All judged queries with a relevant document count, those without candidates as 0. Ties (to 1e-12) prefer
-    more weight on the first stage, then weights closest to equal, then the first normalization. On these
-    queries the result is never worse than the first stage, if that is a signal.
+    Queries without candidates count as 0. Ties (to 1e-12) prefer more weight on the first stage, then nearly
+    equal weights, then the first normalization. On these queries the result is at least as good as a first
+    stage that is a signal.
 
-    options: fields of :class:`TuneOptions`. progress: called with 1 after each query.
+    options: fields of :class:`TuneOptions`. progress: called with 1 per query.
 
-    Raises UsageError if ``first_stage`` was not scored or the grid is too large, InputError if no judged
+    Raises UsageError for an unscored ``first_stage`` or a grid that is too large, InputError if no judged
     query was scored or has a relevant document.
 
     >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
@@ -273,7 +271,7 @@ def _grid(
     ranges: Sequence[tuple[float, float]] | None,
     parts: int,
 ) -> Grid:
-    """Return all settings, or the shortlist from a search on some queries."""
+    """Return all settings, or a shortlist from some queries."""
     count = len(table.signals)
     if _is_complete(table, parts):
         return Grid(normalization, *weight_grid(normalization, count, parts))
@@ -293,7 +291,6 @@ def _grid(
 
 
 def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[NearOptimal]:
-    """Count settings near the best, with ranges of their weights; values: (G,)."""
     shares = grid.weights / grid.weights.sum(axis=1, keepdims=True)
     for within in WITHIN:
         near = shares[values >= values.max() - within - SAME]
@@ -302,7 +299,6 @@ def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator
 
 
 def _rounded(value: Any) -> Any:
-    """Round the numbers in JSON values to 6 digits."""
     if isinstance(value, dict):
         return {name: _rounded(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -13,8 +13,8 @@ import numpy as np
 class RankingAUC:
     """Share of a query's (relevant, irrelevant) document pairs in the right order.
 
-    Grades from ``rel`` up are relevant. Unjudged documents are ignored. Documents not retrieved share the
-    last place; ties count half. This is the mean over queries; Yih et al. 2011, section 4.2, use one curve.
+    Grades from ``rel`` up are relevant. Unjudged documents are ignored; documents not retrieved share the
+    last place. Ties count half. Unlike Yih et al. 2011, section 4.2, each query has its own curve.
 
     >>> auc = RankingAUC.parse("AUC")
     >>> auc.value(["a", "x", "b"], {"a": 2, "b": 0, "c": 1})  # c is not ranked, x not judged

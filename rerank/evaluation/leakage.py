@@ -1,4 +1,4 @@
-"""Detect queries and documents used in both training and evaluation."""
+"""Detect training queries and documents in an evaluation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BYTES = 5
 
 
 class TrainingRecord(Mapping[str, frozenset[bytes]]):
-    """40-bit hashes of ids used in training; the ids stay private.
+    """40-bit hashes of ids used in training, for privacy.
 
-    trained:   queries for fitting rankers.
+    trained:   queries for fitting.
     stopped:   queries for early stopping.
     tuned:     queries for stack weights.
-    documents: relevant documents of all these queries.
+    documents: relevant documents of these queries.
 
     >>> qrels = Qrels([("q1", "d1", 1), ("q2", "d2", 1)])
     >>> record = TrainingRecord.of(qrels, trained=["q1"])
@@ -67,7 +67,7 @@ class TrainingRecord(Mapping[str, frozenset[bytes]]):
 
     @classmethod
     def from_json(cls, values: Mapping[str, str]) -> TrainingRecord:
-        """Read :meth:`to_json` values. Raises ValueError for anything else."""
+        """Read :meth:`to_json` values. Raises ValueError for other values."""
         hashes = {}
         for name, text in values.items():
             data = base64.b64decode(text, validate=True)
@@ -81,7 +81,7 @@ def _hash(id: str) -> bytes:
 
 @dataclass(frozen=True)
 class Leak:
-    """Number of judged queries that ``of``, a ranker or stack, was trained, stopped or tuned on."""
+    """The number of judged queries used to train, stop or tune a ranker or stack."""
 
     of: str
     how: str
@@ -94,7 +94,7 @@ def leakage(
     queries: Iterable[str],
     how: Sequence[str] = tuple(HOW),
 ) -> list[Leak]:
-    """Return the leaks of a stack. records: ranker -> record; "" -> record of the weights."""
+    """Return leaks. records: ranker -> record; "" -> record of the weights."""
     queries = list(queries)
     leaks = (
         Leak(name or label, kind, len(record.among(kind, queries)))
@@ -122,10 +122,7 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
 def without_training_documents(
     records: Iterable[TrainingRecord], qrels: Qrels
 ) -> tuple[Qrels, list[tuple[str, str]]]:
-    """Return judgments with grade 0 for training documents, and the changed (query, document) pairs.
-
-    All queries stay judged.
-    """
+    """Return judgments with grade 0 for training documents, and the changed (query, document) pairs."""
     merged = TrainingRecord({})
     for record in records:
         merged = merged | record

@@ -27,9 +27,9 @@ class Evaluation:
     measures:      ir_measures names.
     query_ids:     Q judged queries with a relevant document, ascending.
     values:        run -> measure -> (Q,). NaN if undefined (AUC).
-    empty:         run -> number of queries without results; they count as 0.
-    unjudged:      run -> number of queries without judgments; ignored.
-    none_relevant: judged queries without a relevant document; ignored.
+    empty:         run -> number of queries without results.
+    unjudged:      run -> number of queries without judgments.
+    none_relevant: ignored judged queries.
     """
 
     measures: tuple[str, ...]
@@ -68,9 +68,8 @@ def evaluate_runs(
 ) -> Evaluation:
     """Measure runs: name -> query id -> document ids, best first.
 
-    Judged queries without results count as 0. Those without a relevant document are listed, but not counted
-    (trec_eval counts 0). Ranks break ties, unlike in trec_eval. ``AUC`` is
-    :class:`~rerank.evaluation.auc.RankingAUC`.
+    Judged queries without results count as 0; those without relevant documents are ignored (0 in trec_eval).
+    Ranks break ties. ``AUC`` is :class:`~rerank.evaluation.auc.RankingAUC`.
 
     Raises UsageError for an unknown measure; InputError if no judged query has a relevant document (AUC: also
     an irrelevant one), or a query retrieves a document twice.
@@ -126,8 +125,8 @@ def grade_one_only(
 ) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
     """Remove documents of grade 2 and above from judgments and rankings.
 
-    For queries made from a document (grade 2): ``evaluate_runs(*grade_one_only(runs, qrels))`` measures the
-    ranking of related documents (grade 1). Queries without these are in ``none_relevant``.
+    For queries made from a document (grade 2), ``evaluate_runs(*grade_one_only(runs, qrels))`` measures the
+    ranking of related documents (grade 1).
 
     >>> runs, qrels = grade_one_only({"r": {"q": ["a", "b"]}}, Qrels([("q", "a", 2), ("q", "b", 1)]))
     >>> runs, dict(qrels)
@@ -177,7 +176,7 @@ _ENDS_WITH_RELEVANT = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
 
 
 def _rank_scores(query: str, ids: Sequence[str], judged: Mapping[str, int] | None) -> dict[str, float]:
-    """Return strictly decreasing scores; with ``judged``, down to the last relevant document."""
+    """Return decreasing scores; with ``judged``, down to the last relevant document."""
     if len(set(ids)) < len(ids):
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
     if judged is not None:

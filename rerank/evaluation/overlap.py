@@ -11,7 +11,7 @@ OVERLAP_BUCKETS = ("0%", *(f"{10 * tenth}-{10 * tenth + 10}%" for tenth in range
 
 @dataclass(frozen=True)
 class Bucket:
-    """A histogram bar over (query, relevant document) pairs (Kuwa et al. 2020, Figure 2).
+    """A bar over (query, relevant document) pairs (Kuwa et al. 2020, Figure 2).
 
     bucket: one of OVERLAP_BUCKETS. share: of all pairs.
     """
@@ -23,11 +23,11 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The histogram of one grade, or of all (None).
+    """A histogram of one grade, or of all (None).
 
     pairs:            pairs with categories on both sides.
-    without_query:    pairs whose query has no categories.
-    without_document: other pairs whose document has none.
+    without_query:    pairs without query categories.
+    without_document: other pairs without document categories.
     """
 
     grade: int | None
@@ -40,7 +40,7 @@ class Overlap:
 def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) -> list[Overlap]:
     """Return histograms of (grade, query categories, document categories).
 
-    The first is over all pairs. With several grades, one per grade follows, highest first.
+    The first is over all grades. Several grades also get one each, highest first.
 
     >>> pairs = [(2, "ab", "ac"), (1, "a", "d"), (1, "", "d"), (1, "a", "")]
     >>> whole, wanted, related = category_overlap(pairs)

@@ -1,4 +1,4 @@
-"""Measures, calibration and tests for scores of related and unrelated pairs."""
+"""Measures and tests for scores of related and unrelated pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BINS = 10
 class Bin:
     """Pairs with a probability from ``low`` to ``high``.
 
-    mean: mean probability. share: share of related pairs.
+    mean: probability. share: of related pairs.
     """
 
     low: float
@@ -42,7 +42,7 @@ def auc(scores: ArrayLike, labels: ArrayLike) -> float:
 
 
 def accuracy(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
-    """Return the share of correct answers; scores from the threshold up mean related.
+    """Return the share of correct answers. Scores from the threshold up mean related.
 
     >>> accuracy([0.9, 0.4, 0.4, 0.1], [True, True, False, False], 0.4)
     0.75
@@ -52,7 +52,7 @@ def accuracy(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
 
 
 def f1(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
-    """Return the F1 of related pairs; scores from the threshold up mean related.
+    """Return the F1 of related pairs.
 
     >>> f1([0.9, 0.4, 0.4, 0.1], [True, True, False, False], 0.4)
     0.8
@@ -62,7 +62,7 @@ def f1(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
 
 
 def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
-    """Return the threshold with the best accuracy, between two scores; the middle one in ties.
+    """Return the most accurate threshold, between two scores; the middle one in ties.
 
     Raises UsageError if all labels are equal.
 
@@ -90,8 +90,7 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
 def calibration(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> tuple[float, list[Bin]]:
     """Return the expected calibration error and its equal-width bins (Guo et al. 2017, equation 3).
 
-    The error is the mean distance of mean probability and related share, weighted by pairs. Empty bins are
-    skipped. Raises UsageError for probabilities outside of [0, 1].
+    Empty bins are skipped. Raises UsageError for probabilities outside of [0, 1].
 
     >>> error, table = calibration([0.9, 0.9, 0.1, 0.1], [True, True, False, True])
     >>> round(error, 6), [(one.low, one.pairs, one.share) for one in table]
@@ -173,11 +172,11 @@ def paired_test(
 ) -> dict[str, float]:
     """Return measure -> two-sided p of a randomization test over pairs (Yeh 2000).
 
-    first, second: (n,) scores and threshold per seed; equal numbers of seeds, or one for all.
-    Answers (AUC: ranks) of random pairs are exchanged; p = (count + 1) / (permutations + 1). p is too small
-    if pairs share documents.
+    first, second: (n,) scores and threshold per seed; one entry stands for all seeds.
+    Answers (AUC: ranks) are exchanged at random; p = (count + 1) / (permutations + 1). p is too small if
+    pairs share documents.
 
-    Raises UsageError for numbers of seeds that do not match.
+    Raises UsageError for seeds that do not match.
     """
     size = max(len(first), len(second))
     if not {len(first), len(second)} <= {1, size}:
@@ -199,9 +198,9 @@ def paired_test(
 
 
 def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the two-sided p of the paired t-test over seeds; one number stands for all seeds.
+    """Return the two-sided p of the paired t-test over seeds; one number stands for all.
 
-    None for fewer than two seeds, numbers that do not match, or equal differences.
+    None for fewer than two seeds, unmatched numbers, or equal differences.
 
     >>> round(seeds_test([0.8, 0.82, 0.81], [0.7]), 4)
     0.0027
@@ -229,7 +228,7 @@ def _checked(scores: ArrayLike, labels: ArrayLike, *, both: bool = True) -> tupl
 
 
 def _ranks(values: Array) -> Array:
-    """Return ranks from 1; ties get the mean rank."""
+    """Ranks from 1; ties get the mean rank."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(values), np.float64)
@@ -251,6 +250,6 @@ def _f1s(answers: Labels, related: Labels) -> Array:
 
 
 def _differences(answers: Labels, ranks: Array, related: Labels) -> Array:
-    """Return first minus second per measure, (3,), from (2, S, n) answers and ranks."""
+    """First minus second per measure, (3,), from (2, S, n)."""
     found = ((answers == related).mean(axis=-1), _f1s(answers, related), _aucs(ranks, related))
     return np.array([(one[0] - one[1]).mean() for one in found])

@@ -13,9 +13,9 @@ JUDGED = "judged"
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The documents to rank for a query (Kuwa et al. 2020).
+    """The documents to rank (Kuwa et al. 2020).
 
-    retrieved:N    at most N documents from the first stage
+    retrieved:N    at most N from the first stage
     pool-random:N  all relevant documents and N random others (Tables 2 and 3)
     pool-first:N   all relevant documents and the first stage's N best others (Table 4)
     judged         all judged documents (Yih et al. 2011, section 4.2)
@@ -29,7 +29,7 @@ class Protocol:
 
     @property
     def cut(self) -> int | None:
-        """Number of ranked documents to measure; None: all. Several retrievers can find more than N."""
+        """Number of ranked documents to measure; None: all."""
         return self.count if self.kind == "retrieved" else None
 
 

@@ -17,9 +17,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RankMeasure:
-    """nDCG, RR or AP, optionally of the first ``cutoff`` ranks, as in trec_eval. Only nDCG uses grades.
+    """nDCG, RR or AP as in trec_eval. Only nDCG uses grades.
 
-    cut: measured documents per ranking; None: all.
+    cutoff: number of ranks; None: all. cut: measured documents per ranking; None: all.
 
     >>> ranks = np.array([[0, 1], [2, 0]])  # of two documents under two settings
     >>> RankMeasure.parse("AP").values(ranks, np.array([1.0, 1.0]), ideal=2.0, depth=3).round(3).tolist()
@@ -48,7 +48,7 @@ class RankMeasure:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
 
     def ideal(self, grades: NDArray[Any]) -> float:
-        """Return the value of the best ranking, used as divisor. ``grades`` are above 0."""
+        """Return the best ranking's value, a divisor. ``grades`` are above 0."""
         if self.kind == "RR":
             return 1.0
         if self.kind == "AP":
@@ -57,9 +57,9 @@ class RankMeasure:
         return float((best * _worth(True, self.cutoff, len(best))).sum())
 
     def values(self, ranks: NDArray[Any], grades: NDArray[Any], *, ideal: float, depth: int) -> Array:
-        """Return the measure for G settings, (G,), from ranks (R, G) of R relevant documents, from 0.
+        """Return values of G settings, (G,), from ranks (R, G) of R relevant documents, from 0.
 
-        grades: (R,), above 0. ideal: from :meth:`ideal`. depth: number of ranked documents.
+        grades: (R,), above 0. ideal: from :meth:`ideal`. depth: ranked documents.
         """
         ends = [end for end in (self.cutoff, self.cut) if end is not None]
         worth = _worth(self.kind == "nDCG", min(ends, default=None), depth)
@@ -74,7 +74,7 @@ class RankMeasure:
 
 @lru_cache(maxsize=256)
 def _worth(logarithmic: bool, cutoff: int | None, depth: int) -> Array:
-    """Return rank discounts: (depth,)."""
+    """Rank discounts: (depth,)."""
     places = np.arange(1, depth + 1, dtype=np.float64)
     worth = 1.0 / (np.log2(places + 1.0) if logarithmic else places)
     if cutoff is not None:

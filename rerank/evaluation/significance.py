@@ -20,7 +20,7 @@ _CELLS = 2_000_000  # signs drawn at a time
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One stack compared with the baseline by one measure.
+    """One stack compared with the baseline.
 
     delta:  mean of the stack minus mean of the baseline.
     p:      two-sided, of :func:`randomization_test`.
@@ -47,7 +47,7 @@ def compare(
     permutations: int = 100_000,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare each run with ``baseline`` by each measure; Holm's correction is over all comparisons.
+    """Compare runs with ``baseline``; Holm's correction is over all comparisons.
 
     Raises UsageError for a baseline or measure that was not evaluated.
     """
@@ -80,8 +80,8 @@ def compare(
 def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, seed: int = 0) -> float:
     """Return the two-sided p of the mean of n per-query differences (Smucker et al. 2007).
 
-    p is the share of sign assignments with a mean at least as far from 0. It is exact for at most 16 nonzero
-    differences; otherwise ``permutations`` assignments are drawn and p = (count + 1) / (permutations + 1).
+    p is the share of sign assignments with a mean at least as far from 0. For at most 16 nonzero differences
+    it is exact; otherwise ``permutations`` are drawn and p = (count + 1) / (permutations + 1).
 
     >>> randomization_test([0.1, 0.2, 0.3])
     0.25
@@ -92,7 +92,7 @@ def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, s
 def randomization_tests(
     differences: Sequence[ArrayLike], *, permutations: int = 100_000, seed: int = 0
 ) -> list[float]:
-    """Test K rows of n differences over the same queries, with the same drawn signs."""
+    """Test K rows of n differences with the same drawn signs."""
     rows = np.array([np.asarray(row, dtype=np.float64) for row in differences])
     if rows.size == 0:
         return [1.0] * len(rows)
@@ -110,13 +110,12 @@ def randomization_tests(
 
 
 def _reach(values: Array) -> Array:
-    """Return the distance from 0 at which a sum counts, per row, with tolerance for rounding."""
+    """Distance from 0 at which a sum counts, with tolerance for rounding."""
     reach: Array = np.abs(values.sum(axis=-1)) - 1e-12 * np.abs(values).sum(axis=-1)
     return reach
 
 
 def _exact(values: Array) -> float:
-    """Return p from all signs."""
     n = len(values)
     if n == 0:
         return 1.0
@@ -128,7 +127,7 @@ def _exact(values: Array) -> float:
 
 
 def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
-    """Count drawn sign assignments that reach the observed sum, per row."""
+    """Count sums beyond the observed one, per row."""
     generator = np.random.default_rng(seed)
     n = rows.shape[1]
     observed, reach, columns = rows.sum(axis=1), _reach(rows), np.ascontiguousarray(rows.T)
@@ -146,7 +145,7 @@ def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for multiple comparisons (Holm 1979), in input order.
 
-    The k-th smallest of m is multiplied by m - k + 1; corrected values keep its order.
+    The k-th smallest of m is multiplied by m - k + 1.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -31,9 +31,9 @@ _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with
 class ScoringReport:
     """Counts from building a table.
 
-    unknown_categories: number of queries with ignored categories, which no signal knows.
-    candidate_recall: retriever, or ``together`` -> mean share of relevant documents found; empty for pools.
-    not_found: retriever -> number of documents without features.
+    unknown_categories: queries with ignored categories.
+    candidate_recall: retriever, or ``together`` -> mean recall; empty for pools.
+    not_found: retriever -> documents without features.
     silent: ids of queries without candidates.
     """
 
@@ -63,10 +63,10 @@ class ScoringReport:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableRequest:
-    """Queries, candidates and signals of a score table.
+    """Queries, candidates and signals of a table.
 
-    protocol: selects the candidates. retrieve: retrievers, as in a stack. search: if ``first_stage`` is
-    ``search``. every_case: add rows for queries without categories.
+    protocol: selects candidates. retrieve: retrievers. search: the user's search.
+    every_case: add rows for queries without categories.
 
     Raises UsageError for filters or a search with a pool.
     """
@@ -103,7 +103,7 @@ class TableRequest:
         return self.protocol.kind == "retrieved"
 
     def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
-        """Return a hash of everything that can change the table or report."""
+        """Return a hash of all inputs."""
         depths = retriever_depths(self.retrieve)
         made_from = {
             "engine": pipeline.engine.version(),
@@ -133,7 +133,7 @@ def score_table(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score each query's candidates; return the table and a report.
+    """Score candidates; return the table and a report.
 
     cache: folder for tables, unused if a signal decays from now.
     """
@@ -166,7 +166,6 @@ def score_table(
 
 
 def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
-    """Return a cached table and complete the report; None if it is not usable."""
     try:
         table = ScoreTable.load(path) if path.exists() else None
     except WorkspaceError:
@@ -183,10 +182,7 @@ def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
 
 
 class _Rows:
-    """Scores candidates and fills the report.
-
-    cases: one per row. recall: retriever -> shares of relevant documents.
-    """
+    """cases: one per row. recall: retriever -> recall per query."""
 
     def __init__(
         self, pipeline: Pipeline, request: TableRequest, scorer: Scorer, report: ScoringReport
@@ -224,7 +220,7 @@ class _Rows:
                 yield query.id, candidates.ids, raw
 
     def _voters(self, query: Query) -> Candidates | None:
-        """Return voters for a pool, whose relevant documents must not reveal categories; else None."""
+        """Return voters for a pool: its relevant documents must not reveal categories."""
         if self._request.retrieved or query.categories:
             return None
         return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))
@@ -240,7 +236,6 @@ class _Rows:
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
-    """Return retriever -> share of relevant documents found."""
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
@@ -253,13 +248,13 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
 
 
 def _case(scored: ScoringResult, scorer: Scorer) -> str:
-    """Return a query's case; without candidates, the expected one."""
+    """Without candidates, return the expected case."""
     expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
     return expected if scored.case == "none" else scored.case
 
 
 def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
-    """Return the mean share of relevant documents that are in the table."""
+    """Return the mean recall of candidates."""
     shares = [
         len(relevant.keys() & ids) / len(relevant)
         for query, ids in zip(table.query_ids, map(set, table.document_ids))
@@ -271,7 +266,7 @@ def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
 def _candidates(
     pipeline: Pipeline, request: TableRequest, known: set[str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    """Yield queries with candidates. known: relevant documents in the engine."""
+    """known: relevant documents in the engine."""
     features, first_stage, depth = (
         pipeline.features(request.signals),
         request.first_stage,
@@ -292,7 +287,7 @@ def _candidates(
 
 
 def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[list[str]]:
-    """Yield the documents to score for each query."""
+    """Yield document ids per query."""
     kind, count, qrels = request.protocol.kind, request.protocol.count, request.qrels
     everything = engine.ids() if kind == "pool-random" else []
     for query in request.queries:

@@ -25,7 +25,7 @@ _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
 def check_fields(engine: Engine, signals: Iterable[FieldSignal], ids: Sequence[str] = ()) -> None:
     """Raise UsageError if no document has a signal's field with the right type.
 
-    ids: documents whose fields the message lists; empty: the first ones.
+    ids: documents to list fields from; empty: the first ones.
     """
     for signal in signals:
         what, filters = _READS[signal.reads]

@@ -36,7 +36,7 @@ class Relates(Protocol):
 def score_pairs(
     engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Return (n,) scores of n document pairs by a signal; pair order does not matter.
+    """Return (n,) scores of n document pairs; order in a pair does not matter.
 
     Missing features are computed. Raises InputError for an unknown id.
 
@@ -88,7 +88,7 @@ def score_pairs(
 
 
 def _features(engine: Engine, ranker: Ranker, documents: Mapping[str, Document]) -> NDArray[Any]:
-    """Return stored or computed features, (n, width), by ascending id."""
+    """Return (n, width) features by ascending id."""
     blocks: list[NDArray[Any]] = []
     ids = list(documents)
     for start in range(0, len(ids), _BLOCK):

@@ -1,4 +1,4 @@
-"""The query path, with NumPy only: query -> candidates -> signal scores -> ranking."""
+"""The query path, with NumPy only: query -> candidates -> scores -> ranking."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class SearchResult:
     """The ranking of a query.
 
     query:      with the categories used.
-    stack:      with the weights of the query's case.
+    stack:      with the weights used.
     inferred:   whether categories were inferred.
-    found:      retriever -> number of candidates found.
-    recomputed: ranker -> number of missing or outdated features that were computed.
-    seconds:    time per stage: ``engine``, ``transfer`` (from a remote engine), ``encode``, ``score``.
-    case:       source of the categories: ``given``, ``inferred`` or ``none``.
-    unknown_categories: ignored categories that no signal knows.
+    found:      retriever -> number of candidates.
+    recomputed: ranker -> number of features computed.
+    seconds:    per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``.
+    case:       source of categories: ``given``, ``inferred`` or ``none``.
+    unknown_categories: ignored, because no signal knows them.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -83,10 +83,7 @@ class SearchResult:
 
 @dataclass
 class ResultPage(Report):
-    """First hits with titles and texts, shown as a table.
-
-    hits: JSON values plus document ``text``.
-    """
+    """First hits as a table. hits: JSON values plus document ``text``."""
 
     answer: SearchResult
     hits: list[dict[str, Any]]
@@ -98,7 +95,7 @@ class ResultPage(Report):
         return self.hits[place]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return rank, score, id, title, and weighted signal scores of each hit."""
+        """Return table rows of the hits."""
         return [
             {name: hit[name] for name in ("rank", "score", "id", "title")}
             | {name: signal["weighted"] for name, signal in hit["signals"].items()}
@@ -126,7 +123,7 @@ def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
 
 
 def template_of(stack: Stack) -> SearchTemplate:
-    """Return the template that finds a stack's candidates. Raises UsageError without one."""
+    """Return the stack's search template. Raises UsageError without one."""
     if stack.search is None or stack.search.kind == "run":
         tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
         raise UsageError(
@@ -140,8 +137,8 @@ def template_of(stack: Stack) -> SearchTemplate:
 class Pipeline:
     """An engine and rankers.
 
-    infer_categories: infer missing query categories from the first candidates.
-    vectors: cache of query vectors, or None.
+    infer_categories: infer missing query categories from first candidates.
+    vectors: query vector cache, or None.
 
     >>> import tempfile
     >>> from rerank import Document, Query, Workspace
@@ -176,7 +173,7 @@ class Pipeline:
         return {name: self.rankers[name].version for name in learned(signals)}
 
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
-        """Return the engine's retrievers for a query. Raises UsageError for a ranker that cannot retrieve."""
+        """Return the retrievers for a query. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
         found = zip(resolve(depths, self.rankers), depths.values())
         return [signal.retriever(query, depth) for signal, depth in found]
@@ -189,9 +186,9 @@ class Pipeline:
         filters: Sequence[Filter] = (),
         stages: StageTimer | None = None,
     ) -> SearchResult:
-        """Retrieve, score and rank candidates; a text is a query without categories.
+        """Retrieve, score and rank candidates.
 
-        filters: conditions for candidates. stages: can raise to stop the work.
+        filters: conditions for candidates. stages: can raise to stop.
         """
         query = Query("", query) if isinstance(query, str) else query
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or StageTimer()
@@ -237,7 +234,6 @@ class Pipeline:
         )
 
     def _found_by_template(self, query: Query, stack: Stack, filters: Sequence[Filter]) -> Candidates:
-        """Return candidates of the stack's own search."""
         search = template_of(stack)
         check_filters([search], filters)
         check_values(search, [query])

@@ -52,15 +52,13 @@ class StageTimer:
         return _Stage(self.seconds, name)
 
     def leaves(self) -> None:
-        """Called before slow work: an engine search, or encoding documents."""
+        """Called before slow engine searches or encoding."""
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Called with a ranker's CPU time for encoding the query."""
+        """Called with a ranker's CPU seconds per query."""
 
 
 class _Stage:
-    """Adds the time of a block, unless it raises."""
-
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds, self._name = seconds, name
 
@@ -75,16 +73,16 @@ class _Stage:
 
 @dataclass(frozen=True)
 class ScoringInput:
-    """n documents to score, with known scores and features. The scorer gets the rest from the engine.
+    """n documents to score. The scorer adds unknown scores and features.
 
     ids:        n unique ids.
     scores:     lexical or search signal -> (n,) float64.
     features:   ranker -> (n, width).
     missing:    ranker -> (n,) bool, True without features.
-    categories: id -> categories, for some documents.
+    categories: id -> categories, if known.
     documents:  replaces :meth:`Engine.get`.
-    candidates: result of the engine's search, if any.
-    vectors:    ranker -> known query vector.
+    candidates: engine results, if any.
+    vectors:    ranker -> query vector, if known.
     """
 
     ids: Sequence[str]
@@ -121,13 +119,13 @@ class ScoringResult:
 
     ids:        n ids, in input order.
     raw:        (n, S) float64 raw scores.
-    query:      query with the categories used.
+    query:      with the categories used.
     inferred:   whether these were inferred.
-    unknown_categories: ignored query categories that no signal knows.
+    unknown_categories: ignored, because no signal knows them.
     missing:    ranker -> number of features fetched or computed.
     recomputed: ranker -> number of features computed.
     unknown:    number of candidates not in the engine.
-    seconds:    time per stage: ``engine``, ``encode``, ``score``.
+    seconds:    per stage: ``engine``, ``encode``, ``score``.
     """
 
     ids: Sequence[str]
@@ -148,12 +146,12 @@ class ScoringResult:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores candidates by the signals of a stack.
+    """Scores candidates by signals.
 
     signals:     S resolved signals (``rerank.stack.signals``).
     first_stage: signal that orders candidates.
-    infer:       infer missing categories if a signal reads them.
-    vectors:     cache of query vectors.
+    infer:       infer missing categories.
+    vectors:     query vector cache.
     """
 
     engine: Engine
@@ -170,7 +168,7 @@ class Scorer:
     def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
         """Return the query with known categories (case-insensitive), and the unknown ones.
 
-        All are kept if no signal reads categories, or one accepts any.
+        If any category is accepted, all are kept.
         """
         names = self._category_names
         if names is None or not query.categories:
@@ -189,7 +187,7 @@ class Scorer:
 
     @cached_property
     def _category_names(self) -> list[CategoryNames] | None:
-        """Known categories per signal; None: any is accepted."""
+        """None: any is accepted."""
         names = [
             s.ranker.categories for s in self.signals if isinstance(s, RankerSignal) and s.uses_categories
         ]
@@ -203,7 +201,7 @@ class Scorer:
 
     @cached_property
     def _checked(self) -> set[str]:
-        """Names of signals whose fields exist."""
+        """Signals whose fields exist."""
         return set()
 
     def score(
@@ -306,7 +304,6 @@ class Scorer:
         )
 
     def _with_fields(self, given: ScoringInput, stages: StageTimer | None) -> ScoringInput:
-        """Add field scores."""
         lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
         if not lacking:
             return given
@@ -320,7 +317,7 @@ class Scorer:
         return replace(given, scores={**given.scores, **found})
 
     def _documents(self, given: ScoringInput, stages: StageTimer) -> dict[int, Document | None]:
-        """Return position -> document, for documents without features."""
+        """Position -> document, if features are missing."""
         lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
         if not lacking:
             return {}
@@ -342,7 +339,6 @@ class Scorer:
 
 
 def _given(name: str, given: ScoringInput) -> Array:
-    """Return scores of a search or clause. Raises UsageError without that search."""
     if name not in given.scores and name != SEARCH and SEARCH in given.scores:
         return np.zeros(len(given.ids))  # the clause matches no hit
     if name not in given.scores:
@@ -355,9 +351,9 @@ def _given(name: str, given: ScoringInput) -> Array:
 def vote(
     ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
 ) -> tuple[str, ...]:
-    """Infer categories from the best INFERENCE_DEPTH of n candidates with scores above 0.
+    """Infer categories from the best INFERENCE_DEPTH of n candidates with positive scores.
 
-    scores: (n,) of the first stage. categories: ids -> their categories.
+    scores: (n,) of the first stage. categories: ids -> categories.
 
     >>> known = {"a": ("x",), "b": ("y", "z"), "c": ("x",)}
     >>> vote(["a", "b", "c"], np.array([1.0, 4.0, 0.0]), lambda ids: [known[id] for id in ids])
@@ -379,7 +375,6 @@ def _completed(
     missing: NDArray[np.bool_],
     documents: Mapping[int, Document | None],
 ) -> NDArray[Any]:
-    """Compute missing features."""
     where = np.flatnonzero(missing)
     fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
     if features.shape[1:] != fresh.shape[1:]:  # no document has features of this version

@@ -1,4 +1,4 @@
-"""A cache of query vectors, for repeated queries and later result pages."""
+"""A cache of query vectors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class VectorCache:
 
 
 def _key(ranker: Ranker, query: Query) -> Key | None:
-    """Return everything that decides the vector; None if not cacheable."""
+    """None if not cacheable."""
     if len(query.text) > _LONGEST or query.params:
         return None
     text, lang = (query.text, query.lang) if ranker.uses_text else ("", None)

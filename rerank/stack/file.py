@@ -16,9 +16,9 @@ from rerank.errors import InputError, UsageError
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Weights as JSON. ``stack`` is for readers and must agree with weights and parts.
+    """Weights as JSON. ``stack`` must agree with weights and parts.
 
-    rerank_only: the weights without the first stage, if tuned.
+    rerank_only: weights without the first stage.
     """
 
     stack: str

@@ -20,9 +20,9 @@ def find_stack(
 ) -> Stack:
     """Find the stack for signal names with or without weights.
 
-    check: raises for an unknown ranker. tuned: signals -> tuned stack, or None. first_stage: the default.
+    check: raises for unknown rankers. tuned: signals -> stack, or None. first_stage: the default.
 
-    Raises InputError if several signals have no tuned stack.
+    Raises InputError for several signals without tuned weights.
     """
     names, weights = parse_stack(text)
     for name in learned(names):

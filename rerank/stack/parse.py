@@ -17,10 +17,10 @@ _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,tex
 
 
 def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None]:
-    """Return signal names and exact weights; None if no weights are given.
+    """Return signal names and exact weights; None without weights.
 
-    ``+`` or ``,`` joins terms. Weights are nonnegative decimals or fractions and need not sum to 1.
-    Raises UsageError for other text, duplicate names, or weights on only some terms.
+    ``+`` or ``,`` joins terms. Weights are decimals or fractions and need not sum to 1.
+    Raises UsageError for other text, duplicates, or some weights missing.
 
     >>> parse_stack("tfidf*0.5 + text*0.5")
     (('tfidf', 'text'), (Fraction(1, 2), Fraction(1, 2)))
@@ -65,9 +65,9 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
 
 
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
-    """Return retriever -> its separate depth, or None.
+    """Return retriever -> separate depth, or None.
 
-    Raises UsageError for invalid text, duplicate names, or a first stage with a depth.
+    Raises UsageError for invalid text, duplicates, or a first stage with depth.
 
     >>> retriever_depths(["bm25", "s2net:200"])
     {'bm25': None, 's2net': 200}

@@ -29,8 +29,7 @@ class SignalScore:
 class Hit:
     """One ranked document. Ranks count from 1.
 
-    first_stage_rank: rank before reranking.
-    found_by: retrievers that found it, if known.
+    first_stage_rank: before reranking. found_by: retrievers, if known.
 
     >>> from rerank.stack.ranking import SignalScore
     >>> signals = {"tfidf": SignalScore(raw=0.8, normalized=1.0, weighted=0.4)}
@@ -54,7 +53,7 @@ class Hit:
         }
 
     def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
-        """Return JSON values. Documents without a title show their first 100 characters."""
+        """Return JSON values. The text replaces a missing title."""
         found: dict[str, Any] = {
             "id": self.id,
             "title": (document.title or document.text[:100]) if document else "",
@@ -70,12 +69,12 @@ class Hit:
 class Ranking:
     """Ordered candidates of one query.
 
-    ids:        n document ids, best first.
-    scores:     (n,) final scores, best first.
-    order:      (n,) positions in first-stage order, from 0, best first.
-    signals:    S names.
+    ids:     n document ids, best first.
+    scores:  (n,) final scores, best first.
+    order:   (n,) positions in first-stage order, from 0, best first.
+    signals: S names.
     raw, normalized, weighted: (n, S), in first-stage order.
-    found:      retriever -> (n,) whether it found a document, in first-stage order.
+    found:   retriever -> (n,) whether it found a document, in first-stage order.
 
     >>> import numpy as np
     >>> from rerank import Stack

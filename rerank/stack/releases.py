@@ -39,9 +39,7 @@ class Release:
 class Activation:
     """A version that became active.
 
-    since:  time in UTC.
-    gate:   comparison with the previously active version, if any.
-    undone: whether a rollback undid it.
+    since: UTC. gate: comparison with the previous version. undone: by a rollback.
     """
 
     number: int
@@ -52,9 +50,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Releases:
-    """Stack versions in a workspace folder.
-
-    history: activations, oldest first. The last one that was not undone is active.
+    """Stack versions in a workspace. history: activations, oldest first; the last not undone is active.
 
     >>> import tempfile
     >>> releases = Releases.load(Path(tempfile.mkdtemp()))
@@ -109,7 +105,7 @@ class Releases:
         return [self._release(number) for number in self.numbers]
 
     def recent(self, count: int) -> list[Release]:
-        """Read at most ``count`` versions: the active one, then by last activation."""
+        """Read up to ``count`` versions, active first, then by last activation."""
         there = set(self.numbers)
         latest = [one.number for one in (*self._live[-1:], *reversed(self.history)) if one.number in there]
         return [self._release(number) for number in list(dict.fromkeys(latest))[:count]]
@@ -147,7 +143,6 @@ class Releases:
         return Releases(self.folder, (*self.history[:end], *undone))._saved()
 
     def _before(self) -> int:
-        """Return the history position of the previous existing version."""
         others = set(self.numbers) - {self.number}
         for place in range(len(self.history) - 1, -1, -1):
             if not self.history[place].undone and self.history[place].number in others:
@@ -217,7 +212,7 @@ def _number(value: object) -> int:
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:
     """Return ranker -> versions in tuned stacks; None if a stack is unreadable.
 
-    recent: limit for active stacks (candidates are always read); None: all.
+    recent: number of active stacks to read; None: all. Candidates are always read.
     """
     found: dict[str, dict[str, None]] = {}
     try:

@@ -42,7 +42,7 @@ def learned(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_given(name: str) -> bool:
-    """Return whether the search that finds the candidates also gives this signal.
+    """Return whether the search gives this signal.
 
     >>> is_given("search"), is_given("clause:recency"), is_given("bm25")
     (True, True, False)
@@ -110,7 +110,7 @@ class FieldSignal(_NoRetriever):
     """A numeric field of documents.
 
     ``field:popularity`` is the number, ``field:popularity:log`` its logarithm. ``field:year:decay:2024:5``
-    is 1 for 2024 and halves with every distance of 5. Dates are seconds since 1970, but decay in days:
+    is 1 for 2024 and halves with every distance of 5. Dates are in seconds, their decay in days:
     ``field:published:decay:now:30d``.
 
     >>> FieldSignal("field:popularity:log").values(np.array([0.0, np.e - 1, np.nan])).tolist()
@@ -150,7 +150,7 @@ class FieldSignal(_NoRetriever):
 
 
 def is_of_now(name: str) -> bool:
-    """Return whether a signal is a decay from now, so that its scores change over time.
+    """Return whether a signal is a decay from now.
 
     >>> is_of_now("field:published:decay:now:30d"), is_of_now("field:now:decay:2024:5")
     (True, False)
@@ -159,7 +159,7 @@ def is_of_now(name: str) -> bool:
 
 
 def _decay(text: str) -> tuple[float, float]:
-    """Return the origin and half-distance of ``ORIGIN:HALF``; dates in seconds."""
+    """Return origin and half-distance of ``ORIGIN:HALF``; dates in seconds."""
     origin, _, half = text.rpartition(":")
     days = half.endswith("d")
     where = time.time() if origin == "now" else number(origin) if not days else (period(origin) or (None,))[0]

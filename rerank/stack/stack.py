@@ -35,12 +35,12 @@ class Stack:
     """Settings that decide the final score.
 
     combiner:    signals, weights and normalization.
-    first_stage: signal that orders candidates: lexical or ``search``; can be outside ``signals``.
-    depth:       candidates per retriever, unless it has a separate depth.
-    retrieve:    retrievers, optionally with a depth (``s2net:200``); empty: the first stage.
+    first_stage: lexical signal or ``search``; orders candidates.
+    depth:       candidates per retriever without a separate depth.
+    retrieve:    retrievers, such as ``s2net:200``; empty: the first stage.
     versions:    signal or retriever -> ranker version.
-    search:      the user's search, if ``first_stage`` is ``search``.
-    rerank_only: combiner tuned without the first stage, for evaluations; or None.
+    search:      the user's search.
+    rerank_only: combiner tuned without the first stage, for evaluations.
     tuned:       tuning record, without dates.
 
     Raises UsageError for inconsistent settings.
@@ -93,11 +93,10 @@ class Stack:
     ) -> Stack:
         """Parse ``tfidf*0.35 + text*0.40 + meta*0.25``; a single name gets all the weight.
 
-        normalization: default none for one signal, min-max for several. first_stage: default the first among
-            the
-        names, or bm25.
+        normalization: default none for one signal, min-max for several.
+        first_stage: default the first among the names, or bm25.
 
-        Raises UsageError for invalid text, or several names without weights.
+        Raises UsageError for invalid text or missing weights.
         """
         names, weights = parse_stack(text)
         if weights is None:
@@ -139,7 +138,7 @@ class Stack:
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
-        """The signals of the tuning, including those without weight."""
+        """Signals of the tuning, even without weight."""
         return tuple(self.tuned.get("signals", self.signals))
 
     @property
@@ -168,10 +167,9 @@ class Stack:
         return replace(self, combiner=combiner, first_stage=SEARCH, retrieve=(), search=search)
 
     def without_first_stage(self) -> Stack | None:
-        """Return the stack without its first stage's score: plain reranking.
+        """Return the stack for plain reranking, with ``rerank_only`` or unchanged weights.
 
-        Uses ``rerank_only``, or else unchanged weights. None if the first stage is not a signal or has all
-        the weight.
+        None if the first stage is not a signal or has all the weight.
 
         >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
         'text*0.30 + meta*0.20'
@@ -182,7 +180,7 @@ class Stack:
         return None if others is None else replace(self, combiner=others, rerank_only=None)
 
     def ranks_like(self, other: Stack) -> bool:
-        """Return whether both stacks rank every query alike, ignoring the tuning record.
+        """Return whether both stacks give equal rankings.
 
         >>> Stack.parse("bm25*1 + text*1").ranks_like(Stack.parse("text*1.0 + bm25*1.0"))
         True
@@ -200,7 +198,7 @@ class Stack:
         raw: NDArray[Any],
         found: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> Ranking:
-        """Rank one query's candidates: n ids in first-stage order, and raw (n, S) scores.
+        """Rank n ids in first-stage order by raw (n, S) scores.
 
         found: retriever -> (n,) whether it found a candidate.
 
@@ -279,7 +277,7 @@ class Stack:
     def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
         """Write JSON with a checksum, atomically. Equal stacks give equal bytes.
 
-        follow: write through a symbolic link instead of replacing it.
+        follow: write through symbolic links.
         """
         data = self.to_json()
         text = json.dumps({**data, "sum": checksum(data)}, indent=2, ensure_ascii=False)
@@ -302,6 +300,5 @@ class Stack:
 
 
 def _plain(file: StackFile) -> Linear | None:
-    """Return the weights without the first stage."""
     cases = {case: one.rerank_only for case, one in file.cases.items() if one.rerank_only is not None}
     return None if file.rerank_only is None else file.rerank_only.linear(file.bounds, cases)
