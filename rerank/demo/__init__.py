@@ -1,7 +1,4 @@
-"""The demo: ingest, train, tune and evaluate a collection that comes with the package.
-
-See collection/README.md for its contents.
-"""
+"""The demo: ingest, train, tune and evaluate a bundled collection."""
 
 from __future__ import annotations
 
@@ -40,10 +37,10 @@ _MARK = "demo"
 
 @dataclass
 class Demo(Report):
-    """The reports of the demo's steps.
+    """Reports of the demo.
 
-    evaluated: the queries without subject headings. with_headings: the same queries with the headings of the
-    relevant article. examples: test queries without headings, their answers and first hits.
+    evaluated: queries without subject headings. with_headings: with headings of the relevant article.
+    examples: test queries, answers and first hits.
     """
 
     ingested: IngestReport
@@ -55,12 +52,12 @@ class Demo(Report):
 
     @property
     def better(self) -> bool:
-        """Whether the stack has a higher nDCG than BM25 for queries without headings, at p < 0.05."""
+        """Whether the stack beats BM25 in nDCG without headings, p < 0.05."""
         compared = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
         return compared.delta > 0 and compared.p_holm < 0.05
 
     def to_json(self) -> dict[str, Any]:
-        """Return the evaluation of queries without headings, and the other reports under their names."""
+        """Return the evaluation without headings, and other reports by name."""
         return {
             **self.evaluated.to_json(),
             "with_headings": self.with_headings.to_json(),
@@ -74,7 +71,7 @@ class Demo(Report):
 
 
 def fresh_folder(folder: str | Path) -> Path:
-    """Empty the folder of an earlier demo; WorkspaceError if the folder has other contents."""
+    """Empty the folder of an earlier demo. Raises WorkspaceError for other contents."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
@@ -87,11 +84,10 @@ def fresh_folder(folder: str | Path) -> Path:
 
 
 def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
-    """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
+    """Run the demo in ``folder``.
 
-    Queries are the first two sentences of lay summaries. Grade 2 is the article of the summary, grade 1 a
-    related article or one connected by a citation. Headings of queries are taken from the relevant article,
-    so results with headings are an upper bound.
+    Queries are the first two sentences of lay summaries. Grade 2 is the summarized article, grade 1 a related
+    or cited article. Headings are from the relevant article: an upper bound.
     """
     path = fresh_folder(folder)
     progress = progress or Progress()
@@ -141,5 +137,5 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
 
 
 def without_headings(queries: Sequence[Query]) -> list[Query]:
-    """Return the queries as people type them: without categories."""
+    """Return queries without categories, as users type them."""
     return [replace(query, categories=()) for query in queries]

@@ -1,13 +1,4 @@
-"""Readers and writers of files, one module per format.
-
-beir:        documents and queries, JSON lines
-qrels:       judgments, BEIR or TREC
-trec:        runs
-pairs:       pairs of texts; labeled pairs of documents
-templates:   the user's own search: a request body, a stored template or a run
-categories:  the category graph
-lines:       numbered lines and JSON objects of a file
-"""
+"""Readers and writers of files, one module per format."""
 
 from __future__ import annotations
 

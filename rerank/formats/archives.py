@@ -1,4 +1,4 @@
-"""Files in folders and archives, one at a time, with a size limit, never unpacked to disk."""
+"""Read files in folders and archives one at a time, without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _DAMAGE = (
 
 
 def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[tuple[str, bytes | None, str]]:
-    """Yield (name, bytes, problem) of each file in a file, an archive or a folder, sorted by name.
+    """Yield (name, bytes, problem) of each file in a file, archive or folder, sorted by name.
 
-    wanted: endings of the names to read; ``.gz`` is unpacked. largest: limit of the unpacked bytes.
+    wanted: name endings; ``.gz`` is unpacked. largest: limit of unpacked bytes.
 
     Raises InputError for a missing path.
     """
@@ -101,7 +101,7 @@ def _in_tar(
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header with a size limit, because it is read into memory."""
+    """A tar header with a size limit."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -113,7 +113,7 @@ class _Header(tarfile.TarInfo):
 
 
 class _Tail:
-    """A stream that keeps its last block: a complete tar file ends with empty blocks."""
+    """Keeps the last block: a complete tar file ends with empty blocks."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.last = file, b"?"
@@ -125,7 +125,7 @@ class _Tail:
 
 
 def file_name(name: str) -> str:
-    """Return the last part of a file name, also inside an archive."""
+    """Return the last part of a name, also inside an archive."""
     return Path(name.rpartition(": ")[2]).name
 
 

@@ -1,4 +1,4 @@
-"""Documents and queries as JSON lines (BEIR), with categories, links, citations and a language."""
+"""Documents and queries as JSON lines (BEIR)."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def read_corpus(
     go to ``extra``, also ``citations`` (``[{"ref", "section"?, "paragraph"?, "sentence"?, "text"?}]``) and
     ``references`` (``{ref: title}``), with keys as from :func:`rerank.references.named_key`.
 
-    source: a file, plain or gzip, or ``-`` for standard input. skip_invalid: pass the errors of invalid lines
-    to ``invalid`` and continue. counts: gets the counts of citations.
+    source: a file, plain or gzip, or ``-`` for standard input. skip_invalid: pass errors to ``invalid`` and
+    continue. counts: receives citation counts.
 
     Raises InputError (``FILE:LINE: ...``).
 
@@ -99,7 +99,7 @@ def read_corpus(
 def read_queries(source: Source) -> list[Query]:
     """Read queries: ``{"_id", "text", "lexical_text"?, "categories"?, "lang"?}``; others go to ``params``.
 
-    Raises InputError (``FILE:LINE: ...``), also for a repeated id and a file without queries.
+    Raises InputError (``FILE:LINE: ...``), also for a repeated id or no queries.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ _QUERY_WORDS = 20
 
 
 def looks_like_queries(source: Source) -> bool:
-    """Whether a file given as documents probably contains queries, judged by its name and first lines.
+    """Whether the name and first lines of a file suggest queries.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -174,7 +174,6 @@ def _categories(value: Names) -> tuple[str, ...]:
 
 
 def _citations(where: str, record: _Document, counts: CitationCounts) -> dict[str, Any]:
-    """Return the fields ``citations`` and ``references`` with normalized keys, and count them."""
     fields: dict[str, Any] = {}
     if record.references is not None:
         fields["references"] = {named_key(ref): title for ref, title in record.references.items()}

@@ -7,9 +7,7 @@ from rerank.formats.lines import Source, decode, name_of, read_lines
 
 
 def read_categories(source: Source) -> list[tuple[str, str]]:
-    """Read the edges ``child <tab> parent`` in the file's order, without repetitions.
-
-    A header ``child <tab> parent`` is skipped, and spaces around names are removed.
+    """Read distinct edges ``child <tab> parent`` in file order, with or without this header.
 
     Raises InputError (``FILE:LINE: ...``).
 

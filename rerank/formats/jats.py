@@ -1,7 +1,6 @@
-"""JATS articles (XML), alone or in archives -> documents with the places of their citations.
+"""Read JATS articles (XML) and the places of their citations.
 
-Only the article is read: front matter, body, reference list. Reviews and replies (sub-articles), captions,
-tables, footnotes and displayed formulas are skipped. Needs lxml and nupunkt (extra ``fulltext``).
+Sub-articles, captions, tables, footnotes and displayed formulas are skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _ARTICLES = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of the body: text, section and paragraph (from 0), keys of the cited references."""
+    """Text, section and paragraph (from 0), keys of cited references."""
 
     text: str
     section: int
@@ -52,7 +51,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reference:
-    """An entry of the reference list; title and year may be empty. linked: the DOI is from a link."""
+    """An entry; title and year may be empty. linked: the DOI is from a link."""
 
     key: str
     title: str
@@ -62,10 +61,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class Front:
-    """Front matter that is not part of the document.
+    """Front matter outside the document.
 
-    doi: as written. kind: for example ``research-article``. summaries: kind of abstract -> paragraphs.
-    keywords: type and title of a group -> words. license: its URL.
+    doi: as written. kind: for example ``research-article``. summaries: kind -> paragraphs. keywords: group ->
+    words. license: URL.
     """
 
     doi: str = ""
@@ -82,9 +81,8 @@ class Front:
 class Article:
     """One article.
 
-    key: the DOI in lower case, ``pmid:...``, or the file name. related: keys of related articles. sections:
-    headings in reading order; "" for text before the first. sentences: of the body. references: key ->
-    entry.
+    key: lowercase DOI, ``pmid:...``, or file name. related: keys of articles. sections: headings; "" before
+    the first. sentences: of the body. references: key -> entry.
     """
 
     key: str
@@ -102,17 +100,16 @@ class Article:
 
     @property
     def body(self) -> str:
-        """The text of the body, one line per paragraph."""
+        """Return the text of the body, one line per paragraph."""
         lines: dict[int, list[str]] = {}
         for one in self.sentences:
             lines.setdefault(one.paragraph, []).append(one.text)
         return "\n".join(" ".join(found) for found in lines.values())
 
     def document(self, *, body: bool = False) -> Document:
-        """Return the article as a document with citations, as from :func:`rerank.formats.read_corpus`.
+        """Return a document with citations, as :func:`rerank.formats.read_corpus` does.
 
-        body: use the body as text instead of the abstract, which then goes to ``extra``. Links are references
-        with a DOI or PMID, and related articles.
+        body: use the body as text; the abstract goes to ``extra``.
         """
         citations: list[dict[str, Any]] = []
         for number, one in enumerate(self.sentences):
@@ -148,12 +145,12 @@ def read_jats(
     seen: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
-    """Read the articles of a file, an archive (zip, tar) or a folder, one at a time, sorted by name.
+    """Read articles of a file, an archive (zip, tar) or a folder, one at a time, sorted by name.
 
-    counts: gets the counts. skip_invalid: pass the errors of unreadable files to ``invalid`` and continue.
-    seen: keys of earlier articles; new keys are added. sentences: False skips the body, which is slow.
+    skip_invalid: pass errors to ``invalid`` and continue. seen: article keys, extended. sentences: False
+    skips the body, which is slow.
 
-    Raises InputError with the file name, also for a repeated article and without any article.
+    Raises InputError, also for a repeated article or none.
     """
     counts = CitationCounts() if counts is None else counts
     seen = set() if seen is None else seen
@@ -184,9 +181,7 @@ def read_jats(
 def read_article(
     data: bytes, name: str, counts: CitationCounts | None = None, *, sentences: bool = True
 ) -> Article:
-    """Read one article from its XML. Raises InputError with the file name.
-
-    No DTD is loaded, no entity is resolved and nothing is fetched.
+    """Read an article without network access, DTD or entities. Raises InputError.
 
     >>> xml = '''<article><front><article-meta><article-id pub-id-type="doi">10.1000/X</article-id>
     ... <title-group><article-title>Yeast</article-title></title-group></article-meta></front>
@@ -230,7 +225,6 @@ def read_article(
 
 
 def _parsed(data: bytes, name: str) -> _Element:
-    """Parse XML. Raises InputError."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -251,7 +245,7 @@ def _parsed(data: bytes, name: str) -> _Element:
 
 
 def _article(root: _Element, name: str) -> _Element:
-    """Return the article element, without its namespace. Raises InputError."""
+    """Return the article element without namespace."""
     from lxml.etree import QName
 
     found = list(root.iter("{*}article"))
@@ -291,7 +285,6 @@ def _front(root: _Element, meta: _Element) -> Front:
 
 
 def _author(contributor: _Element) -> str:
-    """The name of a person or a group."""
     name = contributor.find("name")
     if name is not None:
         return _tidy(" ".join(plain(name.find(part)) for part in ("given-names", "surname", "suffix")))
@@ -300,13 +293,13 @@ def _author(contributor: _Element) -> str:
 
 
 def _paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
-    """The paragraphs of an abstract, except the one with its DOI."""
+    """The paragraphs of an abstract, except its DOI."""
     texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
     return tuple(one for one in texts if one and not one.startswith("DOI:"))
 
 
 def plain(element: _Element | None) -> str:
-    """Return the text of an element without markup, in NFC: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
+    """Return text without markup, in NFC: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
     return _tidy("".join(map(str, element.itertext()))) if element is not None else ""
 
 
@@ -320,7 +313,7 @@ def _key(ids: list[_Element], title: str = "", year: str = "") -> str:
 
 
 def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Reference], dict[str, str]]:
-    """Key -> reference, and id of the entry -> key, in the order of the list."""
+    """Key -> reference, and entry id -> key, in order."""
     references: dict[str, Reference] = {}
     by_id: dict[str, str] = {}
     for entry in root.iterfind("back//ref-list//ref"):
@@ -346,7 +339,7 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Refer
 def _body(
     body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts
 ) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
-    """Headings and sentences. A paragraph belongs to the innermost section."""
+    """Headings and sentences; paragraphs belong to the innermost section."""
     from nupunkt import sent_spans
 
     headings: list[str] = []
@@ -380,7 +373,7 @@ def _body(
 
 
 def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, Any]]:
-    """Yield (heading, None) when a section starts or continues, and (None, paragraph)."""
+    """Yield (heading, None) for each section part, and (None, paragraph)."""
     open_section = not heading  # without sections, the first paragraph makes one
     for child in parent:
         if child.tag in _NOT_TEXT or not isinstance(child.tag, str):
@@ -404,10 +397,10 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
 
 
 class _Paragraph:
-    """The text of a paragraph with the positions of its citations.
+    """Text of a paragraph with positions of citations.
 
-    text: without citation numbers after a sentence. marks: (position, key) of each citation; ranges are
-    expanded. breaks: starts of blocks, for example list items; sentences end there.
+    text: without citation numbers after a sentence. marks: (position, key); ranges are expanded. breaks:
+    starts of blocks, which end sentences.
     """
 
     def __init__(self, paragraph: _Element, by_id: dict[str, str], counts: CitationCounts) -> None:
@@ -458,7 +451,7 @@ class _Paragraph:
             self._after_space = words.endswith(" ")
 
     def _cite(self, element: _Element) -> None:
-        """Mark the citations of an element; add its text unless it is a number after a sentence."""
+        """Mark citations; add their text unless it is a number after a sentence."""
         ids = str(element.get("rid") or "").split()
         text = "".join(map(str, element.itertext()))
         is_number = _NUMBER.fullmatch(text) is not None
@@ -480,7 +473,7 @@ class _Paragraph:
         self._range = ids[-1] if ids and ids[-1] in self._by_id and is_number else None
 
     def _part(self, block: bool) -> None:
-        """Start a new line, and for a block also a new part."""
+        """Start a line, and for a block a part."""
         self._behind = False
         self._add(" ")
         if block and self._length > (self.breaks[-1] if self.breaks else 0):

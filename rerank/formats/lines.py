@@ -1,4 +1,4 @@
-"""Numbered lines of a file, plain or gzip, or of standard input."""
+"""Read numbered lines, plain or gzip."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ _LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
 
 
 def name_of(source: Source) -> str:
-    """Return the name of a source in messages: its path, or ``<stdin>``."""
+    """Return the name for messages: path or ``<stdin>``."""
     name = os.fspath(source)
     return "<stdin>" if name == "-" else name
 
 
 def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, bytes without line end) for each line that is not blank.
+    """Yield (line number from 1, bytes) for each line that is not blank, without byte order mark.
 
-    source: a path, or ``-`` for standard input. Gzip is recognized by its content. A byte order mark is
-    removed.
+    source: a path, plain or gzip, or ``-`` for standard input.
 
-    Raises InputError for an unreadable file, corrupt gzip, and a line above 256 MB.
+    Raises InputError for an unreadable file, corrupt gzip, or a line above 256 MB.
     """
     name = name_of(source)
     number = 0
@@ -70,7 +69,7 @@ def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
 
 
 def decode(source: Source, number: int, line: bytes) -> str:
-    """Decode a line as UTF-8. Raises InputError with the place of the first wrong byte.
+    """Decode UTF-8. Raises InputError with the first wrong byte.
 
     >>> decode("queries.jsonl", 3, b"caf\\xe9")
     Traceback (most recent call last):
@@ -91,10 +90,9 @@ def read_json_lines(
     build: Callable[[str, dict[str, Any], Record], Value],
     skip: Callable[[InputError], object] | None = None,
 ) -> Iterator[Value]:
-    """Yield ``build(FILE:LINE, fields, record)`` for each line with a JSON object.
+    """Yield ``build(FILE:LINE, fields, record)`` for each JSON object.
 
-    kind: the fields to check; other fields are only in ``fields``. skip: gets the error of an invalid line;
-    None: it is raised.
+    kind: the fields to check. skip: receives errors; None: raise them.
     """
     for number, line in read_lines(source):
         where = f"{name_of(source)}:{number}"
@@ -109,7 +107,7 @@ def read_json_lines(
 
 
 def json_object(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], Record]:
-    """Return the fields of a JSON object, and those that ``kind`` names. Raises InputError.
+    """Return all fields, and the fields of ``kind``. Raises InputError.
 
     >>> class Point(msgspec.Struct):
     ...     x: int
@@ -128,7 +126,7 @@ def json_object(where: str, text: str, kind: type[Record]) -> tuple[dict[str, An
 
 
 def convert(where: str, value: object, kind: type[Record], field: str = "") -> Record:
-    """Check a JSON value. field: its place in the line. Raises InputError with the wrong field."""
+    """Check a JSON value. field: its place. Raises InputError."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

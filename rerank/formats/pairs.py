@@ -1,4 +1,4 @@
-"""Pairs of texts, and labeled pairs of documents."""
+"""Pairs of texts or documents."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class _Documents(Struct):
 
 
 def read_pairs(source: Source) -> list[tuple[str, str]]:
-    """Read pairs of texts: JSON lines with ``query`` and ``document``. Other fields are ignored.
+    """Read pairs of texts: JSON lines with ``query`` and ``document``.
 
-    Raises InputError (``FILE:LINE: ...``), also for an empty text and a file without pairs.
+    Raises InputError (``FILE:LINE: ...``), also for an empty text or no pairs.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,18 +63,18 @@ def read_labeled_pairs(
     *,
     remark: Callable[[str], object] | None = None,
 ) -> list[LabeledPair]:
-    """Read labeled pairs of documents in the file's order, from TSV or JSON lines.
+    """Read labeled pairs of documents in file order, from TSV or JSON lines.
 
-        a <tab> b <tab> related                  with or without this header; ids may contain spaces
+        a <tab> b <tab> related                  with or without this header
         {"a": "d1", "b": "d2", "related": 1}     other fields are ignored
 
-    A label is 1 (related) or 0; in JSON also true or false. The order of a pair does not matter. Repeated
-    pairs count once, and pairs of a document with itself are skipped; ``remark`` gets one line about each.
+    Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of a
+    document with itself are skipped; ``remark`` receives a line about each.
 
-    known: function that returns the existing ones of given ids, as :meth:`rerank.Engine.contains`.
+    known: returns the existing ids among given ones.
 
-    Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, and a file without
-    pairs or with only one label.
+    Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, no pairs or only one
+    label.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +127,7 @@ def read_labeled_pairs(
 def read_unlabeled_pairs(
     source: Source, known: Callable[[Iterable[str]], Collection[str]] | None = None
 ) -> list[tuple[str, str, bool | None]]:
-    """Read all pairs of documents; the layout of :func:`read_labeled_pairs` with optional labels.
+    """Read pairs of documents like :func:`read_labeled_pairs`, with optional labels.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +145,7 @@ def read_unlabeled_pairs(
 
 
 def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPair]) -> None:
-    """Write pairs as JSON lines if the path ends in ``.jsonl``, else as TSV.
+    """Write JSON lines if the path ends in ``.jsonl``, else TSV.
 
     Raises InputError for an id that TSV cannot contain.
     """
@@ -174,7 +174,7 @@ def in_tsv(name: str) -> bool:
 
 
 def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, bool | None]]:
-    """Yield (line number, id, id, label) of every line. Without ``labels``, the label is optional."""
+    """Yield (line number, id, id, label)."""
     name, layout = name_of(source), _LABELED if labels else _UNLABELED
     is_json: bool | None = None
     for number, line in read_lines(source):
@@ -203,7 +203,6 @@ def _check_known(
     lines: Iterable[tuple[int, str, str]],
     known: Callable[[Iterable[str]], Collection[str]] | None,
 ) -> None:
-    """Raise InputError for the first id without a document."""
     if known is None:
         return
     ids: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Relevance judgments in the layouts of BEIR and TREC."""
+"""Relevance judgments, BEIR or TREC."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ _MOST = 200
 
 
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
-    """Read judgments from a BEIR TSV or a TREC qrels file. The first line decides the layout.
+    """Read judgments. The first line decides the layout.
 
-        query-id <tab> corpus-id <tab> score     BEIR, with or without this header; ids may contain spaces.
-                                                 A header may have another order of columns
+        query-id <tab> corpus-id <tab> score     BEIR, with or without a header, which may reorder columns
         query-id,corpus-id,score                 the same with commas
-        query iteration document grade           TREC, separated by white space; iteration is ignored
+        query iteration document grade           TREC, white space; iteration is ignored
 
-    Grades are integers, also written ``2.0``; 0 and less mean not relevant.
+    Grades are integers, also ``2.0``; 0 and less mean not relevant.
 
-    conflicts: for a document with two grades: ``refuse`` the file, or use the ``max`` or the ``first``.
+    conflicts: for a document with two grades: ``refuse``, ``max`` or ``first``.
 
-    Raises InputError (``FILE:LINE: ...``), also for a file without judgments.
+    Raises InputError (``FILE:LINE: ...``), also without judgments.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +72,6 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
 
 
 def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (line number, query, document, grade) of each line."""
     layout: _Layout | None = None
     for number, line in read_lines(source):
         text, where = decode(source, number, line), f"{name_of(source)}:{number}"
@@ -87,7 +85,7 @@ def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Number of columns, their separator (None: white space), and the places of query, document and grade."""
+    """Number of columns, separator (None: white space), places of query, document and grade."""
 
     width: int
     separator: str | None
@@ -104,7 +102,7 @@ class _Layout:
         return cls(3, separator, order or (0, 1, 2)), order is not None
 
     def cells(self, text: str, where: str) -> tuple[str, str, str]:
-        """Return query, document and grade of a line. Raises InputError."""
+        """Return query, document and grade."""
         columns = [part.strip() for part in text.split(self.separator)]
         if len(columns) != self.width or not all(columns):
             filled = sum(map(bool, columns))
@@ -118,7 +116,7 @@ LARGEST = 1000
 
 
 def _header(columns: list[str]) -> tuple[int, int, int] | None:
-    """Return the places of query, document and grade; None if the line is no header."""
+    """Return the places of the columns, or None."""
     names = [column.strip().strip('"').lower().replace("_", "-").replace(" ", "-") for column in columns]
     places = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
     if -1 not in places:
@@ -127,7 +125,6 @@ def _header(columns: list[str]) -> tuple[int, int, int] | None:
 
 
 def _grade(text: str, where: str) -> int:
-    """Return an integer grade. Raises InputError."""
     try:
         value = float(text)
     except ValueError:

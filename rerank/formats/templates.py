@@ -1,4 +1,4 @@
-"""The user's own search: a file with a request body, a stored template, or a run."""
+"""Custom searches: a request body, a stored template or a run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _FUNCTION = re.compile(rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\
 def read_template(text: str, folder: Path | None = None) -> SearchTemplate | None:
     """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for other texts.
 
-    folder: FILE must be inside it, so that a foreign workspace cannot send other files to a cluster.
+    folder: must contain FILE, so that a foreign workspace cannot send other files to a cluster.
 
-    Raises InputError for invalid content, UsageError for a missing name or a file outside the folder.
+    Raises InputError for invalid content, UsageError for a missing name or a FILE outside.
 
     >>> read_template("bm25") is None, str(read_template("stored:shop"))
     (True, 'stored:shop')
@@ -87,7 +87,7 @@ def _template(path: str) -> SearchTemplate:
 
 
 def _configuration(source: str) -> dict[str, Any] | None:
-    """A search configuration of Search Relevance Workbench, which has the body as a string."""
+    """Return a Search Relevance Workbench configuration; its body is a string."""
     try:
         found = parse_json(source)
     except ValueError:
@@ -96,7 +96,7 @@ def _configuration(source: str) -> dict[str, Any] | None:
 
 
 def slots(source: str) -> list[str]:
-    """Return the names in a template that stand for the query, in order.
+    """Return the names of query slots in order.
 
     >>> slots('{"query": {"match": {"title": "{{text}}"}}}'), slots('{"query": "%SearchText%"}')
     (['text'], ['%SearchText%'])
@@ -107,7 +107,7 @@ def slots(source: str) -> list[str]:
 
 
 def check_slots(source: str, where: str) -> None:
-    """Raise InputError unless a template has one slot name for the query, and escapes every slot."""
+    """Raise InputError unless a template has one query slot name and escapes slots."""
     if any(mark == "=" for _, mark, _ in _TAG.findall(source)):
         raise InputError(
             f"{where}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
@@ -134,9 +134,9 @@ def check_slots(source: str, where: str) -> None:
 
 
 def check_values(search: SearchTemplate, queries: Sequence[Query]) -> None:
-    """Raise InputError for a slot without a value in any query, unless it is in a section or has a default.
+    """Raise InputError for a slot without a value in any query.
 
-    Section: ``{{#year}}...{{/year}}``. Default: ``{{^year}}2000{{/year}}{{year}}``.
+    Sections (``{{#year}}...{{/year}}``) and defaults (``{{^year}}2000{{/year}}{{year}}``) are allowed.
 
     >>> search = SearchTemplate("template", "shop.json", '{"match": {"{{field}}": "{{text}}"}}')
     >>> check_values(search, [Query("q", "wolf", params={"field": "body"})])
@@ -167,7 +167,6 @@ def fields_of(search: SearchTemplate) -> set[str]:
 
 
 def _required_fields(source: str) -> set[str]:
-    """The query fields that a template requires."""
     if SLOT in source:
         return set()
     needed, optional, within = set(), {*SLOTS, "categories", "."}, 0
@@ -186,10 +185,10 @@ def _required_fields(source: str) -> set[str]:
 
 
 def fingerprint(source: str, pipeline: str | None) -> str:
-    """Return a hash of a template and its pipeline."""
+    """Return a hash of template and pipeline."""
     return hashed(f"{source.strip()}\0{pipeline or ''}")
 
 
 def hashed(text: str) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256."""
+    """Return 16 hexadecimal digits of the SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

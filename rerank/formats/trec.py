@@ -1,4 +1,4 @@
-"""Rankings as TREC run files, in an order that trec_eval reproduces."""
+"""TREC run files, in an order that trec_eval reproduces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORDERED_MAX = np.int64(0x7F7FFFFF)  # the largest finite float32, as an ordered
 
 
 def check_run_ids(queries: Iterable[str]) -> None:
-    """Raise InputError for a query id that a run cannot contain."""
+    """Raise InputError for an id that a run cannot contain."""
     for query in queries:
         _refuse_space("query id", query)
 
@@ -28,10 +28,9 @@ def write_run(
 ) -> None:
     """Write a run atomically: query id -> (document id, score) pairs, best first.
 
-    trec_eval ignores ranks, reads scores as float32, and sorts ties by id descending. The written scores are
-    therefore strictly decreasing (:func:`strictly_decreasing`).
+    Scores are made strictly decreasing in float32, because trec_eval sorts ties by id.
 
-    Raises InputError for an id or tag with white space, ValueError if scores are not in descending order.
+    Raises InputError for white space in an id or tag, ValueError for scores that increase.
     """
     _refuse_space("tag", tag)
     with atomic_write(path, follow=True) as file:
@@ -49,11 +48,9 @@ def write_run(
 
 
 def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
-    """Read a run: query id -> (document id, score) pairs, by score descending, then id ascending.
+    """Read query id -> (document id, score) pairs, by score descending, then id. Ranks are ignored.
 
-    Ranks are ignored, as by trec_eval.
-
-    Raises InputError (``FILE:LINE: ...``), also for a repeated document and an empty file.
+    Raises InputError (``FILE:LINE: ...``), also for a repeated document or an empty file.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,9 +85,7 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
 
 
 def strictly_decreasing(scores: ArrayLike) -> NDArray[np.float32]:
-    """Round non-increasing scores (n,) to float32, and lower each below the one before it.
-
-    Each score is lowered by the smallest number of float32 steps. Scores outside float32 are clipped.
+    """Round non-increasing scores (n,) to float32, and lower ties by the smallest steps.
 
     >>> strictly_decreasing([2.0, 1.0, 1.0, 0.5]).tolist()
     [2.0, 1.0, 0.9999999403953552, 0.5]

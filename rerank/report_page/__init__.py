@@ -1,1 +1,1 @@
-"""The evaluation page: verdict, intervals, queries, weights and training."""
+"""The evaluation page."""

@@ -1,4 +1,4 @@
-"""SVG charts of the evaluation page. Colors are classes of the style sheet."""
+"""SVG charts of the evaluation page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLORS = 7
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return round numbers from ``low`` to ``high``, about ``most`` or fewer.
+    """Return about ``most`` round numbers or fewer.
 
     >>> ticks(0.0, 1.0), ticks(4.1, 6.2, 5)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [4.5, 5.0, 5.5, 6.0])
@@ -44,7 +44,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps ``low`` to ``high`` linearly to ``start`` to ``end``; values outside go to the nearer end."""
+    """Linear map from ``low``..``high`` to ``start``..``end``, with clipping."""
 
     low: float
     high: float
@@ -62,7 +62,7 @@ def interval_chart(
     intervals: Mapping[tuple[str, str, str], tuple[float, float]],
     title: str,
 ) -> Markup:
-    """Draw a row per comparison: its difference and interval. It fits any width: x is in percent."""
+    """Draw a row per comparison: difference and interval."""
     several = len({c.protocol for c in comparisons}) > 1
     row, height = 38, 38 * len(comparisons) + 26
     ends = [end for c in comparisons for end in intervals[c.protocol, c.stack, c.measure]]
@@ -91,7 +91,7 @@ def interval_chart(
 
 
 def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Markup]:
-    """Return a stacked bar per hit, a color per signal, on one scale. Negative parts extend to the left."""
+    """Return a bar per hit, a color per signal, on one scale. Negative parts extend left."""
     parts = [list(hit.signals.values()) or [hit.score] for hit in hits]
     low = min((sum(min(value, 0) for value in row) for row in parts), default=0.0)
     high = max((sum(max(value, 0) for value in row) for row in parts), default=0.0)
@@ -117,7 +117,7 @@ def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Marku
 
 
 def surface_chart(surface: WeightSurface, measure: str) -> Markup:
-    """Draw the value of every weight setting: a triangle for three signals, a line for two."""
+    """Draw all weight settings: a triangle for three signals, a line for two."""
     points = surface.points()
     (shares, best), low = max(points, key=lambda one: one[1]), min(value for _, value in points)
     about = f"the best is {best:.4f} with {_weights(surface, shares)}; the worst is {low:.4f}"
@@ -149,7 +149,7 @@ def surface_chart(surface: WeightSurface, measure: str) -> Markup:
 
 
 def surface_key(surface: WeightSurface) -> list[tuple[int, str]]:
-    """Return (shade, smallest value) of some shades of a triangle, the darkest first."""
+    """Return (shade, smallest value), the darkest first."""
     values = [value for _, value in surface.points()]
     low, high = min(values), max(values)
     # Squares widen towards the worst: small differences matter near the best.
@@ -168,7 +168,7 @@ def _shade(value: float, low: float, high: float) -> int:
 
 
 def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
-    """Draw nDCG over the number of candidates, on a logarithmic axis."""
+    """Draw nDCG over the number of candidates, logarithmic."""
     curves = [
         ("curve ceiling", [(row.candidates, row.ceiling) for row in rows]),
         ("curve first", [(row.candidates, row.first_stage) for row in rows]),
@@ -182,7 +182,7 @@ def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
 
 
 def training_charts(name: str, history: Mapping[str, Any]) -> tuple[Markup, Markup]:
-    """Draw the dev measure and the loss of a training over its steps; a line marks the kept step."""
+    """Draw dev measure and loss over steps; a line marks the kept step."""
     points = [(point[0], point[2]) for point in history["curve"] if point[2] is not None]
     losses = [(point[0], point[1]) for point in history["curve"] if point[1] is not None]
     curves = [("curve ten", points)]
@@ -197,7 +197,7 @@ def training_charts(name: str, history: Mapping[str, Any]) -> tuple[Markup, Mark
 
 
 def overlap_chart(buckets: Sequence[Bucket], title: str, top: float) -> Markup:
-    """Draw the share of pairs in each bucket. top: the largest share on the axis."""
+    """Draw the share of pairs in each bucket. top: maximum of the axis."""
     height, left = 170, 44
     x, y = Scale(0, len(buckets), left, WIDTH - 6), Scale(0, top, height - 34, 10)
     parts = _rows(y, left, [(value, f"{100 * value:g} %") for value in ticks(0, top, 4)])
@@ -222,7 +222,7 @@ def _chart(
     ends: tuple[float, float] | None = None,
     marked: float | None = None,
 ) -> Markup:
-    """Draw curves over one axis. ends: range of the axis. marked: position of a vertical line."""
+    """Draw curves. ends: range of the axis. marked: position of a vertical line."""
     left, bottom = 52, HEIGHT - 40
     values = [value for _, points in curves for _, value in points] or [0.0]
     places = [place for _, points in curves for place, _ in points] or [0.0]
@@ -259,7 +259,6 @@ def _chart(
 
 
 def _rows(y: Scale, left: float, labels: Sequence[tuple[float, str]]) -> list[str]:
-    """Horizontal grid lines with their labels."""
     return [
         part
         for value, words in labels

@@ -1,4 +1,4 @@
-"""nDCG of a stack with fewer candidates, with and without the first stage's score."""
+"""nDCG of a stack with fewer candidates."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 5000, 1000
 
 @dataclass(frozen=True)
 class DepthRow:
-    """Means of nDCG over a number of candidates.
+    """Mean nDCG at a number of candidates.
 
-    weighted: the stack. plain: the stack without its first stage's score; None without other signals.
-    first_stage: the order of the first stage. ceiling: the best order.
+    weighted: the stack. plain: without its first stage's score, or None. first_stage: its order. ceiling:
+    the best order.
     """
 
     candidates: int
@@ -41,7 +41,7 @@ def by_depth(
     first: str,
     qrels: Qrels,
 ) -> list[DepthRow]:
-    """Rank the first 1, 2, 3, 5 ... candidates of each query, normalized over those, and measure."""
+    """Rank the first 1, 2, 3, 5 ... candidates of each query and measure."""
     try:
         judged, _ = judge(table, qrels, NDCG)
     except InputError:  # no relevant documents
@@ -87,7 +87,7 @@ def by_depth(
 def _value(
     scores: NDArray[np.float64], at: NDArray[np.int64], grades: NDArray[np.float64], query: Judged
 ) -> float:
-    """nDCG of documents in id order. at, grades: positions and grades of the relevant ones."""
+    """nDCG of documents. at, grades: positions and grades of relevant ones."""
     own = scores[at][:, None]
     earlier = np.arange(len(scores)) < at[:, None]  # equal scores go by id
     ranks = ((scores > own) | ((scores == own) & earlier)).sum(axis=1)

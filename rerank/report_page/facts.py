@@ -1,4 +1,4 @@
-"""Further tables of the page: training queries, latency, coverage and training curves."""
+"""Training queries, latency, coverage and training curves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WARM = 2  # untimed queries that open the files
 
 @dataclass(frozen=True)
 class Split:
-    """``queries`` that ``of`` was trained or tuned on (``how``). shared: how many are measured here."""
+    """``queries`` that ``of`` was trained or tuned on (``how``). shared: also measured."""
 
     of: str
     how: str
@@ -31,7 +31,7 @@ class Split:
 
 
 def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[str]) -> list[Split]:
-    """Return the queries that rankers were trained and stopped on, and that weights were tuned on."""
+    """Return the queries that rankers and weights were fitted on."""
     found: dict[tuple[str, str], Split] = {}
     for label, stack in stacks.items():
         for name, known in workspace.training_records(stack).items():
@@ -45,7 +45,7 @@ def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[s
 
 @dataclass(frozen=True)
 class Stage:
-    """Median and maximum time of one stage of a query, in milliseconds."""
+    """Median and maximum milliseconds of one stage of a query."""
 
     stage: str
     median: float
@@ -53,9 +53,9 @@ class Stage:
 
 
 def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tuple[int, list[Stage]]:
-    """Time some of the queries, one by one. Returns their number and the stages; the last is ``together``.
+    """Time some queries. Returns their number and stages, the last ``together``.
 
-    Returns no stages if the stack cannot answer queries now.
+    Returns no stages if the stack cannot answer.
     """
     asked = [query for query in queries if query.text.strip()]
     asked = asked[:: max(1, len(asked) // (TIMED + _WARM))][: TIMED + _WARM]
@@ -89,7 +89,7 @@ class CoverageRow:
 
 
 def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]) -> list[CoverageRow]:
-    """Return counts of the queries and documents that can be found and scored."""
+    """Count queries and documents that can be found and scored."""
     scoring = next(iter(report.scoring.values()))
     judged = scoring.queries + scoring.unknown_queries
     rows = [
@@ -114,12 +114,12 @@ def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[St
 
 
 def _versions(workspace: Workspace, stacks: Sequence[Stack]) -> dict[str, str]:
-    """Ranker -> its version in the last stack that uses it."""
+    """Ranker -> version in the last stack with it."""
     return {name: version for stack in stacks for name, version in workspace.versions(stack).items()}
 
 
 def histories(workspace: Workspace, stacks: Sequence[Stack]) -> dict[str, dict[str, Any]]:
-    """Return ranker -> its training history, if the history has two points or more."""
+    """Return ranker -> training history with two or more points."""
     curves = {}
     for name, version in _versions(workspace, stacks).items():
         history = workspace.history(name, version)

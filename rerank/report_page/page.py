@@ -1,4 +1,4 @@
-"""The HTML page of an evaluation, from ``templates/evaluation.html``."""
+"""The HTML page of an evaluation."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class QueryRow:
-    """One query on the page.
+    """One query.
 
-    baseline, stack: first hits with their score bars. outside: relevant documents that are in neither list:
-    (id, grade, rank by the baseline, rank by the stack); None: not among the candidates.
+    baseline, stack: first hits with score bars. outside: relevant documents in neither list: (id, grade, rank
+    by the baseline, rank by the stack), or None.
     """
 
     query: Query
@@ -56,7 +56,7 @@ class QueryRow:
 
     @property
     def gain(self) -> float:
-        """The value of the stack minus the value of the baseline."""
+        """Value of the stack minus value of the baseline."""
         return self.after - self.before
 
     @property
@@ -74,10 +74,10 @@ def evaluation_page(
 ) -> str:
     """Return the HTML page of an evaluation that was made with ``keep``.
 
-    The page compares the last stack with the baseline, by the first measure, under the first protocol. Some
-    queries are run again for the latency table.
+    The last stack is compared with the baseline by the first measure and protocol. Some queries run again for
+    latencies.
 
-    split: name of the judgments. others: heading -> another evaluation; the page shows its table of measures.
+    split: name of the judgments. others: heading -> evaluation for another table.
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
@@ -130,7 +130,7 @@ def evaluation_page(
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
-    """Return the result in one line: difference, p, and the queries that are better, worse and equal."""
+    """Return difference, p, and counts of better, worse and equal queries."""
     for c in report.comparisons:
         if (c.protocol, c.stack, c.measure) == (protocol, stack, measure):
             delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
@@ -145,12 +145,12 @@ def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) 
 
 
 def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
-    """(Protocol, stack) -> its comparison with the baseline by the first measure."""
+    """(Protocol, stack) -> comparison by the first measure."""
     return {(c.protocol, c.stack): c for c in report.comparisons if c.measure == report.compared[0]}
 
 
 def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[float, float]]:
-    """(Protocol, stack, measure) -> the 95 % interval of the difference to the baseline."""
+    """(Protocol, stack, measure) -> 95 % interval."""
     intervals = {}
     for c in report.comparisons:
         evaluation = report.per_query[c.protocol]
@@ -164,7 +164,7 @@ def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[flo
 def _query_rows(
     report: EvaluationReport, protocol: str, measure: str, stack: str, queries: Mapping[str, Query]
 ) -> tuple[list[QueryRow], int]:
-    """Return the queries, the largest loss first, and how many of them are left out."""
+    """Return the queries, largest loss first, and the number omitted."""
     evaluation, kept = report.per_query[protocol], report.kept[protocol]
     before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
     order = np.argsort(after - before, kind="stable")[: int((~np.isnan(before)).sum())]
@@ -202,12 +202,10 @@ def _query_rows(
 
 
 def _signals(report: EvaluationReport, stack: str) -> list[str]:
-    """Return the signals of the baseline and the stack, in the order of their colors."""
     return list(dict.fromkeys((*report.stacks[report.baseline].signals, *report.stacks[stack].signals)))
 
 
 def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
-    """Document -> its title or the start of its text."""
     ids = {hit.id for row in rows for hit, _ in (*row.baseline, *row.stack)}
     ids |= {one[0] for row in rows for one in row.outside}
     documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
@@ -215,7 +213,7 @@ def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
 
 
 def _surfaces(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
-    """Return the weight surfaces of a tuned stack: surface, chart and key of its shades."""
+    """Return surface, chart and key per weight surface."""
     surfaces = []
     for one in stack.tuned.get("weight_surface", ()):
         try:
@@ -237,7 +235,7 @@ def _overlap_charts(overlaps: Sequence[Overlap]) -> list[tuple[Overlap, Markup]]
 
 
 def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean (percentiles).
+    """Return the 95 % bootstrap interval of the mean.
 
     >>> interval(np.array([0.2, 0.2, 0.2]))
     (0.2, 0.2)

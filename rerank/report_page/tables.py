@@ -1,4 +1,4 @@
-"""The report of an evaluation: measures, comparisons, and the kept hits of each query."""
+"""Tables of an evaluation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PER_QUERY = "protocol\tstack\tquery-id"
 
 @dataclass(frozen=True, slots=True)
 class KeptHit:
-    """A hit on the page. before: its rank in the first stage. signals: signal -> weighted score."""
+    """A hit. before: rank in the first stage. signals: signal -> weighted score."""
 
     id: str
     rank: int
@@ -37,7 +37,7 @@ class KeptHit:
 
 @dataclass(frozen=True)
 class Entry:
-    """A stack to measure. label: its name in the tables. rerank_only: without its first stage's score."""
+    """A stack to measure. label: its name. rerank_only: without its first stage's score."""
 
     label: str
     stack: Stack
@@ -47,10 +47,10 @@ class Entry:
 
 @dataclass
 class Row:
-    """The means of one stack under one protocol.
+    """Means of a stack under one protocol.
 
-    stack: its name in the table; text: its weights. rerank_only: without its first stage's score.
-    leaks: its rankers and weights that were trained or tuned on some of these queries.
+    stack: name; text: weights. rerank_only: without its first stage's score. leaks: rankers and weights
+    fitted on these queries.
     """
 
     stack: str
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass
 class CaseRow:
-    """The means of a stack over the queries of one case (``rerank.combiners.base``)."""
+    """Means over the queries of one case (``rerank.combiners.base``)."""
 
     protocol: str
     case: str
@@ -95,7 +95,7 @@ class CaseRow:
 
 @dataclass
 class Recall:
-    """Share of the relevant documents that each retriever finds, and all ``together``: the upper bound."""
+    """Share of relevant documents found by each retriever and ``together``."""
 
     protocol: str
     retrieve: tuple[str, ...]
@@ -104,17 +104,15 @@ class Recall:
 
 @dataclass
 class EvaluationReport(Report):
-    """All tables of one evaluation. The last six fields are not in the JSON.
+    """Tables of one evaluation. The last six fields are not in the JSON.
 
-    compared: measures that the stacks are compared by. scoring: protocol -> counts of the scoring.
-    new_documents: the same tables without relevant documents of training queries; None if there are none.
-    pairs: number of relevant documents. seen_pairs: relevant documents of training queries among them.
-    cases: means by the source of the query's categories, if a stack has weights for each source.
-    by_depth: the last stack with fewer candidates, if hits are kept. runs: the written run files.
-    per_query: protocol -> the values of each query. kept: protocol -> stack -> query -> its first hits, then
-        all other relevant documents that were ranked. relevant: query -> relevant document -> grade.
-    query_cases: query -> source of its categories. top: number of first hits in ``kept``.
-    stacks: label -> stack, without the rerank-only variants.
+    compared: measures that are compared. scoring: protocol -> counts. new_documents: the tables without
+    relevant documents of training queries, or None. pairs: number of relevant documents. seen_pairs: relevant
+    documents of training queries. cases: means by source of categories. by_depth: with fewer candidates.
+    runs: written files. per_query: protocol -> values. kept: protocol -> stack -> query -> first hits, then
+    other relevant documents. relevant: query -> document -> grade. query_cases: query -> source of
+    categories.
+    top: number of first hits. stacks: label -> stack.
     """
 
     baseline: str
@@ -148,7 +146,7 @@ class EvaluationReport(Report):
         return values
 
     def per_query_table(self) -> str:
-        """Return the measures of each query as tab-separated lines with a header."""
+        """Return measures of each query as TSV with a header."""
         names = [name for name in self.results[0].measures if name != GRADE_ONE]
         lines = ["\t".join((PER_QUERY, *names))]
         for protocol, evaluation in self.per_query.items():
@@ -160,7 +158,7 @@ class EvaluationReport(Report):
         return "\n".join(lines) + "\n"
 
     def correct(self) -> None:
-        """Correct the p-values by Holm; new documents are corrected separately."""
+        """Correct p-values by Holm; new documents separately."""
         for report in (self, self.new_documents):
             if report is not None:
                 corrected = holm([comparison.p for comparison in report.comparisons])
@@ -168,7 +166,7 @@ class EvaluationReport(Report):
                 report.comparisons = [replace(comparison, p_holm=p) for comparison, p in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each result with its measures, its differences to the baseline, and their p-values."""
+        """Return results with measures, differences and p-values."""
         found = {(c.protocol, c.stack, c.measure): c for c in self.comparisons}
         rows = []
         for row in self.results:

@@ -1,4 +1,4 @@
-"""HTML pages from ``templates/``. A page is one file; the only script is ``page.js``, allowed by its hash."""
+"""HTML pages from ``templates/``. The only script, ``page.js``, is allowed by its hash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template. Strings are escaped, except Markup; an undefined name is an error."""
+    """Fill in a template. Strings are escaped, except Markup; undefined names are errors."""
     return _environment().get_template(template).render(values)
 
 
