@@ -319,7 +319,7 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     lines = run("status", "-w", library).out
     assert f"{SIZE} features missing: run `rerank encode -w {library}`" in lines
     (problem, _) = hook_status(run, library)["problems"]
-    assert problem.startswith("1 document is new")
+    assert problem.startswith(f"{SIZE} documents are new")
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
     before = missing(service)
