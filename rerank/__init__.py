@@ -1,6 +1,4 @@
-"""Learned signals on top of BM25 and tf-idf, combined by tuned weights, for OpenSearch.
-
-Names are imported when first used; only training loads torch.
+"""Learned signals on top of BM25 and tf-idf, for OpenSearch. Names are imported when first used.
 
 >>> import rerank
 >>> rerank.Document("1", title="Sorting").content

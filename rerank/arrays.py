@@ -1,7 +1,6 @@
 """Arrays of stored features.
 
-A feature with several vectors has F blocks of E numbers, then the number of filled blocks. Only the
-directions of the vectors count.
+A feature with several vectors has F blocks of E numbers, then the number of filled blocks.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
 
 
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """Return (n, most) cosines of documents' vectors with the query; 0 after a document's last vector.
+    """Return (n, most) cosines of documents' vectors with the query; 0: no vector.
 
     query: (E,) of length 1, in the dtype of the result. most: largest number of vectors of a document.
 
@@ -87,9 +86,7 @@ def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) 
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Map a safetensors file read-only: name -> array.
-
-    Processes share its memory. Convert only the rows that you use: ``astype`` copies the array.
+    """Map a safetensors file read-only: name -> array. Processes share its memory.
 
     Raises OSError for a missing file, ValueError for a damaged one.
     """

@@ -61,7 +61,7 @@ class CategoryGraph:
     """Categories and undirected edges.
 
     names:     n categories, ascending.
-    adjacency: (n, n) symmetric 0/1 matrix with an empty diagonal.
+    adjacency: (n, n) symmetric 0/1 matrix.
     origin:    source of the edges.
     """
 
@@ -75,9 +75,8 @@ class CategoryGraph:
     ) -> CategoryGraph:
         """Build the graph of the categories in ``sets`` (one per document or query).
 
-        Edges: the given ones, else from paths, else from co-occurrences. Loops and duplicates are ignored. A
-        path
-        without edges is connected to its nearest known prefix.
+        Default edges: from paths, else from co-occurrences. Loops and duplicates are ignored. A path without
+        edges is connected to its nearest known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.origin, graph.adjacency.nnz
@@ -114,10 +113,10 @@ class CategoryGraph:
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:
-    """Infer the categories of a query from its candidates.
+    """Infer up to ``most`` categories with at least a quarter of the candidates' votes.
 
-    ranked: (first-stage score, categories). Each candidate votes with its score. Returns up to ``most``
-    categories with at least a quarter of the votes, most votes first, ties by name.
+    ranked: (first-stage score, categories). Each candidate votes with its score. Returns most votes first,
+        ties by name.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')
@@ -159,7 +158,7 @@ class CategoryNames:
         return {name.casefold(): name for name in sorted(self._names, reverse=True)}
 
     def find(self, category: str) -> str | None:
-        """Return the category as spelled in training; None: unknown. Extensions of known paths are known."""
+        """Return the category as spelled in training; None: unknown. Longer paths are also known."""
         if nearest_known(category, self._names) is not None:
             return category
         folded = nearest_known(category.casefold(), self._folded)

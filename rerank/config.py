@@ -61,7 +61,7 @@ class Option(Struct, frozen=True):
 
     type:       without None. optional: None is allowed.
     only:       rankers of a family that read it; (): all.
-    instead_of: another option that this one replaces.
+    instead_of: option that this one replaces.
     """
 
     name: str
@@ -146,8 +146,8 @@ def option(
 ) -> Meta:
     """Annotate a field as an option; see :class:`Option`.
 
-    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. For lists and optional numbers, annotate the number:
-    ``Annotated[Count | None, option("Maximum number.")]``.
+    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. Inside lists and optional types, annotate the number:
+        ``Annotated[Count | None, option("Maximum number.")]``.
     """
     extra = {"only": only, "instead_of": instead_of, "metavar": metavar}
     return Meta(description=help, extra=extra, **limits)
@@ -188,7 +188,7 @@ def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[O
 
 
 def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
-    """Build a configuration from ``given`` values or texts, and a preset.
+    """Build a configuration from values or texts on top of a preset.
 
     Raises UsageError for unknown names, invalid values, and options without effect.
     """

@@ -49,10 +49,7 @@ def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_st
 
 
 def changed(text: str, table: str, values: Mapping[str, Any]) -> str:
-    """Change values in one table; comments are kept.
-
-    Raises ValueError for values with several lines.
-    """
+    """Change values in one table; comments are kept. Raises ValueError for multiline values."""
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.strip() == f"[{table}]"), None)
     if begin is None:

@@ -86,7 +86,6 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
 
 
 def _no_file(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a pipe or device."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -106,7 +105,7 @@ def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False)
 
 
 def check_output(path: str | os.PathLike[str], mark: str) -> None:
-    """Raise UsageError if a nonempty file lacks ``mark`` near its start; pipes and devices are accepted."""
+    """Raise UsageError if a nonempty file lacks ``mark`` near its start."""
     if not os.path.isfile(path):
         return
     try:
@@ -135,7 +134,7 @@ def check_name(name: str) -> None:
 
 
 def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
-    """Return the CRC-32 of the bytes from ``start`` to ``end``, continued from ``before``.
+    """Return the CRC-32 of bytes from ``start`` to ``end``, continued from ``before``.
 
     Raises OSError, and ValueError for a shorter file.
 
@@ -172,7 +171,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def trouble(error: BaseException, where: object) -> RerankError | None:
-    """Return the error for a system problem such as a full disk; None if the file is invalid.
+    """Return the error for a system problem such as a full disk; None: the file is invalid.
 
     >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
     ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again
@@ -193,10 +192,7 @@ def _user() -> str:
 
 
 def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
-    """Lock an open file; False if another process holds the lock.
-
-    Raises WorkspaceError if the file system has no locks.
-    """
+    """Lock an open file; False: another process holds the lock. Raises WorkspaceError without file locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -211,10 +207,10 @@ def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock of a folder; it is released when the process ends. NFS: the file ``.lock`` is locked.
+    """Hold the lock of a folder (on NFS: of its file ``.lock``).
 
-    Raises BusyError (``another process is`` + ``doing``) after ``patience`` seconds, WorkspaceError if the
-    file system has no locks.
+    Raises BusyError (``another process is`` + ``doing``) after ``patience`` seconds, WorkspaceError without
+    file locks.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     give_up = time.monotonic() + patience

@@ -1,7 +1,6 @@
-"""Filters: conditions on document fields.
+"""Filters on document fields.
 
-Engines index fields as *terms* of field, kind and value. Numbers and dates sort by value, so one index field
-serves all fields.
+One index field has all *terms*: field, kind and value. Numbers and dates sort by value.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def _begin(field: str, kind: str) -> str:
 
 
 def _ordered(value: float) -> str:
-    """Return 16 digits that sort like the numbers (IEEE 754); integers between doubles get a suffix.
+    """16 digits that sort like the numbers; integers between doubles get a suffix.
 
     >>> _ordered(2**53), _ordered(2**53 + 1), _ordered(2**53 + 2)
     ('c340000000000000', 'c340000000000000+0011', 'c340000000000001')
@@ -203,7 +202,7 @@ def _float(value: str | float) -> float:
 
 
 def period(text: str) -> tuple[float, float] | None:
-    """Return begin and end of a date or time in seconds since 1970, or None. Default zone: UTC.
+    """Return begin and end of a date in seconds since 1970, or None. Default zone: UTC.
 
     >>> period("1970-01-02"), period("1970-01-01T01:00:00+01:00")
     ((86400.0, 172800.0), (0.0, 1.0))

@@ -87,7 +87,7 @@ def as_run(name: str, run: Run) -> dict[str, list[str]]:
 
 
 def _ids(hits: Any) -> list[str]:
-    """Return the document ids of one query, best first."""
+    """Document ids of one query, best first."""
     scored = list(hits.items() if isinstance(hits, Mapping) else hits)
     if isinstance(hits, str) or not all(isinstance(one, (str, tuple, list)) for one in scored):
         raise TypeError

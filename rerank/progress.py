@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Receives and ignores progress; subclasses show it. One step is open at a time."""
+    """Receives and ignores progress; subclasses show it. Only one step is open."""
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step of ``total`` units (None: unknown)."""

@@ -42,8 +42,9 @@ class Document:
 class Query:
     """One query. Empty ``categories`` are inferred from candidates.
 
-    ``lexical_text`` replaces ``text`` in lexical signals, for example by a translation
-    (Kuwa et al. 2020, section 5.3). ``params``: other fields, for search templates.
+    lexical_text: replaces ``text`` in lexical signals, for example a translation (Kuwa et al. 2020, section
+        5.3).
+    params: other fields, for search templates.
 
     >>> Query("q1", "grey wolf", categories=("Carnivora",)).lexical
     'grey wolf'
@@ -68,11 +69,11 @@ class Query:
 class SearchTemplate:
     """A custom search that finds and scores candidates.
 
-    kind:        ``template``: body of a ``_search``; ``stored``: template in the cluster; ``run``: TREC run.
-    name:        the file or the id.
+    kind:        ``template`` (body of ``_search``), ``stored`` (in the cluster) or ``run`` (TREC run).
+    name:        file or id.
     source:      text of the template.
-    pipeline:    default search pipeline. index: its intended index.
-    fingerprint: hash of the search; compare scores only if equal.
+    pipeline:    default search pipeline. index: intended index.
+    fingerprint: hash; scores of different fingerprints differ.
     hits:        of a run: query id -> (document id, score) pairs, best first.
 
     >>> str(SearchTemplate("template", "shop.json"))
@@ -153,12 +154,12 @@ class LabeledPair(NamedTuple):
 class Candidates:
     """The n documents retrieved for one query.
 
-    ids:      n ids, by score descending, then id ascending.
-    scores:   (n,) float64, first-stage scores; 0: no shared term.
+    ids:      by score descending, then id ascending.
+    scores:   (n,) float64 of the first stage; 0: no shared term.
     rows:     (n,) int64, handles for the engine.
-    features: ranker -> (n, width) array.
+    features: ranker -> (n, width).
     missing:  ranker -> (n,) bool, True without a feature.
-    retrieved_by: retriever -> (n,) bool, True if retrieved.
+    retrieved_by: retriever -> (n,) bool.
     signals:  name -> (n,) float64, other scores.
     took:     seconds in a remote engine, without transfer.
 

@@ -18,8 +18,8 @@ class CitationCounts:
     """Counts of articles, references and citations.
 
     skipped: unreadable files or lines. without_body, without_references: articles.
-    references: list entries. with_doi, without_key (no DOI, PMID, title), duplicates: entries.
-    mentions: citations in texts. unresolved: citations without an entry with a key.
+    references, with_doi, without_key, duplicates: entries of reference lists.
+    mentions: citations in texts. unresolved: without an entry with a key.
     """
 
     articles: int = 0
@@ -50,7 +50,7 @@ def find_doi(text: str | None) -> str:
 
 
 def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str = "") -> str:
-    """Return the DOI, else the PMID, else title and year; empty without all three.
+    """Return the DOI, else the PMID, else title and year, else empty.
 
     >>> reference_key(doi="https://doi.org/10.1000/ABC", pmid="77")
     '10.1000/abc'
@@ -66,7 +66,7 @@ def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str =
 
 
 def named_key(name: str) -> str:
-    """Return the key for a DOI or PMID in any notation; other names are unchanged.
+    """Return the key for a DOI or PMID; other names are unchanged.
 
     >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "b17")]
     ['10.1000/abc', 'pmid:77', 'b17']

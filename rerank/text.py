@@ -1,7 +1,6 @@
-"""Language codes, analyzers, words, and text for messages.
+"""Languages, analyzers, words, and text for messages.
 
-On seven test collections stemming gained 0.02 to 0.06 NDCG, stop words -0.01 to +0.003, accent folding at
-most 0.001. So only stemming is used.
+NDCG on seven collections: stemming +0.02 to +0.06, stop words -0.01 to +0.003, folding at most +0.001.
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ _TOKEN = rf"[{_CJK}]|[\w--[_{_CJK}]]+"
 
 
 def language(code: str | None) -> str | None:
-    """Return the primary language in lower case (``en-GB`` -> ``en``), or None.
-
-    Raises UsageError for other texts.
-    """
+    """Return the primary language in lower case (``en-GB`` -> ``en``), or None. Raises UsageError."""
     if code is None:
         return None
     primary = code.replace("_", "-").split("-")[0].lower()
@@ -81,9 +77,9 @@ def language_or_none(code: str | None) -> str | None:
 
 
 def analyzer(lang: str | None) -> TextAnalyzer:
-    """Return the analyzer: split into words, drop very long ones, lower-case, stem.
+    """Return the analyzer: words without very long ones, in lower case, stemmed.
 
-    Without a stemmer for ``lang``, words are not stemmed; Chinese and Japanese characters are terms.
+    Without a stemmer for ``lang``, Chinese and Japanese characters are terms.
 
     >>> analyzer("en").analyze("Sorting, faster!")
     ['sort', 'faster']
@@ -112,7 +108,7 @@ class Terms:
         self._own = threading.local()
 
     def __call__(self, text: str) -> list[str]:
-        """Return the terms of a text, in order."""
+        """Return the terms, in order."""
         try:
             own: TextAnalyzer = self._own.analyzer
         except AttributeError:
@@ -149,9 +145,7 @@ _WORD = re.compile(f"[{_CJK_RANGES}]|(?:(?![{_CJK_RANGES}])[^\\W_]|[{_MARK_RANGE
 
 
 def words(text: str) -> list[str]:
-    """Split text into lower-case words for word vectors, without punctuation or stemming.
-
-    Each Chinese or Japanese character is a word.
+    """Split text into lower-case words for word vectors. Each Chinese or Japanese character is a word.
 
     >>> words("L'été, 2 TCP/IP-based 東京")
     ['l', 'été', '2', 'tcp', 'ip', 'based', '東', '京']

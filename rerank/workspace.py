@@ -90,7 +90,7 @@ class Workspace:
     ) -> Workspace:
         """Create a workspace for documents in ``lang`` (None: unknown or mixed).
 
-        engine: name of the engine. settings: its settings.
+        engine: its name. settings: its settings.
         attach: use an existing index, unchanged.
         """
         path = Path(folder)
@@ -167,7 +167,6 @@ class Workspace:
 
     @classmethod
     def _neighbors(cls, path: Path) -> str:
-        """Name workspaces next to a folder, for messages."""
         try:
             folders = sorted(one for one in path.parent.iterdir() if cls.exists(one))[:3]
         except OSError:
@@ -206,7 +205,7 @@ class Workspace:
             self._engine = kind.in_workspace(folder, self.lang, settings, new=True, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
-        """Return the engine's class, settings, and their file."""
+        """Engine's class, settings, and their file."""
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
         kind = engine_class(name, file)
         return kind, self.config.get(name, {}), file
@@ -217,9 +216,9 @@ class Workspace:
         return self.first_stage_of(None)[0]
 
     def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
-        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: from ``rerank.toml``.
+        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; default: from ``rerank.toml``.
 
-        A FILE in ``rerank.toml`` is relative to the workspace.
+        FILE is then relative to the workspace.
         """
         from rerank.formats import read_template
 
@@ -230,9 +229,8 @@ class Workspace:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Fields that other clients search for words; empty: all.
-
-        Default for an attached index: title and text.
+        """Fields that other clients search for words; empty: all. Default for an attached index: title and
+        text.
         """
         named = self.config.get("words")
         if named is None:
@@ -264,9 +262,9 @@ class Workspace:
         return self.config.get("lang") or None
 
     def verify(self) -> dict[str, str]:
-        """Compare all files with their checksums; return corrupt file -> problem.
+        """Compare files with checksums; return corrupt file -> problem. Takes minutes for large collections.
 
-        Takes minutes for large collections. Raises BusyError while another process writes.
+        Raises BusyError while another process writes.
         """
         wrong = self._installed.verify()
         for folder in ("stacks", "releases"):
@@ -317,10 +315,7 @@ class Workspace:
         return self._installed.names()
 
     def ranker(self, name: str, version: str | None = None) -> Ranker:
-        """Load a ranker; default: its newest version.
-
-        Raises NotTrainedError for an unknown ranker or version.
-        """
+        """Load a ranker; default: its newest version. Raises NotTrainedError for an unknown one."""
         if (name, version) not in self._rankers:
             try:
                 self._rankers[name, version] = self._installed.load(name, version)
@@ -331,7 +326,7 @@ class Workspace:
         return self._rankers[name, version]
 
     def versions(self, stack: Stack | None = None) -> dict[str, str]:
-        """Return ranker -> version for a stack, else for the active stack, else the newest."""
+        """Return ranker -> version: of the stack, else of the active stack, else the newest."""
         stacks = [one for one in (stack, self.releases.stack) if one is not None]
         versions = {}
         for name in self.trained() if stack is None else stack.rankers:
@@ -354,7 +349,7 @@ class Workspace:
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
         """Return ranker -> versions whose features must be stored.
 
-        before: include earlier stacks and the newest versions; all versions if a stack is unreadable.
+        before: include earlier stacks and the newest versions; if a stack is unreadable, all.
         """
         named = tuned_versions(self.folder, 1 + KEPT if before else 1)
         if named is None or before:
@@ -415,10 +410,7 @@ class Workspace:
             )
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:
-        """Return training and dev queries of a ranker; empty if unknown.
-
-        version: default, or if missing: the newest.
-        """
+        """Return a ranker's training and dev queries; empty if unknown. Default version: the newest."""
         version = version if version is not None and self._has(name, version) else None
         try:
             path = self._installed.version_folder(name, version) / "seen.json"
@@ -435,10 +427,7 @@ class Workspace:
         return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
     def history(self, name: str, version: str | None = None) -> dict[str, Any]:
-        """Return the ``history`` stored by :meth:`install`; empty if none.
-
-        version: default, or if missing: the newest.
-        """
+        """Return the ``history`` stored by :meth:`install`, or empty. Default version: the newest."""
         version = version if version is not None and self._has(name, version) else None
         path = self._installed.version_folder(name, version) / "training.json"
         try:
@@ -450,9 +439,8 @@ class Workspace:
     def install(
         self, ranker: Ranker, seen: TrainingRecord | None = None, history: Mapping[str, Any] | None = None
     ) -> None:
-        """Store a trained ranker as the newest version.
+        """Store a trained ranker as the newest version; versions without a stack are removed.
 
-        Stacks keep their versions; versions without a stack are removed.
         seen: training and dev queries. history: how it was trained.
         """
         self.check_name(ranker.name, ranker.family, ranker.variant or ranker.name)
@@ -475,7 +463,7 @@ class Workspace:
 
         versions: ranker -> version; default: the newest.
 
-        Raises UsageError if a retriever cannot retrieve in this index.
+        Raises UsageError for a retriever that cannot retrieve.
         """
         depths, versions = retriever_depths(retrieve), versions or {}
         rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
@@ -492,7 +480,7 @@ class Workspace:
         filter: str | Sequence[str] = (),
         infer_categories: bool = True,
     ) -> ResultPage:
-        """Return the first k documents for a query with titles and texts. Default: the active stack.
+        """Return the first k documents for a query. Default: the active stack.
 
         filter: conditions such as ``year>=2020`` or ``tags=a``.
 
@@ -536,9 +524,8 @@ class Workspace:
     def stack(self, text: str, *, latest: bool = False) -> Stack:
         """Return the stack that a text names.
 
-        ``tfidf,text,meta``: the tuned stack of these signals. ``tfidf*0.4 + text*0.6``: these weights on
-        min-max normalized scores. A path: a stack file. A signal: only this signal. A number: a released
-        version.
+        ``tfidf,text``: the tuned stack of these signals. ``tfidf*0.4 + text*0.6``: these weights on min-max
+        normalized scores. Also a stack file, a signal, or the number of an activated stack.
 
         latest: prefer the last tuned stack to the active one.
         """
@@ -586,10 +573,7 @@ class Workspace:
         return stack
 
     def rollback(self) -> Stack:
-        """Activate the previous stack; the former version is kept.
-
-        Raises UsageError if the stack or one of its rankers is missing.
-        """
+        """Activate the previous stack. Raises UsageError if it or one of its rankers is missing."""
         with self._installed.changing():
             releases = self.releases
             release = releases.previous()
@@ -598,7 +582,6 @@ class Workspace:
         return release.stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
-        """Raise UsageError for a missing version of a stack's ranker."""
         for ranker in stack.rankers:
             version = stack.versions.get(ranker)
             if version is not None and not self._has(ranker, version):

@@ -24,9 +24,9 @@ FIRST_STAGES = ("bm25", "tfidf")
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Numbers of documents that :meth:`Engine.write` changed.
+    """Counts of documents changed by :meth:`Engine.write`.
 
-    refused: ids and reasons. encoded: written with all features. unchanged: skipped.
+    refused: id -> reason. encoded: written with all features. unchanged: skipped.
     """
 
     added: int
@@ -51,8 +51,8 @@ class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
     encode: n documents -> (n, width) array of constant dtype and width.
-    retrieves: the features are also searched (:class:`VectorQuery`).
-    passages: maximum number of vectors per feature; 0: the feature is one vector.
+    retrieves: the features are also searched.
+    passages: maximum number of vectors per feature; 0: one vector.
     """
 
     name: str
@@ -66,8 +66,8 @@ class VectorQuery(NamedTuple):
     """Retrieves the documents whose features have the largest inner products with a vector, above 0.
 
     vector: (width,) float32.
-    depth: number of documents; None: the depth of the request.
-    passages: vectors per feature. The largest cosine counts; ``vector`` has length 1. 0: one vector.
+    depth: number of documents; None: the request's depth.
+    passages: vectors per feature: the largest cosine counts, ``vector`` has length 1. 0: one vector.
     """
 
     name: str
@@ -92,14 +92,13 @@ class FilledTemplate(NamedTuple):
 class SearchRequest:
     """One search.
 
-    text: plain words, without query syntax. A text without a known term finds nothing.
+    text: plain words, without query syntax. Unknown terms find nothing.
     first_stage: the lexical signal that scores and orders all candidates.
-    depth: number of documents per retriever, unless a :class:`VectorQuery` has another depth.
+    depth: number of documents per retriever.
     filters: conditions that every document must meet.
-    ids: score only these documents; 0: no shared term. Unknown ids are skipped. Retrieval options are
-    ignored.
-    retrievers: default: the first stage. ``Candidates.retrieved_by`` names the retrievers of a document.
-    features: ranker -> version, returned in ``Candidates.features``.
+    ids: score only these documents and ignore retrieval options; 0: no shared term. Unknown ids are skipped.
+    retrievers: default: the first stage.
+    features: ranker -> version, returned with candidates.
     template: search by this template instead of the text, without features.
 
     >>> SearchRequest("red foxes", "bm25", depth=10).depth
@@ -135,7 +134,6 @@ class SearchRequest:
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
     def _kind(self) -> tuple[object, ...]:
-        """Return everything except text, ids, query and vectors."""
         retrievers = [
             one if isinstance(one, str) else (one.name, one.version, one.depth, one.passages)
             for one in self.retrievers
@@ -165,7 +163,7 @@ def hits_of_run(request: SearchRequest) -> Candidates:
 
 
 def _second(value: object) -> object:
-    """Return the first second of a date, or another value unchanged."""
+    """First second of a date; other values are unchanged."""
     when = period(value) if isinstance(value, str) and "-" in value else None
     return when[0] if when else value
 
@@ -196,12 +194,11 @@ def cannot_retrieve(name: str) -> UsageError:
 class Engine(ABC):
     """Documents, their text index, and their features.
 
-    Required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents`, :meth:`version`.
-    The other methods are optional. An engine without stored features computes them for each search. Results
-    are ordered by score descending, then id ascending, before any cut.
+    Only :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents` and :meth:`version` are
+    required. Results are ordered by score descending, then id ascending, before any cut.
 
     first_stages: the lexical signals.
-    shared: whether searches of other clients can be reranked; their scores can have any scale.
+    shared: whether searches of other clients, with scores of any scale, can be reranked.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -221,17 +218,14 @@ class Engine(ABC):
     ) -> Engine:
         """Open the engine of a workspace, or create a ``new`` one.
 
-        folder: the engine's folder. lang: language of documents; None: unknown or mixed.
-        settings: the engine's table in ``rerank.toml``, read from ``where``.
+        lang: language of documents; None: unknown or mixed.
+        settings: the engine's table in ``rerank.toml`` (``where``).
         """
         raise NotImplementedError(f"{cls.__name__} cannot be used in a workspace")
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Return the location of the documents for messages; empty: the folder.
-
-        Raises UsageError for wrong settings.
-        """
+        """Return the location of the documents for messages; empty: the folder. Raises UsageError."""
         return ""
 
     @classmethod  # noqa: B027 (most engines keep no secrets)
@@ -251,14 +245,13 @@ class Engine(ABC):
     ) -> WriteResult:
         """Add or update ``documents`` by id, and remove the ids of ``delete``.
 
-        If interrupted, the old or the new state remains. Exception: an interrupted ingest in place on a
-        cluster
-        leaves some documents written; run it again.
+        An interruption leaves the old or the new state, except in a cluster: run an interrupted ingest in
+        place again.
 
         encoders: write these features now, or later by :meth:`write_features`.
         replace: remove all other documents.
         skip_refused: skip refused documents instead of raising EngineError.
-        progress: called with numbers of written documents, if all are read before writing.
+        progress: called with numbers of written documents.
 
         Raises BusyError if another process writes, InputError for a repeated id.
         """
@@ -268,17 +261,11 @@ class Engine(ABC):
         return nullcontext()
 
     def compact(self) -> CompactionResult:
-        """Reclaim the space of deleted and replaced documents.
-
-        Raises UsageError if the engine does this automatically.
-        """
+        """Reclaim the space of deleted documents. Raises UsageError if this is automatic."""
         raise UsageError("this engine reclaims space automatically; there is nothing to compact")
 
     def verify(self) -> dict[str, str]:
-        """Compare all files with their checksums; return corrupt file -> problem.
-
-        Raises BusyError while another process writes.
-        """
+        """Compare files with checksums; return corrupt file -> problem. Raises BusyError."""
         return {}
 
     def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
@@ -313,13 +300,12 @@ class Engine(ABC):
 
     @abstractmethod
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Yield the candidates of each request, in order.
+        """Yield the candidates of each request, the ``depth`` best documents of every retriever.
 
-        Candidates are the ``depth`` best documents of every retriever. Requests with equal options
-        (:func:`batches`) are faster together.
+        Requests with equal options (:func:`batches`) are faster together.
 
-        Raises UsageError for an unknown first stage, a ranker that cannot retrieve (:meth:`prepared`), and an
-        invalid filter. Templates: see :meth:`check_template`.
+        Raises UsageError for an unknown first stage, an invalid filter, and a ranker that cannot retrieve
+        (:meth:`prepared`).
         """
 
     def find(self, request: SearchRequest) -> Candidates:
@@ -329,12 +315,12 @@ class Engine(ABC):
 
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Return (n,) scores by a lexical signal, as in :meth:`search`; 0: no shared term."""
+        """Return (n,) scores by a lexical signal; 0: no shared term."""
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Test a template on a query; return it with its current text.
 
-        Raises UsageError, InputError or EngineError for an unusable template.
+        Raises UsageError, InputError or EngineError.
         """
         if search.kind != "run":
             raise UsageError(
@@ -346,7 +332,7 @@ class Engine(ABC):
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Return (n,) numbers for each field; NaN: no value; dates in seconds since 1970.
 
-        Raises UsageError for a field with other values.
+        Raises UsageError for other values.
         """
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
         found = []
@@ -370,7 +356,7 @@ class Engine(ABC):
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents without searchable features of a ranker.
 
-        None: the ranker cannot retrieve; use :meth:`write_features` with an encoder that ``retrieves``.
+        None: the ranker cannot retrieve until :meth:`write_features` gets an encoder that ``retrieves``.
         """
         return None
 
@@ -383,13 +369,11 @@ class Engine(ABC):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode documents without features of an encoder's version.
+        """Encode documents that have no feature of an encoder's version.
 
-        Older versions stay until the new one is complete. If interrupted, completed work is kept. A ranker
-        that
-        retrieves continues to do so in new versions.
+        Older versions stay until the new one is complete. If interrupted, completed work is kept.
 
-        part: ``(i, n)``: encode the i-th of n parts (i from 0), if the engine supports it.
+        part: ``(i, n)``: encode the i-th of n parts, from 0, if the engine supports it.
         force: encode all documents again.
         keep: ranker -> versions to keep.
         progress: called with numbers of (document, ranker) pairs.

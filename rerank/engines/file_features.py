@@ -2,7 +2,7 @@
 
 NAME/VERSION/about.json   dtype and width of the rows
 NAME/VERSION/matrix       the rows
-NAME/VERSION/sums         a checksum per row (uint64), written after the row; 0: no feature
+NAME/VERSION/sums         checksum of each row (uint64), written last; 0: no feature
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _Matrix(NamedTuple):
 
 
 class FeatureFiles:
-    """The matrices in a folder. Readers need no lock; several processes may write different rows.
+    """The matrices in a folder. Readers need no lock; processes may write different rows.
 
-    salt: identifies the numbering of the rows; rows with another salt are ignored.
+    salt: identifies the numbering of rows; others are ignored.
 
     >>> import tempfile
     >>> files = FeatureFiles(Path(tempfile.mkdtemp()))
@@ -66,9 +66,9 @@ class FeatureFiles:
     def read(
         self, name: str, version: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (n, width) features of n rows, and (n,) bool: which are missing or corrupt. Missing: 0.
+        """Return (n, width) features, and (n,) bool: missing or corrupt (zeros).
 
-        rows: -1 for a document without a row. Width 0: nothing is stored.
+        rows: -1: no row. Width 0: nothing is stored.
         """
         matrix = self._matrix(name, version, int(rows.max(initial=-1)) + 1)
         if matrix is None:
@@ -109,7 +109,7 @@ class FeatureFiles:
     ) -> None:
         """Store the (n, width) features of n rows durably.
 
-        replace: remove features of another dtype or width. Otherwise, raises EngineError for them.
+        replace: remove features of another dtype or width, instead of raising EngineError.
         """
         check_features(name, values, len(rows))
         folder, about = self._path(name, version), self._about(name, version)
@@ -152,7 +152,7 @@ class FeatureFiles:
                     yield path / "matrix", f"{plural(corrupt, 'row[|s]')} differ from the checksum"
 
     def _matrix(self, name: str, version: str, most: int) -> _Matrix | None:
-        """Return the mapped files, mapped again if more rows are needed."""
+        """Mapped files, mapped again if more rows are needed."""
         cached = self._open.get((name, version))
         if cached is not None and most <= len(cached.sums):
             return cached
@@ -182,7 +182,6 @@ class FeatureFiles:
             return 0
 
     def _about(self, name: str, version: str) -> tuple[str, int] | None:
-        """Return dtype and width of the rows, or None."""
         path = self._path(name, version) / "about.json"
         try:
             about = parse_json(path.read_bytes())
@@ -237,7 +236,7 @@ def row_sums(values: NDArray[Any], rows: NDArray[np.int64], salt: np.uint64) -> 
 
 
 def _put(path: Path, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
-    """Write values to their rows of a file and sync it to disk."""
+    """Write rows and sync them to disk."""
     width = values.shape[1] * values.itemsize
     order = np.argsort(rows, kind="stable")
     rows, values = rows[order], values[order]

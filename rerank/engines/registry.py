@@ -1,6 +1,6 @@
-"""Engines by name. Packages add engines as entry points, for example ``myengine = "mypackage:MyEngine"``.
+"""Engines by name.
 
-The group of the entry points is ``rerank.engines``.
+Packages add entry points to ``rerank.engines``, for example ``myengine = "mypackage:MyEngine"``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENGINES = {
 
 
 def engine_class(name: object, where: str) -> type[Engine]:
-    """Return the class of an engine. Raises UsageError for an unknown name; ``where``: the settings file."""
+    """Return an engine's class. Raises UsageError for an unknown name."""
     if isinstance(name, str) and name in ENGINES:
         module, _, kind = ENGINES[name].partition(":")
         found: type[Engine] = getattr(import_module(module), kind)

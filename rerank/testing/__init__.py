@@ -32,12 +32,12 @@ def check_engine(
 ) -> None:
     """Check that an engine keeps the contract of :class:`rerank.Engine`.
 
-    make: returns a new, empty engine for English documents; it is closed after each rule.
-    features: whether the engine stores features.
+    make: returns a new, empty engine for English documents.
+    features: whether it stores features.
     retrieves: whether it finds documents by vectors.
     exact: whether ties among the nearest vectors are ordered by id.
 
-    Raises AssertionError for the first broken rule, with its name, its text and the difference.
+    Raises AssertionError for the first broken rule, with its text and the difference.
 
     >>> import tempfile
     >>> from pathlib import Path

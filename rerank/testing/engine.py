@@ -1,4 +1,4 @@
-"""Rules for documents, words and features: functions of an empty engine for English documents."""
+"""Rules for documents, words and features."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def feature_rule(check: Rule) -> Rule:
 
 
 def _every(engine: Engine) -> list[Document]:
-    """Return all documents by id."""
     found = list(engine.documents())
     same(list(engine.documents()), found, "documents(), called again")
     return sorted(found, key=lambda document: document.id)
@@ -127,7 +126,7 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
 
 @rule
 def what_is_deleted_is_gone(engine: Engine) -> None:
-    """Deleted documents are not found and can be added again; unknown ids are returned."""
+    """Deleted documents are not found and can return; unknown ids are reported."""
     engine.write(DOCUMENTS)
     same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
     same(engine.ids(), ["a", "d"], "ids()")
@@ -167,7 +166,7 @@ def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
 
 @rule
 def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
-    """If the iterable of documents raises, the old state remains, and the next ingest works."""
+    """If the documents' iterable raises, the old state remains."""
 
     def stream() -> Iterator[Document]:
         yield Document("a", text="new text")
@@ -431,7 +430,7 @@ def features_come_back(engine: Engine) -> None:
 
 @feature_rule
 def a_change_drops_features(engine: Engine) -> None:
-    """Features of new and changed documents are missing and zero; only they are encoded next."""
+    """New and changed documents have zeros as features; only they are encoded next."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])

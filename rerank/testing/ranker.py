@@ -90,7 +90,7 @@ def it_says_what_it_is(on: Checked) -> None:
 
 @rule
 def features_have_one_shape(on: Checked) -> None:
-    """``encode_documents`` returns (n, width) numbers of one dtype and width, also without fields."""
+    """``encode_documents`` returns (n, width) numbers of one dtype and width."""
     features = on.features
     true(features.ndim == 2 and len(features) == len(on.documents), f"the shape is {features.shape}")
     true(features.shape[1] > 0, "the width is 0")
@@ -107,7 +107,7 @@ def features_have_one_shape(on: Checked) -> None:
 
 @rule
 def a_query_is_a_vector(on: Checked) -> None:
-    """``encode_query`` returns a vector of one dtype and shape, also without text or categories."""
+    """``encode_query`` returns a vector of one dtype and shape, also for empty queries."""
     shape = on.ranker.encode_query(on.queries[0]).shape
     for query in on.queries:
         vector = on.ranker.encode_query(query)
@@ -176,7 +176,7 @@ def text_counts_only_where_it_says_so(on: Checked) -> None:
 def it_retrieves_by_products(on: Checked) -> None:
     """If it ``retrieves``, the score grows with the inner product; for passages, with the cosine.
 
-    The vector of an empty query is 0 or has length 1.
+    An empty query's vector is 0 or has length 1.
     """
     ranker, features = on.ranker, on.features
     if not ranker.retrieves:
@@ -201,10 +201,7 @@ def it_retrieves_by_products(on: Checked) -> None:
 
 @rule
 def what_was_saved_is_the_same(on: Checked) -> None:
-    """Loading keeps version, bounds, features and scores; ``ranker.json`` has the family.
-
-    Loading and scoring import no module of ``without``.
-    """
+    """Loading keeps version, bounds, features and scores, and imports no module of ``without``."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "ranker"
         on.ranker.save(folder)
@@ -232,7 +229,6 @@ def another_output_is_another_version(on: Checked) -> None:
 
 
 def _importable(kind: type[Ranker]) -> bool:
-    """Whether another process can import the class."""
     if kind.__module__ == "__main__":
         return False
     return getattr(importlib.import_module(kind.__module__), kind.__qualname__, None) is kind
@@ -270,9 +266,9 @@ def check_ranker(
 
     documents, queries: test data with known words.
     other: a ranker of the family with other weights and another version.
-    without: modules that loading and scoring must not import; checked if the class can be imported.
+    without: modules that loading and scoring must not import.
 
-    Raises AssertionError for the first broken rule, with its name, its text and the difference.
+    Raises AssertionError for the first broken rule, with its text and the difference.
 
     >>> class Year(Ranker):
     ...     family, name, version, bounds = "year", "year", "1", (0.0, 3000.0)

@@ -1,7 +1,4 @@
-"""Rules for vectors: engines retrieve the same documents as brute force.
-
-Each rule is a function of an empty engine and a case.
-"""
+"""Rules for vectors: engines retrieve the same documents as brute force."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def _same_vectors(documents: Sequence[Document]) -> NDArray[Any]:
 
 
 def _same_passages(documents: Sequence[Document]) -> NDArray[Any]:
-    """Return the same best vector with different lengths and places."""
+    """One best vector with different lengths and places."""
     features = np.zeros((len(documents), PASSAGES, WIDTH), np.int8)
     numbers = np.array([int(document.id) for document in documents])
     counts = 1 + numbers % PASSAGES
@@ -77,7 +74,7 @@ class Case(NamedTuple):
         return VectorQuery(self.name, version, rows.astype(np.float32).reshape(-1), depth, self.passages)
 
     def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
-        """Return ids by brute force: products or largest cosines above 0, descending; ties by id."""
+        """Return ids by brute force: products or largest cosines above 0; ties by id."""
         found = []
         for document, row in zip(documents, self.encode(documents).astype(np.float64)):
             if self.passages:
@@ -139,7 +136,7 @@ def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document]
 
 @rule
 def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
-    """Words and vectors each find their best; all are scored and ordered by the first stage."""
+    """Words and vectors each find their best; the first stage scores and orders all."""
     documents, _ = _filled(engine, case, 120)
     texts, rows = queries(12)
     everything = {document.id: document for document in documents}
@@ -187,7 +184,7 @@ def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
 
 @rule
 def who_retrieves(engine: Engine, case: Case) -> None:
-    """Only the named retrievers find documents, each to its depth; zeros and unknown words find nothing."""
+    """Only the named retrievers find documents, each to its depth."""
     documents, row = _filled(engine, case)
     (text,), _ = queries(1)
     zero = case.by(np.zeros((1, WIDTH)))
@@ -275,7 +272,7 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
 
 @rule
 def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
-    """A new version of a ranker that retrieves also retrieves, only by its vectors."""
+    """New versions also retrieve, only by their vectors."""
     documents, row = _filled(engine, case)
     stage = engine.first_stages[0]
 

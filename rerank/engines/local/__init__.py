@@ -1,4 +1,4 @@
-"""The local engine: documents in SQLite, a text index in tantivy, tf-idf and features in mapped files."""
+"""The local engine: SQLite, tantivy, and mapped files."""
 
 from rerank.engines.local.engine import LocalEngine
 

@@ -1,6 +1,6 @@
 """Documents in SQLite, from which all other files are derived.
 
-An update adds a row and marks the old row as dead, so readers of the former version still see it.
+An update adds a row and marks the old row as dead; readers of the old version still see it.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Documents:
         return WriteResult(added, ingest.replaced, len(rows), unknown, unchanged=ingest.unchanged)
 
     def _delete(self, ids: Sequence[str], ingest: _Ingest) -> dict[str, int]:
-        """Delete documents and commit; return id -> deleted row."""
+        """Delete documents; return id -> row."""
         rows = self._rows(ids)
         for id, row in rows.items():
             if ingest.position(row):
@@ -192,12 +192,10 @@ class Documents:
         ingest.replaced += len(replaced)
 
     def _stored(self, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        """Return id -> row, title, text and rest."""
         selected = self._select("id, row, title, text, rest", ids, "died = 0")
         return {row[0]: tuple(row[1:]) for row in selected}
 
     def _rows(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return id -> row, also of uncommitted documents."""
         return dict(self._select("id, row", ids, "died = 0"))
 
     def _kill(self, rows: Sequence[int], version: int) -> None:
@@ -285,17 +283,16 @@ class _Ingest:
 
     @property
     def documents(self) -> int:
-        """Number of living documents, before deletions."""
         return self._before + len(self.added) - self.replaced
 
     def update(self, id: str, row: int) -> None:
-        """Record the document of an old row. Raises InputError for a repeated id."""
+        """Raises InputError for a repeated id."""
         if self._updates[row]:
             raise _twice(id, int(self._updates[row]), self.count)
         self._updates[row] = self.count
 
     def position(self, row: int) -> int:
-        """Number of the document in a row, from 1; 0: not of this ingest."""
+        """Number of the document in a row, from 1; 0: none."""
         return int(self._updates[row]) if row < self.first else self.added[row - self.first]
 
 

@@ -50,9 +50,7 @@ class CompactionWarning(UserWarning):
 
 
 class LocalEngine(Engine):
-    """Documents, text index and features in one folder.
-
-    Thread-safe for reading. Other processes can read while one writes.
+    """Documents, text index and features in one folder. Processes and threads can read while one writes.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -91,10 +89,7 @@ class LocalEngine(Engine):
 
     @classmethod
     def open(cls, folder: Path) -> LocalEngine:
-        """Open an engine.
-
-        Raises WorkspaceError if it is missing, damaged or of another version.
-        """
+        """Open an engine. Raises WorkspaceError if it is missing, damaged or of another version."""
         try:
             engine = cls(folder)
             engine._current.snapshot()
@@ -191,9 +186,8 @@ class LocalEngine(Engine):
         skip_refused: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
-        """See :meth:`Engine.write`.
+        """See :meth:`Engine.write`. Features are written by :meth:`write_features` only.
 
-        ``skip_refused`` and ``progress`` have no effect. Use :meth:`write_features` for ``encoders``.
         Raises InputError for an id in both ``documents`` and ``delete``.
         """
         if replace:
@@ -210,7 +204,7 @@ class LocalEngine(Engine):
     def _replacing(
         self, documents: Iterable[Document], delete: Iterable[str]
     ) -> tuple[Iterator[Document], Iterator[str]]:
-        """Also delete the documents that are missing in the ingest."""
+        """Also delete the documents missing in the ingest."""
         kept: set[str] = set()
 
         def ingested() -> Iterator[Document]:
@@ -225,7 +219,7 @@ class LocalEngine(Engine):
         return ingested(), deleted()
 
     def _reclaim(self, storage: Storage) -> None:
-        """Compact if most rows are dead; a failure is only a warning."""
+        """Compact if most rows are dead."""
         try:
             version = storage.newest()
             if version.rows - version.documents > max(version.documents, _WASTE):
@@ -253,7 +247,7 @@ class LocalEngine(Engine):
             return CompactionResult(dead, before, _size(self._current.folder))
 
     def _compact(self, storage: Storage) -> None:
-        """Write the living documents to a new folder, and switch to it."""
+        """Copy the living documents to a new folder, and switch to it."""
         doing, name = "compacting; nothing was changed", f"data-{storage.number + 1}"
         new: Storage | None = None
         try:
@@ -408,7 +402,6 @@ class LocalEngine(Engine):
         request: SearchRequest,
         retrieved: Mapping[str, NDArray[np.int64]],
     ) -> Candidates:
-        """Score the documents of all retrievers by the first stage."""
         masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
         parts: list[NDArray[np.int64]] = []
         for name, rows in retrieved.items():
@@ -423,7 +416,6 @@ class LocalEngine(Engine):
         return snapshot.candidates(rows[order], scores[order], request.features, masks)
 
     def _select(self, request: SearchRequest) -> Candidates:
-        """Score the documents of a request's ids."""
         snapshot = self._snapshot()
         selected = snapshot.documents.rows_of(request.ids or (), snapshot.version)
         rows = np.array(list(selected.values()), np.int64)
@@ -454,7 +446,7 @@ def _write_about(folder: Path, lang: str | None, data: str) -> None:
 
 
 def _read_about(folder: Path) -> tuple[str | None, str]:
-    """Return the language and the folder in use."""
+    """Language, and folder in use."""
     path = folder / _ABOUT
     try:
         about = dict(parse_json(path.read_bytes()))

@@ -57,8 +57,7 @@ class Features(FeatureFiles):
         excluded: NDArray[np.int64],
         ids: Callable[[NDArray[np.int64]], list[str]],
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the nearest of the first ``rows`` rows for each of (Q, width) vectors; see
-        :meth:`Vectors.top`.
+        """Yield the nearest of the first ``rows`` rows for each of (Q, width) vectors.
 
         Raises UsageError if nothing is stored, WorkspaceError for another width.
         """

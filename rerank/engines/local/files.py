@@ -22,7 +22,7 @@ _CHECKED = ("ids.*", "index/*", "tfidf/*.*", "tfidf/*/*")  # files that are writ
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's write lock; it is released when the process ends.
+    """Hold the folder's write lock.
 
     Raises BusyError if it is taken, WorkspaceError if the folder is not writable or cannot be locked.
     """
@@ -40,10 +40,7 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def disk(doing: str) -> Iterator[None]:
-    """Turn errors of the disk and of SQLite into EngineError.
-
-    doing: for example ``ingesting; nothing was ingested``.
-    """
+    """Turn errors of the disk and of SQLite into EngineError."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Exact search for the features with the largest inner products with a vector.
+"""Exact search for the largest inner products with a vector.
 
-All documents are scored with one byte per number, documents near the cut again in float32, near ties in
-float64. The result is exact unless an error of the bytes exceeds six standard deviations.
+Documents are scored with one byte per number, then near the cut in float32, and near ties in float64. Byte
+errors above six standard deviations are possible but ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIGMAS_ALONE = 6.4  # of one
 
 
 class Margin(NamedTuple):
-    """Error bounds of scores: ``most`` for all rows; ``of`` returns them for some rows."""
+    """Error bounds: ``most`` for all rows; ``of`` for given rows."""
 
     most: float
     of: Callable[[Any], Float32] | None = None
@@ -45,7 +45,7 @@ class Margin(NamedTuple):
 
 
 class Codes:
-    """Features with one byte per number: n (width + 8) bytes of memory.
+    """Features with one byte per number: n (width + 8) bytes.
 
     bytes: (n, width) int8. scales: (n,), row = bytes * scale. lengths: (n,).
     """
@@ -102,10 +102,9 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Iterator[Rows]:
-        """Yield the rows of the ``depth`` best products above 0 for each query, ascending. Ties: smallest
-        ids.
+        """Yield the rows of the ``depth`` best products above 0 per query, ascending. Ties: smallest ids.
 
-        matrix: (n, width), append-only. queries: (Q, width). dead: excluded rows. ids: ids of rows.
+        matrix: (n, width), append-only. queries: (Q, width). dead: excluded rows.
         """
         together = max(1, _CELLS // max(len(matrix), 1))
         for begin in range(0, len(queries), together):
@@ -119,7 +118,7 @@ class Vectors:
                     yield self._best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """Return scores and errors; the first search computes no codes."""
+        """(n,) scores and errors; the first search computes no codes."""
         with self._mutex:
             if not self._searched:
                 self._searched = True
@@ -129,7 +128,7 @@ class Vectors:
         return self._codes.product(vector, len(matrix))
 
     def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
-        """Return (Q, n) products."""
+        """(Q, n) products."""
         scores = np.empty((len(queries), len(matrix)), np.float32)
         for begin in range(0, len(matrix), _BLOCK):
             end = begin + _BLOCK
@@ -137,7 +136,7 @@ class Vectors:
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
-        """Return (n,) products in the vector's precision."""
+        """(n,) products in the vector's precision."""
         numbers = to_float32(features) if vector.dtype == np.float32 else features.astype(vector.dtype)
         products: NDArray[Any] = numbers @ vector
         return products
@@ -152,7 +151,7 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Rows:
-        """Return the best rows; doubtful ones are scored again."""
+        """Select the best rows; doubtful ones are scored again."""
         scores[dead] = -np.inf
         sure, doubtful = _divide(scores, depth, margin)
         parts = [sure]
@@ -173,9 +172,9 @@ class Vectors:
 
 
 class PassageVectors(Vectors):
-    """Searches features with several vectors by their largest cosine.
+    """Searches features with several vectors by largest cosine, int8 without a copy.
 
-    int8 features are used directly, others in float32. Lengths need 4 n F bytes of memory.
+    Lengths need 4 n F bytes.
     """
 
     def __init__(self, passages: int) -> None:
@@ -184,7 +183,7 @@ class PassageVectors(Vectors):
         self._mutex = threading.Lock()
 
     def _lengths(self, matrix: NDArray[Any]) -> Float32:
-        """Return (n, F) reciprocal lengths; 0: no vector."""
+        """(n, F) reciprocal lengths; 0: no vector."""
         with self._mutex:
             known = len(self._inverse)
             if known < len(matrix):
@@ -202,7 +201,7 @@ class PassageVectors(Vectors):
         return ((first, min(first + step, end)) for first in range(begin, end, step))
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """Return the largest cosine of each row, at least 0."""
+        """(n,) largest cosines, at least 0."""
         if matrix.dtype != np.int8:
             return self._many(matrix, vector[None])[0], _rounding(vector)
         inverse = self._lengths(matrix)
@@ -224,7 +223,7 @@ class PassageVectors(Vectors):
         return scores, Margin(float(step) * _SIGMAS_ALONE / 12**0.5 + _ROUNDING)
 
     def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
-        """Return (Q, n) largest cosines."""
+        """(Q, n) largest cosines."""
         inverse = self._lengths(matrix)
         scores = np.zeros((len(queries), len(matrix)), np.float32)
         for begin, end in self._steps(0, len(matrix)):
@@ -237,13 +236,13 @@ class PassageVectors(Vectors):
         return scores
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
-        """Return (n,) largest cosines in the vector's precision, at least 0."""
+        """(n,) largest cosines in the vector's precision."""
         largest: NDArray[Any] = passage_cosines(vector, features, self._passages).max(axis=1, initial=0)
         return largest
 
 
 def _byte_products(vector: NDArray[np.int8], rows: NDArray[np.int8]) -> Float32:
-    """Return (n,) exact products."""
+    """(n,) exact products."""
     if simsimd is not None:
         products: Float32 = np.asarray(simsimd.cdist(vector[None], rows, "dot", out_dtype="float32"))[0]
         return products
@@ -259,7 +258,7 @@ def _rounding(vector: Float32) -> Margin:
 
 
 def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
-    """Return positions certainly among the ``depth`` best, and possible ones."""
+    """Positions certainly among the ``depth`` best, and possible ones."""
     positions = np.arange(0)
     sample, place = scores[::16] - margin(slice(0, len(scores), 16)), depth // 8 + 32
     if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at

@@ -64,7 +64,7 @@ class Snapshot:
         return np.flatnonzero(~self.documents.alive(self.version))
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
-        """Return the documents that meet all filters; None: all. Raises UsageError for an unknown field."""
+        """Return documents that meet all filters; None: all. Raises UsageError for an unknown field."""
         if not filters:
             return None
         key = tuple(filters)
@@ -87,7 +87,7 @@ class Snapshot:
     ) -> Candidates:
         """Return candidates with features. ``scores`` descend; ties are ordered by id.
 
-        retrieved_by: retriever -> (all rows,) bool.
+        retrieved_by: retriever -> (rows,) bool.
         """
         ids = self.ids.get(rows)
         order = _order_of_ties(ids, scores)
@@ -154,7 +154,7 @@ class Lexical:
 
 
 def _order_of_ties(ids: list[str], scores: NDArray[Any]) -> list[int] | None:
-    """Return the permutation to the order of rerank.order, or None if ordered."""
+    """Permutation to the order of rerank.order; None: ordered."""
     tied = scores[1:] == scores[:-1]
     edges = np.flatnonzero(np.diff(tied, prepend=False, append=False)).tolist()
     order = None

@@ -1,7 +1,7 @@
 """Documents and derived files with one numbering of rows.
 
-A write commits the documents, then ids, tf-idf and text index, then the index's commit number in SQLite.
-After an interruption, the next writer derives the missing files.
+Written in this order: documents, ids, tf-idf, text index, the index's commit number in SQLite. After an
+interruption, the next writer derives the missing files.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Storage:
             update_checksums(self.folder)
 
     def _index(self, documents: Documents, before: Version, new: Version) -> int:
-        """Derive a version; return its commit in the text index."""
+        """Derive a version; return its commit."""
         folder, writer = self.folder / "tfidf", self.index.writer()
         try:
             ids = StringWriter(self.folder / "ids", before.rows)
@@ -168,7 +168,7 @@ class Storage:
 
 
 def _batches(documents: Iterator[tuple[int, Document]]) -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
-    """Group documents by the length of their text."""
+    """Group documents by text length."""
     rows: list[int] = []
     some: list[Document] = []
     size = 0

@@ -36,7 +36,7 @@ class StringWriter:
 
 
 class Strings:
-    """Reads the first ``length`` strings of a table; decodes it as a whole after a few reads."""
+    """Reads the first ``length`` strings of a table; soon decodes it as a whole."""
 
     _OFTEN = 16
     _HUGE = 1_000_000

@@ -51,7 +51,7 @@ class TextIndex:
         return index
 
     def _open_links(self) -> tantivy.Index:
-        """Open the index through links, for users without write permission."""
+        """Open through links, for users without write permission."""
         with TemporaryDirectory(prefix="rerank-index-", ignore_cleanup_errors=True) as links:
             for path in self._folder.iterdir():
                 if path.name == "meta.json":
@@ -106,7 +106,7 @@ class TextIndex:
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for documents that meet all filters; it scores 0.
 
-        Raises UsageError for an unknown field, or another kind of value.
+        Raises UsageError for an unknown field or another kind of value.
         """
         clauses = []
         for one in filters:
@@ -132,7 +132,7 @@ class TextIndex:
             return _rows(searcher, searcher.search(query, limit=max(searcher.num_docs, 1), count=False).hits)
 
     def _query(self, text: str) -> tantivy.Query | None:
-        """Return an OR of the terms weighted by count; None without terms."""
+        """OR of the terms, weighted by count; None without terms."""
         clauses = []
         for term, count in Counter(self.analyze(text)).items():
             query = tantivy.Query.term_query(self._schema, "content", term, index_option="freq")
@@ -144,7 +144,7 @@ class TextIndex:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rows and scores of the ``depth`` best documents and all ties with the last, best first.
 
-        among: only documents that match this query.
+        among: restricts the documents.
         """
         query, documents = self._query(text), searcher.num_docs
         if query is None or documents == 0:
@@ -190,7 +190,7 @@ def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAdd
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Turn tantivy's panics, caused by corrupt files, into errors."""
+    """Turn tantivy's panics into errors."""
     try:
         yield
     except BaseException as error:
@@ -203,7 +203,6 @@ def _panics() -> Iterator[None]:
 
 @contextmanager
 def _io() -> Iterator[None]:
-    """Turn tantivy's ValueError into OSError."""
     try:
         yield
     except ValueError as error:

@@ -1,11 +1,10 @@
-"""Cosine of tf-idf vectors, from an inverted index in memory-mapped files.
+"""Cosine of tf-idf vectors, from a memory-mapped inverted index.
 
-Weight: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1, then length 1: SMART's ltc with the idf of
-scikit-learn's ``TfidfVectorizer`` (``sublinear_tf=True``), over living documents.
+SMART's ltc with the idf of scikit-learn: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1, length 1.
 
     terms.*                        number -> term
-    counts.terms, .times, .ends    distinct terms of each row, their counts, ends of rows
-    VERSION/                       inverted index of one version
+    counts.terms, .times, .ends    terms of each row, counts, ends of rows
+    VERSION/                       inverted index
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ _COUNTS = 1_000_000  # entries that are inverted together; each needs about 100 
 
 
 class TfIdf:
-    """The inverted index of one version.
+    """The inverted index of one version, by columns of the document-term matrix.
 
-    Columns of the document-term matrix: ``starts`` (terms + 1,), ``rows`` and ``weights`` (postings,).
-    ``idf`` is 0 for unused terms.
+    ``starts``: (terms + 1,). ``rows``, ``weights``: (postings,). ``idf``: 0 for unused terms.
     """
 
     def __init__(self, folder: Path, version: int, rows: int) -> None:
@@ -77,7 +75,7 @@ def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], ND
 
 
 def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
-    """Return the best ``depth`` rows above 0 with ties, and few others, using a sample."""
+    """Return the ``depth`` best rows above 0, ties, and few others."""
     sample = scores[::_STRIDE]
     place = 2 * (depth // _STRIDE) + 32
     if place < len(sample):
@@ -90,7 +88,7 @@ def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Map an array as plain ndarray: np.memmap is three times slower."""
+    """Map as plain ndarray: np.memmap is three times slower."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
     except OSError:
@@ -104,8 +102,6 @@ def _load(path: Path) -> NDArray[Any]:
 
 
 class _Vocabulary(dict[str, int]):
-    """Term -> number."""
-
     def __missing__(self, term: str) -> int:
         number = self[term] = len(self)
         return number
@@ -114,7 +110,7 @@ class _Vocabulary(dict[str, int]):
 class TfIdfWriter:
     """Counts the terms of new rows and inverts all counts.
 
-    before: the version to continue, or None. rows: its number of rows.
+    before: version to continue, or None. rows: its number of rows.
     """
 
     def __init__(self, folder: Path, before: int | None, rows: int) -> None:
@@ -161,7 +157,6 @@ class TfIdfWriter:
         sync_folder(self._folder)
 
     def _invert(self, out: Path, terms: int, alive: NDArray[np.bool_]) -> None:
-        """Write starts, rows, weights and idf."""
         ends = _map(self._folder / "counts.ends", np.int64, len(alive))
         pieces = self._pieces(ends)
         frequency = np.zeros(terms, np.int64)
@@ -191,7 +186,7 @@ class TfIdfWriter:
         np.save(out / "idf.npy", idf)
 
     def _pieces(self, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Return row ranges with about _COUNTS entries each."""
+        """Row ranges with about _COUNTS entries each."""
         pieces, first = [], 0
         while first < len(ends):
             done = int(ends[first - 1]) if first else 0
@@ -204,7 +199,7 @@ class TfIdfWriter:
     def _entries(
         self, ends: NDArray[np.int64], first: int, last: int, alive: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
-        """Return row (less ``first``), term and count of living documents in [first, last)."""
+        """Row (less ``first``), term and count of living documents in [first, last)."""
         start, stop = int(ends[first - 1]) if first else 0, int(ends[last - 1])
         sizes = np.diff(ends[first:last], prepend=start)
         row = np.repeat(np.arange(last - first), sizes)
@@ -233,7 +228,7 @@ def _map(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
 
 
 def _allocate(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
-    """Map a new .npy file, with its space reserved: a full disk would cause SIGBUS."""
+    """Map a new .npy file. Reserves space: a full disk would cause SIGBUS."""
     if not length:
         np.save(path, np.empty(0, dtype))
         return np.empty(0, dtype)
