@@ -201,7 +201,7 @@ def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path)
     assert whole.best
     folder = tmp_path / "checkpoint"
     stop = Stop(5)
-    stop.start = lambda title, *_: setattr(stop, "left", 5)  # not while the lower layers are computed
+    stop.start = lambda title, *_: setattr(stop, "left", 5)  # not while the frozen layers are computed
     assert train(tiny, folder, stop, **short).interrupted
     rest, theirs = train(tiny, folder, **short), weights_of(whole)
     assert rest.history == whole.history

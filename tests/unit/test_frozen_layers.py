@@ -42,30 +42,30 @@ def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_both_halves_are_the_whole(encoder: TextEncoder, layers: int) -> None:
-    lower = FrozenLayerCache(encoder, layers, "fp32")
+    cache = FrozenLayerCache(encoder, layers, "fp32")
     encoder.model.eval()
-    found = lower.vectors(texts())
+    found = cache.vectors(texts())
     assert found is not None
     torch.testing.assert_close(found, whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
 def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) -> None:
-    lower = FrozenLayerCache(encoder, 1, "fp32")
-    assert lower.fill(lambda: texts()[:12])
+    cache = FrozenLayerCache(encoder, 1, "fp32")
+    assert cache.fill(lambda: texts()[:12])
     encoder.model.eval()
-    torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
-    for one, other in zip(lower.encode(texts()), encoder.encode([t.tolist() for t in texts()])):
+    torch.testing.assert_close(cache.vectors(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
+    for one, other in zip(cache.encode(texts()), encoder.encode([t.tolist() for t in texts()])):
         assert one @ other > 0.9999
 
 
 def test_only_the_upper_layers_learn(encoder: TextEncoder) -> None:
-    lower = FrozenLayerCache(encoder, 2)
-    lower.fill(texts)
+    cache = FrozenLayerCache(encoder, 2)
+    cache.fill(texts)
     before = {name: tensor.clone() for name, tensor in encoder.model.state_dict().items()}
     learning = [parameter for parameter in encoder.model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.1)
     encoder.model.train()
-    lower.vectors(texts()).square().sum().backward()
+    cache.vectors(texts()).square().sum().backward()
     optimizer.step()
     changed = {
         name for name, tensor in encoder.model.state_dict().items() if not torch.equal(tensor, before[name])
@@ -75,11 +75,11 @@ def test_only_the_upper_layers_learn(encoder: TextEncoder) -> None:
 
 
 def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
-    lower = FrozenLayerCache(encoder, 1, "fp32")
+    cache = FrozenLayerCache(encoder, 1, "fp32")
     encoder.model.eval()
     name = "encoder.layer.2.output.dense.weight"
     weight = dict(encoder.model.named_parameters())[name]
-    lower.vectors(texts()).square().sum().backward()
+    cache.vectors(texts()).square().sum().backward()
     ours, weight.grad = weight.grad, None
     whole(encoder, texts()).square().sum().backward()
     torch.testing.assert_close(ours, weight.grad, atol=1e-4, rtol=1e-4)
@@ -87,19 +87,19 @@ def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
 
 def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.rankers.encoder.frozen_layers._free", lambda: 1000)
-    lower = FrozenLayerCache(encoder, 1, "fp32")
-    assert not lower.fill(texts)
+    cache = FrozenLayerCache(encoder, 1, "fp32")
+    assert not cache.fill(texts)
     encoder.model.eval()
-    torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(cache.vectors(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
 def test_a_model_of_another_make_is_trained_whole(three: str) -> None:
     config = transformers.DistilBertConfig(n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=46)
     model = TextEncoder.load(three, layers=1, longest=32)
     model.model = transformers.DistilBertModel(config)
-    lower = FrozenLayerCache(model, 1)
-    assert lower.vectors(texts()) is None
-    assert not lower.fill(texts)
+    cache = FrozenLayerCache(model, 1)
+    assert cache.vectors(texts()) is None
+    assert not cache.fill(texts)
     learning = {name for name, parameter in model.model.named_parameters() if parameter.requires_grad}
     assert learning
     assert all(name.startswith("transformer.layer.1.") for name in learning)
