@@ -13,7 +13,6 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.search.pipeline import Pipeline
@@ -71,11 +70,11 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
 @pytest.mark.parametrize("kind", kinds(VECTORS))
 def test_relatedness(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
     """``concept`` in a stack: by its head beside ``bm25``, and by the cosine, which also finds documents."""
-    stored = StoredEncoder.of(TextEncoder.load(tiny, longest=16))
+    encoder = TextEncoder.load(tiny, longest=16)
     rng = np.random.default_rng(3)
-    parts = {name: rng.normal(size=stored.width).astype(np.float32) for name in PARTS}
-    by_head = ConceptRanker.of("related", stored, Head(**parts, bias=0.1), 0.5, {})
-    by_cosine = ConceptRanker.of("near", stored, None, 0.5, {})
+    parts = {name: rng.normal(size=encoder.width).astype(np.float32) for name in PARTS}
+    by_head = ConceptRanker.of("related", encoder, Head(**parts, bias=0.1), 0.5, {})
+    by_cosine = ConceptRanker.of("near", encoder, None, 0.5, {})
     documents = [
         Document(f"{i:03}", text=" ".join(f"w{w}" for w in rng.integers(40, size=9))) for i in range(40)
     ]

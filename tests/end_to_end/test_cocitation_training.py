@@ -90,4 +90,4 @@ def test_collections_without_places_say_which_strategy_is_left(run, tiny, write_
     corpus = write_lines(tmp_path / "corpus.jsonl", documents())
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
     train = ("train", "dense", *COCITED, *options(tiny, "--steps", 1, "-w", tmp_path / "ws"))
-    run(*train).fails(1, "--strategy sentence finds no two texts", "--strategy document has pairs")
+    run(*train).fails(1, "--strategy sentence finds no two texts", "give --strategy document")

@@ -14,7 +14,6 @@ from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.concept.task import Concepts, ConceptTask
-from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.task import FittedTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
@@ -61,9 +60,7 @@ class ConceptFitter:
             "seconds": run.cpu,
         }
         threshold = run.kept.measures.get("threshold", 0.5)
-        ranker = ConceptRanker.of(
-            name, StoredEncoder.of(encoder), task.head(), threshold, {**fitted.record, **counts}
-        )
+        ranker = ConceptRanker.of(name, encoder, task.head(), threshold, {**fitted.record, **counts})
         sampled = counts["drawn_related"] + counts["drawn_unrelated"]
         more = f", {sampled:,} more sampled" if sampled else ""
         remark = (

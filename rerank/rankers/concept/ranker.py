@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save
 from rerank.arrays import to_float32
 from rerank.files import write_bytes
 from rerank.rankers.concept.head import Head
-from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
+from rerank.rankers.encoder.stored import EncoderRanker
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
 
 HEAD = "head.safetensors"
@@ -45,27 +46,23 @@ class ConceptRanker(EncoderRanker):
 
     @classmethod
     def of(
-        cls, name: str, stored: StoredEncoder, head: Head | None, threshold: float, trained: Mapping[str, Any]
+        cls, name: str, encoder: TextEncoder, head: Head | None, threshold: float, trained: Mapping[str, Any]
     ) -> ConceptRanker:
         """Wrap a trained encoder and head."""
-        digest = hashlib.sha256(stored.encoder.version().encode())
+        digest = hashlib.sha256(encoder.version().encode())
         for part, array in sorted((head.arrays() if head else {}).items()):
             digest.update(part.encode() + array.tobytes())
         return cls(
             name=name,
-            width=stored.width,
+            width=encoder.width,
             head=head,
             version=digest.hexdigest()[:16],
             threshold=threshold,
             trained=trained,
-            pooling=stored.pooling,
-            longest=stored.longest,
-            _stored=stored,
+            pooling=encoder.pooling,
+            longest=encoder.longest,
+            _encoder=encoder,
         )
-
-    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (n, E) vectors of length 1 of texts; zeros without tokens."""
-        return self.stored.encode_texts(texts)
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return (n,) scores of (n, E) and (n, E) vectors or features; the least score without text.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rerank import arrays
 from rerank.rankers.encoder.passages import BEST, decayed_sum, windows
-from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
+from rerank.rankers.encoder.stored import EncoderRanker
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
@@ -65,20 +65,15 @@ class DenseRanker(EncoderRanker):
             pooling=encoder.pooling,
             longest=encoder.longest,
             separator=tuple(encoder.separator) if separator else None,
-            _stored=StoredEncoder.of(encoder),
+            _encoder=encoder,
         )
-
-    @property
-    def encoder(self) -> TextEncoder:
-        """The transformer in torch."""
-        return self.stored.encoder
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """Return (n, F * E + 1) int8: vectors of the passages, zeros, and their number."""
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
         if not any(one.content for one in documents):  # without torch
             return features
-        encoder = self.stored.encoder
+        encoder = self.encoder
         room = encoder.room
         pieces: list[list[int]] = []
         owner: list[tuple[int, int]] = []

@@ -22,53 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@dataclass
-class StoredEncoder:
-    """Turns texts into (E,) vectors of length 1; a text without tokens has zeros.
-
-    width: E. folder: the model in Hugging Face's layout; None: it is in memory only.
-    """
-
-    width: int
-    pooling: Pooling
-    longest: int
-    folder: Path | None = None
-    _encoder: TextEncoder | None = None
-    _bert: Bert | None = None
-
-    @classmethod
-    def of(cls, encoder: TextEncoder) -> StoredEncoder:
-        """Wrap an encoder in memory."""
-        return cls(encoder.width, encoder.pooling, encoder.longest, _encoder=encoder)
-
-    @property
-    def encoder(self) -> TextEncoder:
-        """The encoder in torch, loaded on first use."""
-        if self._encoder is None:
-            assert self.folder is not None
-            self._encoder = TextEncoder.load(str(self.folder), pooling=self.pooling, longest=self.longest)
-        return self._encoder
-
-    def encode_text(self, text: str) -> NDArray[np.float32]:
-        """Return the (E,) vector of the first tokens, by NumPy if the model is a stored BERT."""
-        if self._bert is None and self.folder is not None and readable(self.folder):
-            self._bert = Bert.load(self.folder, self.pooling, self.longest)
-        if self._bert is not None:
-            return self._bert.encode(text)
-        vector: NDArray[np.float32] = self.encode_texts([text])[0]
-        return vector
-
-    def encode_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (n, E) vectors of the first tokens, by torch."""
-        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
-        if any(texts):
-            encoder = self.encoder
-            tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
-            if rows := [row for row, one in enumerate(tokens) if one]:
-                vectors[rows] = encoder.encode([tokens[row] for row in rows])
-        return vectors
-
-
 @dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
     """A ranker with a transformer, whose vectors have length 1.
@@ -85,19 +38,36 @@ class EncoderRanker(Ranker):
     folder: Path | None = None
     pooling: Pooling = "mean"
     longest: int = 128
-    _stored: StoredEncoder | None = None
+    _encoder: TextEncoder | None = None
+    _bert: Bert | None = None
 
     @property
-    def stored(self) -> StoredEncoder:
-        """The encoder."""
-        if self._stored is None:
+    def encoder(self) -> TextEncoder:
+        """The transformer in torch, loaded on first use."""
+        if self._encoder is None:
             assert self.folder is not None
-            self._stored = StoredEncoder(self.width, self.pooling, self.longest, self.folder / "model")
-        return self._stored
+            folder = str(self.folder / "model")
+            self._encoder = TextEncoder.load(folder, pooling=self.pooling, longest=self.longest)
+        return self._encoder
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Return the (E,) vector of the first tokens of a query; zeros without tokens."""
-        return self.stored.encode_text(query.text)
+        """Return the (E,) vector of the first tokens of a query, by NumPy if the model is a stored BERT."""
+        if self._bert is None and self.folder is not None and readable(self.folder / "model"):
+            self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
+        if self._bert is not None:
+            return self._bert.encode(query.text)
+        vector: NDArray[np.float32] = self.vectors([query.text])[0]
+        return vector
+
+    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (n, E) vectors of length 1 of the first tokens of texts, by torch; zeros without tokens."""
+        vectors = np.zeros((len(texts), self.width), dtype=np.float32)
+        if any(texts):
+            encoder = self.encoder
+            tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
+            if rows := [row for row, one in enumerate(tokens) if one]:
+                vectors[rows] = encoder.encode([tokens[row] for row in rows])
+        return vectors
 
     def check(self, features: NDArray[Any], numbers: int) -> None:
         """Raise WorkspaceError for features of another width."""
@@ -114,7 +84,7 @@ class EncoderRanker(Ranker):
     def save(self, folder: Path) -> None:
         """Write ``ranker.json`` and ``model/`` in Hugging Face's layout."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.stored.encoder.save(folder / "model")
+        self.encoder.save(folder / "model")
         record = {
             "family": self.family,
             "variant": self.variant,
