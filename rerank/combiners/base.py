@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 CASES = ("given", "inferred", "none")
-"""The source of a query's categories: the query, its first candidates, or none. A combiner can treat the
-queries of each case differently."""
+"""Sources of a query's categories: the query, its first candidates, or none."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,8 @@ class Combined:
     """Final scores of one query's n candidates.
 
     final:      (n,).
-    normalized: (n, S) normalized signal scores.
-    parts:      (n, S) contributions to the final score.
+    normalized: (n, S) normalized scores.
+    parts:      (n, S) contributions to ``final``.
     """
 
     final: Array
@@ -37,10 +36,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def combine(self, scores: NDArray[Any]) -> Combined:
-        """Combine the raw (n, S) scores of one query.
-
-        Raises TrainingError for a score that is not finite.
-        """
+        """Combine one query's raw (n, S) scores. Raises TrainingError for a non-finite score."""
 
     @abstractmethod
     def for_case(self, case: str) -> Combiner:
@@ -56,4 +52,4 @@ class Combiner(ABC):
 
     @abstractmethod
     def relevance(self, final: Array) -> Array:
-        """Map final scores to [0, 1] in the same order, as in ``/v1/rerank``."""
+        """Map final scores to [0, 1] in the same order."""

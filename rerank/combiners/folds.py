@@ -31,10 +31,10 @@ class Fold:
 class CrossValidated:
     """Tuning measured on held-out queries.
 
-    value:             mean out-of-fold value.
+    value:             mean of ``per_query``.
     first_stage_value: on the same queries.
     per_query:         query id -> out-of-fold value.
-    folds:             results per fold.
+    folds:             per fold.
     final:             tuned on all queries; its value is optimistic.
     """
 
@@ -54,12 +54,10 @@ def cross_validate(
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> CrossValidated:
-    """Measure each fold with weights tuned on the others, then tune on all queries.
+    """Measure random folds with weights tuned on the others, then tune on all queries.
 
-    Random folds have similar sizes. Takes the options of :func:`rerank.combiners.tune.tune`, raises the same
-    errors, and needs little more time.
-
-    Raises UsageError also for fewer than 2 folds or more folds than queries.
+    Options, errors and running time are close to :func:`rerank.combiners.tune.tune`. Raises UsageError also
+    for fewer than 2 folds or more folds than queries.
     """
     problem = TuningProblem.of(table, qrels, TuneOptions(**options))
     n = len(problem.judged)

@@ -22,7 +22,7 @@ RAW_LEVELS = (0, 1, 3, 10, 30, 100, 300, 1000)
 """The logarithmic grid for raw scores, in thousandths; see :func:`weight_grid`."""
 
 SAME = 1e-12
-"""Means this close are one value: they differ only by the order of additions."""
+"""Means this close are equal: only the order of additions differs."""
 
 _TOO_MANY = 250_000  # settings of one grid
 
@@ -44,7 +44,7 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
             f"{n_signals} signals in steps of 1/{parts} make more than {_TOO_MANY:,} settings; "
             "take fewer signals or a coarser step"
         )
-    # Stars and bars: the parts lie between n_signals - 1 bars among parts + n_signals - 1 places.
+    # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 places separate the parts.
     places = parts + n_signals - 1
     chosen = list(itertools.combinations(range(places), n_signals - 1))
     bars = np.array(chosen, dtype=np.int64).reshape(len(chosen), n_signals - 1)
@@ -113,7 +113,7 @@ class Grid:
     def choose(self, values: Array, first: int | None) -> int:
         """Return the best setting. first: column of the first stage, or None.
 
-        Ties: most weight on the first stage, then nearly equal weights, then earlier signals.
+        Ties: most weight on the first stage, then closest to equal weights, then earlier signals.
         """
         tied = np.flatnonzero(values >= values.max() - SAME).tolist()
         if len(tied) == 1:

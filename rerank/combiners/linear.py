@@ -19,11 +19,11 @@ from rerank.errors import TrainingError, UsageError
 from rerank.text import plural
 
 PARTS = 20
-"""Weights are counted in twentieths unless finer ones are requested."""
+"""By default, weights are twentieths."""
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
-"""Names of signals: rankers and first stages, a clause of a search, a numeric field."""
+"""Signal names: rankers, first stages, search clauses, numeric fields."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,7 @@ class Linear(Combiner):
         return self.cases.get(case, self)
 
     def combine(self, scores: NDArray[Any]) -> Combined:
-        """Normalize and add raw (n, S) scores.
-
-        Raises TrainingError for a score that is not finite.
-        """
+        """Normalize and add raw (n, S) scores. Raises TrainingError for a non-finite score."""
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
@@ -123,8 +120,7 @@ class Linear(Combiner):
     def relevance(self, final: Array) -> Array:
         """Map final scores s to [0, 1].
 
-        min-max, rank: s / sum of the weights. z-score: 1 / (1 + exp(-s)). Raw scores: (1 + s / (1 + |s|)) /
-        2.
+        min-max, rank: s / sum of weights. z-score: 1 / (1 + exp(-s)). Raw: (1 + s / (1 + |s|)) / 2.
 
         >>> Linear(("tfidf", "text"), (10, 10)).relevance(np.array([0.75, 0.25])).tolist()
         [0.75, 0.25]
@@ -139,7 +135,7 @@ class Linear(Combiner):
         return 0.5 + 0.5 * squashed
 
     def summary(self) -> dict[str, Any]:
-        """Return the weights of all cases as JSON values."""
+        """Return all weights as JSON values."""
         cases = {case: one._named() for case, one in self.cases.items()}
         return {**self._named(), "cases": cases}
 
@@ -162,7 +158,7 @@ class Linear(Combiner):
         )
 
     def without(self, name: str) -> Linear | None:
-        """Return the other signals with unchanged weights; None if all are 0."""
+        """Return the other signals, weights unchanged; None if all are 0."""
         kept = [(n, w) for n, w in zip(self.signals, self.weights) if n != name]
         if not any(weight for _, weight in kept):
             return None
@@ -182,7 +178,7 @@ def check_name(name: str) -> None:
 
 
 def _decimals(weight: Fraction) -> int:
-    """Return the decimals needed to write a weight, 2 to 9; 99 if more."""
+    """Decimals that a weight needs, 2 to 9; 99 if more."""
     for digits in range(2, 10):
         if (weight * 10**digits).denominator == 1:
             return digits

@@ -20,8 +20,8 @@ from rerank.text import plural
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_HEIGHT = 64  # settings that are combined at a time: their scores fit a core's cache
-_SORT_FROM = 96  # with more relevant candidates than this, sorting is cheaper than counting
+_HEIGHT = 64  # settings per step: their scores fit the cache of a core
+_SORT_FROM = 96  # number of relevant candidates above which sorting is faster than counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Judged:
     """A query with relevant documents."""
 
     query: str
-    row: int  # in the table; -1: the query is not there
+    row: int  # in the table; -1: not in the table
     count: int  # candidates
-    positions: Integers  # (R,) the relevant candidates' positions
-    grades: Array  # (R,) theirs
-    ideal: float  # of all relevant documents, retrieved or not; see RankMeasure
+    positions: Integers  # (R,) of relevant candidates
+    grades: Array  # (R,) of relevant candidates
+    ideal: float  # of all relevant documents; see RankMeasure
 
 
 def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
@@ -73,7 +73,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
 
 
 class _Memory:
-    """Reused arrays: allocation is slower than the sums."""
+    """Reused arrays: allocation would be slow."""
 
     def __init__(self, candidates: int, relevant: int) -> None:
         self.total, self.part = np.empty((2, _HEIGHT * candidates))
@@ -89,15 +89,11 @@ def query_values(
     ranges: Sequence[tuple[float, float]] | None,
     memory: _Memory,
 ) -> Array:
-    """Return the measure of one query for each setting: raw (n, S) -> (G,).
-
-    Only ranks of relevant candidates are needed. Ties keep the order of document ids.
-    """
+    """Return one query's measure per setting: raw (n, S) -> (G,). Ties keep the order of ids."""
     n = len(raw)
     result = np.zeros(len(grid))
     columns = normalize(raw, grid.normalization, ranges).T  # (S, n)
-    # (levels, n) for each signal. A setting is a sum of one row of each, added from the first signal on:
-    # the same products and the same additions as stack.combine.
+    # (levels, n) for each signal. A setting adds one row of each, in the order of Linear.combine.
     weighted = [np.outer(levels, column) for levels, column in zip(grid.levels, columns)]
     total, part = (one[: _HEIGHT * n].reshape(_HEIGHT, n) for one in (memory.total, memory.part))
     for start in range(0, len(grid), _HEIGHT):
@@ -152,10 +148,7 @@ def sum_values(
     groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Return sums per group and setting, one array per grid: (groups, G). groups: one per judged query.
-
-    One thread is faster: the steps are short.
-    """
+    """Return sums per group and setting, one array per grid: (groups, G). groups: one per judged query."""
     totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
     found = [query for query in judged if len(query.positions)]
     most = max((query.count for query in found), default=0)
@@ -213,7 +206,7 @@ def ranges_of(
     normalizations: Sequence[str],
     bounds: Mapping[str, tuple[float, float]] | None,
 ) -> list[tuple[float, float]] | None:
-    """Return each signal's range for the normalization ``bounds``; None if it is not used.
+    """Return each signal's range for ``bounds``; None if unused.
 
     Raises UsageError for a missing range.
     """

@@ -14,17 +14,16 @@ from rerank.errors import UsageError
 Array = NDArray[np.float64]
 
 TRIED = ("min-max", "z-score", "none")
-"""The normalizations that are tried where only rerank's own first stages find candidates."""
+"""Methods to try if the first stages of rerank find all candidates."""
 
 PER_QUERY = ("min-max", "z-score", "rank")
-"""Methods that do not depend on the scale of scores: tried if other searches may find the candidates."""
+"""Methods that ignore the scale of scores, to try if other searches can find candidates."""
 
 NORMALIZATIONS = (*PER_QUERY, "none", "bounds")
-"""How a signal's raw scores are made comparable, per query; see :func:`normalize`."""
+"""All methods; see :func:`normalize`."""
 
 NOISE = 1e-6
-"""A signal whose scores differ by at most this part of the largest is constant: rankers compute in fp32,
-where equal documents can differ in the last bits."""
+"""Largest relative difference of a constant signal: in fp32, equal documents can differ in the last bits."""
 
 
 def normalize(
@@ -45,7 +44,7 @@ def normalize(
     >>> normalize(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
-    # A copy in a layout of its own, one row per signal: the result must not depend on the caller's.
+    # A copy with one row per signal: the caller's memory layout must not change the result.
     columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)
     if method not in NORMALIZATIONS:
         raise UsageError(f"unknown normalization {method!r}; choose one of {', '.join(NORMALIZATIONS)}")
@@ -73,7 +72,7 @@ def normalize(
 
 
 def _z_score(column: Array) -> Array:
-    """Use exact sums, so that order does not matter."""
+    """Use exact sums, for any order."""
     deviations = column - math.fsum(column.tolist()) / len(column)
     deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
     return deviations / deviation if deviation > 0 else np.zeros_like(column)
@@ -84,16 +83,14 @@ def _rank(column: Array) -> Array:
     largest = float(np.abs(column).max())
     steps = np.rint(column / (NOISE * largest)) if largest else column
     ordered = np.sort(steps)
-    # Of two equal ones each is half below the other.
+    # Ties count half.
     below = (np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right") - 1) / 2
     shares: Array = below / (len(column) - 1) if ordered[0] < ordered[-1] else np.zeros_like(column)
     return shares
 
 
 def combine(normalized: Array, weights: Sequence[float] | Array) -> Array:
-    """Return weighted sums: (n, S), (S,) -> (n,).
-
-    The tuner uses the same operations in the same order, to get the same ties.
+    """Return weighted sums: (n, S), (S,) -> (n,). The tuner repeats these operations to get the same ties.
 
     >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
     [0.25, 0.875]

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _FORMAT = 2
-# What reading a file that is no table can raise: an archive cut short, another file, other fields.
+# Errors from reading a truncated file, another file, or other fields.
 _DAMAGED = (
     OSError,
     EOFError,
@@ -67,7 +67,7 @@ class ScoreTable:
 
         cases: one per row, read last.
 
-        Raises ValueError for duplicates or wrong shapes, TrainingError for scores that are not finite.
+        Raises ValueError for duplicates or wrong shapes, TrainingError for non-finite scores.
 
         >>> rows = [("q1", ["b", "a"], np.array([[2.0, 0.1], [1.0, 0.3]]))]
         >>> table = ScoreTable.build(["bm25", "text"], rows)
@@ -123,7 +123,7 @@ class ScoreTable:
         )
 
     def only(self, signals: Sequence[str]) -> ScoreTable:
-        """Return the table with these signals, in this order. Raises UsageError for an unknown signal."""
+        """Return the table with these signals, in this order. Raises UsageError for an unknown one."""
         for name in signals:
             if name not in self.signals:
                 raise UsageError(f"signal {name} was not scored; there are {', '.join(self.signals)}")

@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Setting = tuple[int, ...]
 
-COARSE = 300  # settings of the first grid, at most
+COARSE = 300  # most settings of the first grid
 BEAM = 6  # settings whose neighbors are measured
 KEPT = 40  # settings of the shortlist
 
@@ -28,8 +28,8 @@ class Measured(Protocol):
 def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
     """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
 
-    Starts with a coarse grid, then moves parts between signals in smaller and smaller steps. Returns the best
-    settings, the best without each signal, and single signals.
+    Starts with a coarse grid, then moves parts between signals in smaller steps. Keeps the best settings, the
+    best without each signal, and single signals.
     """
     values: dict[Setting, float] = {}
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rerank.combiners.grid import Grid
 
 OTHERS = "the others"
-"""A corner that stands for all signals but two, with the best of their settings."""
+"""All signals but two, with the best of their settings."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def surfaces(
     ('0.5000 0.4000 0.3000', '0.2000 0.1000', '0.0000')
     """
     parts = int(grid.parts[0])
-    even = np.flatnonzero(grid.parts == parts)  # raw scores have finer settings, too
+    even = np.flatnonzero(grid.parts == parts)  # raw scores also have finer settings
     weights, values = grid.weights[even], values[even]
     count = len(signals)
     if count < 2:

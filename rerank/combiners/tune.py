@@ -29,14 +29,14 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FULL = 2_000
-"""Settings of the largest grid that is always measured completely: four signals in twentieths."""
+"""Grids up to this size are always measured completely: four signals in twentieths."""
 WORK = 2_000_000_000
-"""Settings times candidates of a larger grid that is measured completely: a few seconds."""
+"""Most settings times candidates of a complete larger grid: a few seconds."""
 SAMPLE = 200
-"""Queries on which larger grids are searched; all queries decide between the settings that are found."""
+"""Queries for searching larger grids; all queries choose from the shortlist."""
 
 WITHIN = (0.002, 0.005)
-"""How far below the best a setting still counts as near-optimal."""
+"""Largest distances of near-optimal settings from the best value."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class TuningResult:
     value:              of the chosen weights.
     first_stage_value:  at most ``value`` if the first stage is a signal.
     queries:            judged queries with a relevant document.
-    without_candidates: number of these that count as 0.
-    none_relevant:      ignored judged queries.
+    without_candidates: number of these without candidates; count as 0.
+    none_relevant:      number of other judged queries, ignored.
     settings:           number tried.
     best:               normalization -> best setting.
-    near_optimal:       one per :data:`WITHIN`; empty for an incomplete grid.
+    near_optimal:       per :data:`WITHIN`; empty for an incomplete grid.
     single_signal:      signal -> its value without others.
-    ablation:           signal -> best value without it; empty for one signal.
+    ablation:           signal -> best value without it.
     weight_surface:     values of the chosen normalization.
     """
 
@@ -154,7 +154,7 @@ class TuningProblem:
         signals = chosen.signals
         bounds = {name: pair for name, pair in options.bounds.items() if name in signals}
         for normalization in options.normalizations:
-            Linear(signals, (1,) * len(signals), 1, normalization, bounds)  # raises before the long work
+            Linear(signals, (1,) * len(signals), 1, normalization, bounds)  # raises early
         ranges = ranges_of(signals, options.normalizations, options.bounds)
         judged, none_relevant = judge(chosen, qrels, measure)
         grids = [
@@ -238,8 +238,8 @@ def tune(
 ) -> TuningResult:
     """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
 
-    Queries without candidates count as 0. Ties (to 1e-12) prefer more weight on the first stage, then nearly
-    equal weights, then the first normalization. On these queries the result is at least as good as a first
+    Queries without candidates count as 0. Ties (to 1e-12) prefer more weight on the first stage, then weights
+    closest to equal, then the first normalization. On these queries the result is at least as good as a first
     stage that is a signal.
 
     options: fields of :class:`TuneOptions`. progress: called with 1 per query.

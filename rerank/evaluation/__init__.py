@@ -1,1 +1,1 @@
-"""Evaluate rankings: measures, significance, protocols, category overlap."""
+"""Evaluate rankings."""

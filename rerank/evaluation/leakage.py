@@ -105,7 +105,7 @@ def leakage(
 
 
 def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
-    """Return a one-line summary.
+    """Return one line.
 
     >>> format_leakage([Leak("text", "trained", 30), Leak("text", "stopped", 4)], 40)
     'text was trained on 30 and stopped on 4 of these 40 queries'
@@ -122,7 +122,7 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
 def without_training_documents(
     records: Iterable[TrainingRecord], qrels: Qrels
 ) -> tuple[Qrels, list[tuple[str, str]]]:
-    """Return judgments with grade 0 for training documents, and the changed (query, document) pairs."""
+    """Return judgments with grade 0 for training documents, and these (query, document) pairs."""
     merged = TrainingRecord({})
     for record in records:
         merged = merged | record

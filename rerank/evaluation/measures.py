@@ -17,7 +17,7 @@ from rerank.records import Qrels
 Array = NDArray[np.float64]
 
 MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
-"""Measures that are reported by default; nDCG has no cut-off, as in Kuwa et al. (2020)."""
+"""Default measures; nDCG has no cut-off, as in Kuwa et al. (2020)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def evaluate_runs(
     """Measure runs: name -> query id -> document ids, best first.
 
     Judged queries without results count as 0; those without relevant documents are ignored (0 in trec_eval).
-    Ranks break ties. ``AUC`` is :class:`~rerank.evaluation.auc.RankingAUC`.
+    ``AUC`` is :class:`~rerank.evaluation.auc.RankingAUC`.
 
     Raises UsageError for an unknown measure; InputError if no judged query has a relevant document (AUC: also
     an irrelevant one), or a query retrieves a document twice.
@@ -176,7 +176,7 @@ _ENDS_WITH_RELEVANT = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
 
 
 def _rank_scores(query: str, ids: Sequence[str], judged: Mapping[str, int] | None) -> dict[str, float]:
-    """Return decreasing scores; with ``judged``, down to the last relevant document."""
+    """Decreasing scores; with ``judged``, down to the last relevant document."""
     if len(set(ids)) < len(ids):
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
     if judged is not None:

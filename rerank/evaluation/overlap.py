@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 OVERLAP_BUCKETS = ("0%", *(f"{10 * tenth}-{10 * tenth + 10}%" for tenth in range(10)))
-"""Exactly 0, then ten buckets that include their upper end: (0, 10], (10, 20], ... (90, 100]."""
+"""Exactly 0, then (0, 10], (10, 20], ... (90, 100]."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ JUDGED = "judged"
 class Protocol:
     """The documents to rank (Kuwa et al. 2020).
 
-    retrieved:N    at most N from the first stage
+    retrieved:N    at most N per retriever
     pool-random:N  all relevant documents and N random others (Tables 2 and 3)
     pool-first:N   all relevant documents and the first stage's N best others (Table 4)
     judged         all judged documents (Yih et al. 2011, section 4.2)

@@ -14,7 +14,7 @@ from rerank.evaluation.measures import Evaluation, check_measures, mean_of
 
 Array = NDArray[np.float64]
 
-_EXACT = 16  # with this many differing queries or fewer, all sign flips are enumerated
+_EXACT = 16  # most differing queries for which all signs are enumerated
 _CELLS = 2_000_000  # signs drawn at a time
 
 
@@ -22,7 +22,7 @@ _CELLS = 2_000_000  # signs drawn at a time
 class Comparison:
     """One stack compared with the baseline.
 
-    delta:  mean of the stack minus mean of the baseline.
+    delta:  stack mean minus baseline mean.
     p:      two-sided, of :func:`randomization_test`.
     p_holm: corrected for all comparisons.
     wins, losses: numbers of queries.
@@ -98,7 +98,7 @@ def randomization_tests(
         return [1.0] * len(rows)
     if rows.ndim != 2 or not np.isfinite(rows).all():
         raise ValueError("differences must be rows of finite numbers, of one length")
-    differing = (rows != 0).sum(axis=1)  # a query that does not differ adds 0 under either sign
+    differing = (rows != 0).sum(axis=1)  # equal queries add 0 under either sign
     p = [_exact(row[row != 0]) if count <= _EXACT else 0.0 for row, count in zip(rows, differing.tolist())]
     drawn = np.flatnonzero(differing > _EXACT)
     if len(drawn):
@@ -127,7 +127,7 @@ def _exact(values: Array) -> float:
 
 
 def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
-    """Count sums beyond the observed one, per row."""
+    """Count drawn sums at least as far from 0, per row."""
     generator = np.random.default_rng(seed)
     n = rows.shape[1]
     observed, reach, columns = rows.sum(axis=1), _reach(rows), np.ascontiguousarray(rows.T)

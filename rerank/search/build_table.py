@@ -24,7 +24,7 @@ from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringR
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import is_of_now, learned
 
-_NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with a table
+_NOTED = ("inferred_categories", "candidate_recall")  # report fields stored with a table
 
 
 @dataclass
@@ -195,7 +195,7 @@ class _Rows:
     def of(
         self, found: Iterable[tuple[Query, Candidates]]
     ) -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        """Yield query id, document ids and (n, S) scores per query and case."""
+        """Yield query id, document ids and (n, S) scores."""
         request, scorer = self._request, self._scorer
         for query, candidates in found:
             if request.retrieved:
@@ -220,7 +220,7 @@ class _Rows:
                 yield query.id, candidates.ids, raw
 
     def _voters(self, query: Query) -> Candidates | None:
-        """Return voters for a pool: its relevant documents must not reveal categories."""
+        """A pool needs separate voters: its relevant documents must not reveal categories."""
         if self._request.retrieved or query.categories:
             return None
         return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))

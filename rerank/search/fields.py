@@ -1,4 +1,4 @@
-"""Check the fields that signals use."""
+"""Check fields of signals."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rerank.filters import Filter
 from rerank.stack.signals import FieldSignal
 
 _SOME = 1000
-"""Number of documents that are read to list the existing fields."""
+"""Number of documents to list fields from."""
 
 _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
-    # its name in messages, and filters that an engine refuses if no document has such a field
+    # name in messages, and filters that engines refuse for missing fields
     "number": ("a number", ((">=", "0"),)),
     "date": ("a date", ((">=", "1970-01-01"),)),
     None: ("a number or a date", ((">=", "1970"), ("=", "true"))),

@@ -65,7 +65,7 @@ class SearchResult:
         return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return JSON values, as in ``query --json`` and ``/v1/search``."""
+        """Return JSON values, as in ``/v1/search``."""
         return {
             "query": self.query.text,
             "categories": list(self.query.categories),
@@ -103,7 +103,7 @@ class ResultPage(Report):
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values of ``query --json``, with texts."""
+        """Return JSON values, with texts."""
         return self.answer.to_json(self.hits)
 
 
@@ -163,17 +163,17 @@ class Pipeline:
         return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
-        """Return a scorer for these signals. Raises UsageError for an unknown one."""
+        """Return a scorer. Raises UsageError for an unknown signal."""
         return Scorer(
             self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
         )
 
     def features(self, signals: Sequence[str]) -> dict[str, str]:
-        """Return ranker -> feature version for these signals."""
+        """Return ranker -> feature version."""
         return {name: self.rankers[name].version for name in learned(signals)}
 
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
-        """Return the retrievers for a query. Raises UsageError for a ranker that cannot retrieve."""
+        """Return a query's retrievers. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
         found = zip(resolve(depths, self.rankers), depths.values())
         return [signal.retriever(query, depth) for signal, depth in found]

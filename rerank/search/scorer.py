@@ -1,7 +1,4 @@
-"""Score candidates by signals.
-
-Documents that the engine does not have are scored as empty ones.
-"""
+"""Score candidates by signals. Documents unknown to the engine are scored as empty ones."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from rerank.stack.signals import (
 Array = NDArray[np.float64]
 
 INFERENCE_DEPTH = 10
-"""Number of first candidates whose categories vote for the categories of a query without any."""
+"""Number of first candidates that vote for missing categories."""
 
 
 class StageTimer:
@@ -98,7 +95,7 @@ class ScoringInput:
     def unseen(
         cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
     ) -> ScoringInput:
-        """Return input for documents of a request: all features are computed."""
+        """Return input for a request's documents: all features are computed."""
         by_id = {document.id: document for document in documents}
         nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
         features, missing = dict.fromkeys(rankers, nothing), dict.fromkeys(rankers, all_of_them)
@@ -108,7 +105,7 @@ class ScoringInput:
     def found(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
         """Return input for search results."""
         scores = {first_stage: found.scores, **found.signals}
-        if first_stage == SEARCH:  # the engine has only the ids of these
+        if first_stage == SEARCH:  # these have only ids
             return cls(found.ids, scores, **options)
         return cls(found.ids, scores, found.features, found.missing, candidates=found, **options)
 
@@ -162,7 +159,7 @@ class Scorer:
 
     @cached_property
     def infers(self) -> bool:
-        """Whether missing categories are inferred."""
+        """Whether to infer missing categories."""
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
     def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
@@ -182,7 +179,7 @@ class Scorer:
         return query if known == query.categories else replace(query, categories=known), unknown
 
     def similar_categories(self, category: str) -> list[str]:
-        """Return known categories with a similar name, most similar first."""
+        """Return known categories with similar names, best first."""
         return [name for one in self._category_names or () for name in one.similar(category)]
 
     @cached_property
@@ -317,7 +314,6 @@ class Scorer:
         return replace(given, scores={**given.scores, **found})
 
     def _documents(self, given: ScoringInput, stages: StageTimer) -> dict[int, Document | None]:
-        """Position -> document, if features are missing."""
         lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
         if not lacking:
             return {}
@@ -362,7 +358,7 @@ def vote(
     if len(scores) and scores.min() < 0:  # scores of a run file
         scores = scores - scores.min()
     where = np.flatnonzero(scores > 0)
-    if len(where) > INFERENCE_DEPTH:  # only ids of ties at the limit matter
+    if len(where) > INFERENCE_DEPTH:  # ids only matter for ties at the limit
         where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]
     order = rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]
     best = where[order].tolist()

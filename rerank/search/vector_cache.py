@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rerank.rankers.base import Ranker
 from rerank.records import Query
 
-_LONGEST = 500  # characters of a query that is kept
+_LONGEST = 500  # characters; longer queries are not cached
 
 Key = tuple[str, str, str, str | None, tuple[str, ...]]
 

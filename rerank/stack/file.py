@@ -41,7 +41,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def linear(
         self, bounds: Mapping[str, tuple[float, float]], cases: Mapping[str, Weights] | None = None
     ) -> Linear:
-        """Return the weights of all cases. Raises UsageError if they do not fit together."""
+        """Return the weights of all cases. Raises UsageError for inconsistent values."""
         used = {name: pair for name, pair in bounds.items() if name in self.weights}
         linear = Linear(
             signals=tuple(self.weights),
@@ -91,7 +91,7 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 def decode(data: object) -> StackFile:
-    """Check the values of a stack file. Raises InputError for missing or wrong fields."""
+    """Check a stack file. Raises InputError for missing or wrong fields."""
     try:
         found = msgspec.convert(data, StackFile)
         msgspec.convert(found.tuned, Tuned)
@@ -101,7 +101,7 @@ def decode(data: object) -> StackFile:
 
 
 def read(path: str | os.PathLike[str]) -> object:
-    """Read JSON. Raises InputError, without the file name, for an unreadable file."""
+    """Read JSON. Raises InputError, without the file name."""
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
         raise InputError("cannot be read: it is not a file; name a stack file")
     try:
@@ -117,6 +117,6 @@ def read(path: str | os.PathLike[str]) -> object:
 
 
 def checksum(data: Mapping[str, Any]) -> str:
-    """Return the checksum of a stack's JSON values, ignoring ``sum``."""
+    """Return the checksum of JSON values, ignoring ``sum``."""
     read = json.loads(json.dumps({name: value for name, value in data.items() if name != "sum"}))
     return blake2b(json.dumps(read, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -18,7 +18,7 @@ def find_stack(
     tuned: Callable[[tuple[str, ...]], Stack | None],
     first_stage: str,
 ) -> Stack:
-    """Find the stack for signal names with or without weights.
+    """Return the stack for signal names, with or without weights.
 
     check: raises for unknown rankers. tuned: signals -> stack, or None. first_stage: the default.
 
@@ -42,7 +42,7 @@ def find_stack(
 
 
 def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
-    """Add the workspace's search to a stack that needs one and names none."""
+    """Add the workspace's search to a stack that needs one."""
     if stack.first_stage != SEARCH or stack.search is not None:
         return stack
     return replace(stack, search=search)

@@ -1,4 +1,4 @@
-"""Parse stacks and retrievers: text -> names, weights, depths."""
+"""Parse stacks and retrievers."""
 
 from __future__ import annotations
 

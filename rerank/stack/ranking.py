@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SignalScore:
-    """The score of one document by one signal: raw, normalized, and weighted."""
+    """A document's score by one signal."""
 
     raw: float
     normalized: float
@@ -46,7 +46,7 @@ class Hit:
     found_by: tuple[str, ...] = ()
 
     def explanation(self) -> dict[str, dict[str, float]]:
-        """Return raw, normalized and weighted scores per signal, as JSON values."""
+        """Return raw, normalized and weighted scores per signal."""
         return {
             name: {"raw": s.raw, "normalized": s.normalized, "weighted": s.weighted}
             for name, s in self.signals.items()
@@ -71,7 +71,7 @@ class Ranking:
 
     ids:     n document ids, best first.
     scores:  (n,) final scores, best first.
-    order:   (n,) positions in first-stage order, from 0, best first.
+    order:   (n,) first-stage positions from 0, best first.
     signals: S names.
     raw, normalized, weighted: (n, S), in first-stage order.
     found:   retriever -> (n,) whether it found a document, in first-stage order.
@@ -99,7 +99,7 @@ class Ranking:
         return f"Ranking({plural(len(self), 'document[|s]')} by {' + '.join(self.signals)}: {best})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return rows of the first hits: ranks, id, score, and weighted signal scores."""
+        """Return table rows of the first hits."""
         return [
             {"rank": hit.rank, "id": hit.id, "score": hit.score, "first_stage_rank": hit.first_stage_rank}
             | {name: signal.weighted for name, signal in hit.signals.items()}
@@ -133,5 +133,5 @@ class Ranking:
         return [self[position] for position in range(min(count, len(self)))]
 
     def run(self) -> list[tuple[str, float]]:
-        """Return (document id, score) pairs, best first, for ``write_run``."""
+        """Return (document id, score) pairs for ``write_run``, best first."""
         return list(zip(self.ids, self.scores.tolist()))

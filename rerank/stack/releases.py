@@ -16,9 +16,9 @@ from rerank.stack.stack import Stack
 
 FILE = "releases.json"
 KEPT = 3
-"""Earlier releases whose features stay stored, so that a rollback needs no encoding."""
+"""Earlier releases whose features are kept, so that rollbacks need no encoding."""
 
-_HISTORY = 100  # activations that are remembered
+_HISTORY = 100  # activations kept
 _CHOOSE = "`rerank stack use STACK`"
 
 
@@ -67,7 +67,7 @@ class Releases:
 
     @cached_property
     def active(self) -> Release | None:
-        """The active version, or None. Raises WorkspaceError if it is missing or damaged."""
+        """The active version, or None. Raises WorkspaceError if missing or damaged."""
         return None if self.number is None else self._release(self.number)
 
     @property
@@ -119,7 +119,7 @@ class Releases:
         return self._release(number)
 
     def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
-        """Activate a stack; an equal one keeps its version number. The caller must hold a lock."""
+        """Activate a stack; an equal one keeps its number. The caller must hold a lock."""
         number = next((one for one in self.numbers if self._equal(one, stack)), None)
         if number is None:
             known = (*self.numbers, *(one.number for one in self.history), 0)
@@ -195,7 +195,7 @@ class Releases:
 
 
 def called(signals: Iterable[str]) -> str:
-    """Return the stack name for signals in any order.
+    """Return the stack name, for any order of signals.
 
     >>> called(["tfidf", "bm25"])
     'bm25,tfidf'

@@ -19,10 +19,10 @@ from rerank.records import Query
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 
 SEARCH = "search"
-"""The signal that is the score of the user's search, which also finds the candidates."""
+"""The signal for the score of the user's search."""
 
 CLAUSE = "clause:"
-"""Begins the signal that is the score of a clause of such a search."""
+"""Prefix of signals for scores of search clauses."""
 
 _FIELD = "field:"
 
@@ -42,7 +42,7 @@ def learned(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_given(name: str) -> bool:
-    """Return whether the search gives this signal.
+    """Return whether the user's search gives this signal.
 
     >>> is_given("search"), is_given("clause:recency"), is_given("bm25")
     (True, True, False)
@@ -51,7 +51,7 @@ def is_given(name: str) -> bool:
 
 
 def is_clause(name: str) -> bool:
-    """Return whether a signal is the score of a search clause, by its ``_name``."""
+    """Return whether a signal is the score of a search clause."""
     return name.startswith(CLAUSE)
 
 
@@ -61,7 +61,7 @@ def is_field(name: str) -> bool:
 
 
 def first_stages(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that can order candidates before reranking, ``search`` first.
+    """Return the names that can order candidates, ``search`` first.
 
     >>> first_stages(["text", "bm25", "search"])
     ('search', 'bm25')
@@ -100,7 +100,7 @@ class _NoRetriever:
 
 @dataclass(frozen=True, slots=True)
 class GivenSignal(_NoRetriever):
-    """A score from the search that finds the candidates."""
+    """A score from the user's search."""
 
     name: str
 
@@ -188,7 +188,7 @@ class RankerSignal:
         return self.ranker.uses_categories
 
     def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError if the ranker cannot retrieve or is not prepared on this engine."""
+        """Raise UsageError if the ranker cannot retrieve on this engine."""
         check_retrieves(self.ranker)
         if engine.prepared(self.name, self.ranker.version) is None:
             raise cannot_retrieve(self.name)
@@ -204,7 +204,7 @@ Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
-    """Return the signal for each name. Raises UsageError for an unknown name."""
+    """Return the signals. Raises UsageError for an unknown name."""
     signals: list[Signal] = []
     for name in names:
         if is_given(name):
@@ -212,7 +212,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
             continue
         if is_field(name):
             field = FieldSignal(name)
-            field.values(np.empty(0))  # refuses a decay that is none
+            field.values(np.empty(0))  # raises for an invalid decay
             signals.append(field)
             continue
         if name not in FIRST_STAGES and name not in rankers:

@@ -127,7 +127,7 @@ class Stack:
 
     @property
     def name(self) -> str:
-        """The tuned signals in alphabetical order, or the weights if not tuned.
+        """Tuned signals in alphabetical order, or the weights.
 
         >>> Stack.parse("text*0.5 + bm25*0.5").name, Stack.parse("bm25").name
         ('text*0.50 + bm25*0.50', 'bm25')
@@ -152,11 +152,11 @@ class Stack:
         return learned(dict.fromkeys((*self.signals, *retriever_depths(self.retrieve))))
 
     def for_case(self, case: str) -> Stack:
-        """Return the stack with the weights for a category case."""
+        """Return the stack for a category case."""
         return replace(self, combiner=self.combiner.for_case(case))
 
     def with_template(self, search: SearchTemplate) -> Stack:
-        """Return the stack with the user's search as its first stage.
+        """Return the stack with the user's search as first stage.
 
         >>> str(Stack.parse("bm25*0.5 + text*0.5").with_template(SearchTemplate("run", "a.run")))
         'search*0.50 + text*0.50'
@@ -198,11 +198,9 @@ class Stack:
         raw: NDArray[Any],
         found: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> Ranking:
-        """Rank n ids in first-stage order by raw (n, S) scores.
+        """Rank n ids in first-stage order by raw (n, S) scores. Raises TrainingError for a non-finite score.
 
         found: retriever -> (n,) whether it found a candidate.
-
-        Raises TrainingError for a score that is not finite.
         """
         scores = np.asarray(raw, dtype=np.float64)
         if len(scores) != len(ids):
@@ -221,10 +219,10 @@ class Stack:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stack as JSON values."""
+        """Return JSON values."""
         search = None
         if self.search is not None:
-            # A stored template is read from the cluster, and a run cannot be made again.
+            # Stored templates are read from the cluster; runs cannot be repeated.
             kept = self.search if self.search.kind == "template" else replace(self.search, source="")
             search = Search(*(getattr(kept, name) for name in Search.__struct_fields__))
         cases = {case: Weights.of(one, self._plain(case)) for case, one in self.combiner.cases.items()}
@@ -251,7 +249,7 @@ class Stack:
     def from_json(cls, data: object) -> Stack:
         """Build a stack from :meth:`to_json` values.
 
-        Raises WorkspaceError for another format version, InputError for other mistakes.
+        Raises WorkspaceError for another format, InputError for other mistakes.
         """
         if not isinstance(data, dict) or "rerank_stack" not in data:
             raise InputError('no stack: a stack file is a JSON object with "rerank_stack"')
