@@ -29,7 +29,7 @@ _DTYPES = {
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert to float32, fp16 several times faster than NumPy; float32 is returned unchanged.
+    """Convert to float32, fp16 faster than NumPy.
 
     >>> to_float32(np.array([1.5, -0.25, 0, np.inf], np.float16)).tolist()
     [1.5, -0.25, 0.0, inf]
@@ -65,7 +65,7 @@ def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
 
 
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """Return (n, most) cosines of documents' vectors with the query; 0: no vector.
+    """(n, most) cosines of documents' vectors with the query; 0: no vector.
 
     query: (E,) of length 1, in the dtype of the result. most: largest number of vectors of a document.
 

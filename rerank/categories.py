@@ -1,4 +1,4 @@
-"""The category graph, from child-parent pairs or from the categories."""
+"""The category graph."""
 
 from __future__ import annotations
 

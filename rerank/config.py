@@ -108,7 +108,7 @@ class Option(Struct, frozen=True):
         return "a list, comma between, each " * self.many + ", ".join(parts) + ", or none" * self.optional
 
     def read(self, value: Any) -> Any:
-        """Convert a value or its text. Raises UsageError with the option's name."""
+        """Convert a value or text. Raises UsageError."""
         if value is None or (value == "none" and "none" not in self.choices):
             if self.optional:
                 return None
@@ -173,7 +173,7 @@ def options_of(config: type) -> list[Option]:
 
 
 def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[Option]) -> dict[str, Any]:
-    """Merge values over others; a value also removes the option that it replaces.
+    """Merge values; a value also removes the option that it replaces.
 
     >>> steps = Option("steps", int, None, "At most.", instead_of="epochs")
     >>> over({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
@@ -224,5 +224,5 @@ def check(config: Options) -> None:
 
 
 def values_of(config: Options) -> dict[str, Any]:
-    """Return name -> value of all options."""
+    """Name -> value of all options."""
     return asdict(config)

@@ -31,7 +31,7 @@ class Config(Struct, forbid_unknown_fields=True):
 
 
 def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
-    """Return the text of the file for a new workspace."""
+    """Return the file's text for a new workspace."""
     first_stage = "tfidf" if "tfidf" in first_stages else first_stages[0]
     lines = [
         "# Made by rerank. The language is fixed once documents are indexed.",
@@ -71,7 +71,7 @@ def changed(text: str, table: str, values: Mapping[str, Any]) -> str:
 
 
 def check(config: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for an unknown setting or an invalid value."""
+    """Raise UsageError for an invalid setting."""
     tables = {"opensearch", "local", str(config.get("engine", "local"))} - {*Config.__struct_fields__}
     for name in tables & {*config}:
         if not isinstance(config[name], dict):

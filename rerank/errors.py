@@ -52,11 +52,11 @@ class RerankError(Exception):
 
 
 class InputError(RerankError):
-    """Invalid file or record, for example broken JSON or a missing ``_id``."""
+    """Invalid file or record."""
 
 
 class UsageError(RerankError):
-    """Invalid call, for example an unknown signal."""
+    """Invalid call."""
 
 
 class WorkspaceError(RerankError):
@@ -68,11 +68,11 @@ class BusyError(WorkspaceError):
 
 
 class NoCollectionError(WorkspaceError):
-    """The engine has no collection; an ingest creates it."""
+    """The engine has no collection."""
 
 
 class EngineError(RerankError):
-    """The engine refuses a request, or is not reachable."""
+    """Refused request, or unreachable engine."""
 
 
 class TrainingError(RerankError):

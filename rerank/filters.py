@@ -109,7 +109,7 @@ class Filter:
         return found
 
     def check(self, kinds: str) -> None:
-        """Raise UsageError if the filter cannot compare these kinds of values."""
+        """Raise UsageError for kinds that cannot be compared."""
         if not kinds:
             raise UsageError(
                 f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
@@ -122,7 +122,7 @@ class Filter:
 
 
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
-    """Parse filters and remove duplicates. Raises UsageError for an invalid one.
+    """Parse filters without duplicates. Raises UsageError.
 
     >>> [str(one) for one in filters_of(["year>=2020", "tags = a", "tags=a"])]
     ['year>=2020', 'tags=a']

@@ -1,4 +1,4 @@
-"""Values that the Python API accepts in several forms."""
+"""Values accepted in several forms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def as_list(values: Any) -> list[Any]:
 
 
 def as_queries(queries: Queries) -> list[Query]:
-    """Return queries as a list. Raises UsageError for other values.
+    """Return queries as a list. Raises UsageError.
 
     >>> as_queries({"q1": "wolf"}) == [Query("q1", "wolf")]
     True
@@ -55,7 +55,7 @@ def as_queries(queries: Queries) -> list[Query]:
 
 
 def as_qrels(qrels: Judgments) -> Qrels:
-    """Return judgments as :class:`rerank.Qrels`. Raises UsageError for other values."""
+    """Return judgments as :class:`rerank.Qrels`. Raises UsageError."""
     if isinstance(qrels, Qrels):
         return qrels
     if isinstance(qrels, (str, os.PathLike)):
@@ -70,7 +70,7 @@ def as_qrels(qrels: Judgments) -> Qrels:
 
 
 def as_run(name: str, run: Run) -> dict[str, list[str]]:
-    """Return query id -> document ids, best first. Raises UsageError for other values.
+    """Return query id -> document ids, best first. Raises UsageError.
 
     >>> as_run("new", {"q1": [("d1", 0.5), ("d2", 2)], "q2": {"d3": 1.5}, "q3": ["d4", "d5"]})
     {'q1': ['d2', 'd1'], 'q2': ['d3'], 'q3': ['d4', 'd5']}

@@ -1,4 +1,4 @@
-"""The order of all rankings: score descending, then document id ascending."""
+"""Ranking by score descending, then id ascending."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Receives and ignores progress; subclasses show it. Only one step is open."""
+    """Receives and ignores progress; subclasses show it."""
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step of ``total`` units (None: unknown)."""
@@ -25,11 +25,11 @@ class Progress:
         """Close the step."""
 
     def say(self, line: str) -> None:
-        """Print a line that remains visible; :func:`rerank.errors.render` formats its hints."""
+        """Print a line."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:
-        """Open a step, yield its counting function, and close it."""
+        """Open a step and yield its counting function."""
         self.start(title, total, unit)
         try:
             yield self.advance

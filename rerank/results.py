@@ -1,4 +1,4 @@
-"""Reports: results of actions, as JSON and as rows."""
+"""Results of actions."""
 
 from __future__ import annotations
 

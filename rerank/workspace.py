@@ -1,4 +1,4 @@
-"""A workspace: index, rankers and stacks of one collection in a folder."""
+"""A workspace: a folder for one collection."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Workspace:
         return f", or use an existing one: {names}" if names else ""
 
     def discard(self) -> None:
-        """Remove a new, empty workspace that is not being written."""
+        """Remove a new, empty workspace."""
         with suppress(OSError, RerankError):
             (self.folder / "engine").mkdir(exist_ok=True)
             with self.engine.lock():
@@ -326,7 +326,7 @@ class Workspace:
         return self._rankers[name, version]
 
     def versions(self, stack: Stack | None = None) -> dict[str, str]:
-        """Return ranker -> version: of the stack, else of the active stack, else the newest."""
+        """Ranker -> version: of the stack, else of the active stack, else the newest."""
         stacks = [one for one in (stack, self.releases.stack) if one is not None]
         versions = {}
         for name in self.trained() if stack is None else stack.rankers:
@@ -336,7 +336,7 @@ class Workspace:
         return versions
 
     def versions_here(self, stack: Stack) -> dict[str, str]:
-        """Return ranker -> existing version of a stack."""
+        """Ranker -> existing version of a stack."""
         return {name: version for name, version in stack.versions.items() if self._has(name, version)}
 
     def _has(self, name: str, version: str) -> bool:
@@ -347,7 +347,7 @@ class Workspace:
         return True
 
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
-        """Return ranker -> versions whose features must be stored.
+        """Ranker -> versions whose features must be stored.
 
         before: include earlier stacks and the newest versions; if a stack is unreadable, all.
         """
@@ -393,7 +393,7 @@ class Workspace:
         return record.family, record.variant
 
     def check_name(self, name: str, family: str, variant: str) -> None:
-        """Raise UsageError for an invalid name or another ranker's name."""
+        """Raise UsageError for an invalid or used name."""
         if not re.fullmatch(NAME, name):
             raise UsageError(
                 f"{name!r} is not a name of a ranker; use letters, digits, and _ - . after the first letter"
@@ -419,7 +419,7 @@ class Workspace:
             return TrainingRecord({})
 
     def training_records(self, stack: Stack) -> dict[str, TrainingRecord]:
-        """Return ranker -> training record; "": the stack's weights."""
+        """Ranker -> training record; "": the stack's weights."""
         try:
             own = TrainingRecord.from_json(stack.tuned.get("seen", {}))
         except (ValueError, TypeError, AttributeError):

@@ -1,1 +1,1 @@
-"""Engines store documents, text index and features; base.py has the interface."""
+"""Engines store documents, text index and features."""

@@ -1,4 +1,4 @@
-"""The interface of engines. :func:`rerank.testing.check_engine` tests an engine."""
+"""The interface of engines, tested by :func:`rerank.testing.check_engine`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST_STAGES = ("bm25", "tfidf")
 class WriteResult:
     """Counts of documents changed by :meth:`Engine.write`.
 
-    refused: id -> reason. encoded: written with all features. unchanged: skipped.
+    refused: ids and reasons. encoded: written with all features. unchanged: skipped.
     """
 
     added: int
@@ -155,7 +155,7 @@ def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:
-    """Return the candidates of a request whose template is a run."""
+    """Return the candidates of a run."""
     assert request.template is not None
     hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
     scores = np.array([score for _, score in hits], np.float64)
@@ -177,7 +177,7 @@ def _is_number(value: object) -> bool:
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
-    """Raise UsageError for an unknown lexical signal or a depth below 1."""
+    """Raise UsageError for an unknown signal or a depth below 1."""
     if signal not in known:
         raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(known)}")
     if depth < 1:
@@ -185,7 +185,7 @@ def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
 
 
 def cannot_retrieve(name: str) -> UsageError:
-    """Return the error for features that cannot be searched in this index."""
+    """Return the error for unsearchable features."""
     return UsageError(
         f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
     )
@@ -269,10 +269,10 @@ class Engine(ABC):
         return {}
 
     def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
-        """Remove everything that an empty engine created outside its folder."""
+        """Remove an empty engine's data outside its folder."""
 
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
-        """Close files and connections; the engine cannot be used afterwards."""
+        """Close files and connections."""
 
     def __len__(self) -> int:
         """Count the documents."""
@@ -280,7 +280,7 @@ class Engine(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Return a short text that changes when search results can change."""
+        """Return a text that changes when results can change."""
 
     def ids(self) -> list[str]:
         """Return all ids, ascending."""
@@ -292,7 +292,7 @@ class Engine(ABC):
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents in the order of ``ids``; None for an unknown id."""
+        """Return documents in the order of ``ids``; None: unknown."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -309,13 +309,13 @@ class Engine(ABC):
         """
 
     def find(self, request: SearchRequest) -> Candidates:
-        """Return the candidates of one request; see :meth:`search`."""
+        """Search for one request."""
         (found,) = self.search([request])
         return found
 
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Return (n,) scores by a lexical signal; 0: no shared term."""
+        """(n,) scores by a lexical signal; 0: no shared term."""
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Test a template on a query; return it with its current text.
@@ -330,7 +330,7 @@ class Engine(ABC):
         return search
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return (n,) numbers for each field; NaN: no value; dates in seconds since 1970.
+        """(n,) numbers for each field; NaN: no value; dates in seconds since 1970.
 
         Raises UsageError for other values.
         """
@@ -347,7 +347,7 @@ class Engine(ABC):
         return found
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return field -> ``number`` or ``date`` for these documents."""
+        """Field -> ``number`` or ``date`` for these documents."""
         extras = [document.extra for document in self.get(ids) if document is not None]
         held = {name: value for extra in extras for name, value in extra.items() if value is not None}
         typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
@@ -387,5 +387,5 @@ class Engine(ABC):
         return len(self)
 
     def feature_versions(self) -> dict[str, str]:
-        """Return ranker -> version of its stored features."""
+        """Ranker -> version of its stored features."""
         return {}

@@ -56,7 +56,7 @@ class FeatureFiles:
         self._open: dict[tuple[str, str], _Matrix] = {}
 
     def versions(self) -> dict[str, list[str]]:
-        """Return ranker -> stored versions, the newest last."""
+        """Ranker -> stored versions, the newest last."""
         stored: dict[str, list[tuple[int, str]]] = {}
         for path in self._folder.glob("*/*/about.json"):
             version = path.stat().st_mtime_ns, path.parent.name
@@ -66,7 +66,7 @@ class FeatureFiles:
     def read(
         self, name: str, version: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (n, width) features, and (n,) bool: missing or corrupt (zeros).
+        """(n, width) features, and (n,) bool: missing or corrupt (zeros).
 
         rows: -1: no row. Width 0: nothing is stored.
         """
@@ -91,7 +91,7 @@ class FeatureFiles:
         return matrix.values if matrix is not None else np.empty((0, 0), np.float32)
 
     def stored(self, name: str, version: str, count: int) -> NDArray[np.bool_]:
-        """Return (count,) bool: which of the first rows have a feature."""
+        """(count,) bool: which of the first rows have a feature."""
         stored = np.zeros(count, np.bool_)
         matrix = self._matrix(name, version, count)
         if matrix is not None:
@@ -223,7 +223,7 @@ def other_kind(name: str, new: tuple[str, int], stored: tuple[str, int]) -> Engi
 
 
 def row_sums(values: NDArray[Any], rows: NDArray[np.int64], salt: np.uint64) -> NDArray[np.uint64]:
-    """Return (n,) checksums, never 0. values: (n, width). rows: row numbers."""
+    """(n,) checksums, never 0. values: (n, width). rows: row numbers."""
     width = values.shape[1] * values.itemsize
     data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
     words = -(-width // 8)

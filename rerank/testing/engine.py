@@ -56,7 +56,7 @@ def lengths(documents: Sequence[Document]) -> NDArray[Any]:
 
 @rule
 def an_empty_engine_holds_nothing(engine: Engine) -> None:
-    """A new engine has no documents, and an empty ingest does nothing."""
+    """A new engine has no documents; an empty ingest changes nothing."""
     same(len(engine), 0, "len()")
     same(engine.ids(), [], "ids()")
     same(list(engine.documents()), [], "documents()")
@@ -81,7 +81,7 @@ def what_is_added_is_there(engine: Engine) -> None:
 
 @rule
 def all_fields_come_back(engine: Engine) -> None:
-    """All fields and characters of a document are returned unchanged."""
+    """Documents are returned unchanged."""
     document = Document(
         "a/b c",
         title="Título",
@@ -98,7 +98,7 @@ def all_fields_come_back(engine: Engine) -> None:
 
 @rule
 def an_id_that_is_there_is_updated(engine: Engine) -> None:
-    """A document replaces the one with its id; searches ignore the old words."""
+    """A document replaces the old one and its words."""
     engine.write(DOCUMENTS)
     before = engine.version()
     new = Document("b", text="Nothing but graphs", categories=("x",))
@@ -186,7 +186,7 @@ def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
 
 @rule
 def ids_of_all_kinds(engine: Engine) -> None:
-    """An id is any text of 1 to 512 bytes, ordered by code point."""
+    """Ids have 1 to 512 bytes, ordered by code point."""
     ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
     ids.append("a\x00b")
     engine.write([Document(id, text="same") for id in ids])
@@ -308,7 +308,7 @@ def given_documents_can_be_scored(engine: Engine) -> None:
 
 @rule
 def many_searches_are_single_ones(engine: Engine) -> None:
-    """Several requests get the candidates of single requests, in order."""
+    """Several requests have the results of single ones."""
     engine.write(DOCUMENTS)
     texts = ["trees", "", "sorted lists", "trees"]
     for stage in engine.first_stages:
@@ -403,7 +403,7 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
 
 @feature_rule
 def features_come_back(engine: Engine) -> None:
-    """Features are returned with candidates unchanged."""
+    """Features are returned unchanged."""
     engine.write(DOCUMENTS)
     same(engine.feature_versions(), {}, "feature_versions()")
     same(engine.missing_features("text", "v1"), 4, "missing_features()")
@@ -472,7 +472,7 @@ def versions_do_not_mix(engine: Engine) -> None:
 
 @feature_rule
 def versions_are_kept(engine: Engine) -> None:
-    """Versions to keep stay with a new version; changed documents can have both."""
+    """Versions to keep stay; changed documents can have both."""
     engine.write(DOCUMENTS)
     old = Encoder("text", "v1", lengths)
     new = Encoder("text", "v2", lambda documents: -lengths(documents))

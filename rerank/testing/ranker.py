@@ -1,4 +1,4 @@
-"""Rules for fitted rankers: the contract of :class:`rerank.Ranker`."""
+"""Rules for fitted rankers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Checked:
 
     @property
     def features(self) -> NDArray[Any]:
-        """Features of all documents, read-only like mapped arrays."""
+        """Features of all documents, read-only."""
         features = self.ranker.encode_documents(self.documents)
         features.flags.writeable = False
         return features
@@ -140,7 +140,7 @@ def the_same_gives_the_same(on: Checked) -> None:
 
 @rule
 def company_does_not_matter(on: Checked) -> None:
-    """Scores do not depend on other documents in the batch or their order."""
+    """Scores do not depend on batches or order."""
     ranker, features = on.ranker, on.features
     backwards = ranker.encode_documents(on.documents[::-1])[::-1]
     alone = np.concatenate([ranker.encode_documents([document]) for document in on.documents])

@@ -249,7 +249,7 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
 
 @rule
 def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> None:
-    """Vectors of changed and removed documents are not found; other rankers change nothing."""
+    """Vectors of changed and removed documents are not found."""
     documents, row = _filled(engine, case)
     best, stage = case.nearest(documents, row[0], 40), engine.first_stages[0]
 
@@ -328,7 +328,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
 
 @rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
-    """UsageError before vectors are stored and for other versions; WorkspaceError for another width."""
+    """UsageError for versions without vectors; WorkspaceError for another width."""
     engine.write(collection(20))
     _, row = queries(1)
     stage = engine.first_stages[0]
@@ -400,7 +400,7 @@ def vectors_are_no_documents(engine: Engine, case: Case) -> None:
 
 @rule
 def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
-    """Different kinds of rankers retrieve in one search, each to its depth."""
+    """Rankers retrieve together, each to its depth."""
     documents = collection(60)
     engine.write(documents)
     (other,) = (one for one in CASES if one.name != case.name)

@@ -16,7 +16,7 @@ Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
 def run(rule: Callable[..., None], *given: Any) -> None:
-    """Check a rule; AssertionError names the rule, its text and the difference."""
+    """Check a rule. Raises AssertionError with its text."""
     demand = " ".join((rule.__doc__ or "").split())
     try:
         rule(*given)

@@ -55,7 +55,7 @@ _SOME = 500  # ids per statement; older versions of SQLite accept at most 999 pa
 
 
 class Version(NamedTuple):
-    """The rows below ``rows`` that did not die in this version or before."""
+    """Rows below ``rows`` that are alive in a version."""
 
     number: int
     rows: int
@@ -115,7 +115,7 @@ class Documents:
         self._db.close()
 
     def versions(self) -> list[Version]:
-        """Return the version of the text index, then the unfinished one, if any."""
+        """Return the indexed version, then the unfinished one, if any."""
         if self._files is not None and self._files != self._state_of_files():
             self._db = self._connect()
         return [Version(*row) for row in self._db.execute("SELECT * FROM versions ORDER BY number")]
@@ -123,7 +123,7 @@ class Documents:
     # -- writing (the caller holds the write lock) -------------------------------------------------------
 
     def write(self, documents: Iterable[Document], delete: Iterable[str]) -> WriteResult:
-        """Store the changes as a new version, in one transaction."""
+        """Store a new version in one transaction."""
         (before,) = self.versions()
         ingest = _Ingest(before)
         stream = iter(documents)
@@ -207,25 +207,25 @@ class Documents:
         return [row for (row,) in rows]
 
     def publish(self, version: Version, stamp: int) -> None:
-        """Record the text index's commit of a version, and remove older versions."""
+        """Record the text index's commit, and remove older versions."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             self._db.execute("UPDATE versions SET stamp = ? WHERE number = ?", (stamp, version.number))
             self._db.execute("DELETE FROM versions WHERE number < ?", (version.number,))
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the database file."""
+        """Merge the write-ahead log into the database."""
         self._db.execute("PRAGMA busy_timeout = 0")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def rows_of(self, ids: Sequence[str], version: Version) -> dict[str, int]:
-        """Return id -> row, without unknown ids."""
+        """Id -> row, without unknown ids."""
         return dict(self._select("id, row", ids, _ALIVE, version.rows, version.number))
 
     def get(self, ids: Sequence[str], version: Version) -> dict[str, Document]:
-        """Return id -> document, without unknown ids."""
+        """Id -> document, without unknown ids."""
         selected = self._select(_COLUMNS, ids, _ALIVE, version.rows, version.number)
         return {values[0]: _document(values) for values in selected}
 
@@ -249,7 +249,7 @@ class Documents:
             yield row, _document(values)
 
     def alive(self, version: Version) -> NDArray[np.bool_]:
-        """Return (rows,) bool: the living rows."""
+        """(rows,) bool: the living rows."""
         mask = np.zeros(version.rows, np.bool_)
         # The plus makes SQLite read the index on ids, which has the rows, and not the table with all text.
         cursor = self._db.execute(
@@ -260,7 +260,7 @@ class Documents:
         return mask
 
     def problem(self) -> str | None:
-        """Return the first problem of the database or of a document, or None."""
+        """Return the first problem, or None."""
         (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
         if state != "ok":
             return str(state)

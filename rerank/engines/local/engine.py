@@ -46,11 +46,11 @@ _GRACE = 60.0  # seconds during which candidates of the former folder can be sco
 
 
 class CompactionWarning(UserWarning):
-    """The disk space of deleted documents could not be reclaimed."""
+    """Disk space could not be reclaimed."""
 
 
 class LocalEngine(Engine):
-    """Documents, text index and features in one folder. Processes and threads can read while one writes.
+    """Documents, text index and features in one folder. Others can read while one process writes.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -101,7 +101,7 @@ class LocalEngine(Engine):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> LocalEngine:
-        """Open or create the engine of a workspace; it has no settings."""
+        """See :meth:`Engine.in_workspace`."""
         if settings:
             raise UsageError(
                 f"{where}: {next(iter(settings))!r} is not a setting: the engine local has none; remove it"
@@ -167,7 +167,7 @@ class LocalEngine(Engine):
         return former[0].snapshot()
 
     def close(self) -> None:
-        """Close the database; the engine cannot be used afterwards."""
+        """See :meth:`Engine.close`."""
         self._current.close()
 
     def lock(self) -> AbstractContextManager[None]:
@@ -186,7 +186,7 @@ class LocalEngine(Engine):
         skip_refused: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
-        """See :meth:`Engine.write`. Features are written by :meth:`write_features` only.
+        """See :meth:`Engine.write`. Ignores ``encoders``.
 
         Raises InputError for an id in both ``documents`` and ``delete``.
         """

@@ -27,7 +27,7 @@ _TOGETHER = 8192  # rows that are written together
 
 
 class Features(FeatureFiles):
-    """Features in files. A row always keeps its document."""
+    """Features in files."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -37,12 +37,12 @@ class Features(FeatureFiles):
     def gather(
         self, wanted: Mapping[str, str], rows: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
-        """Return the features of rows by ranker, and which are missing."""
+        """Return features and missing rows by ranker."""
         read = {name: self.read(name, version, rows) for name, version in wanted.items()}
         return {name: one[0] for name, one in read.items()}, {name: one[1] for name, one in read.items()}
 
     def newest(self, count: int) -> dict[str, str]:
-        """Return ranker -> version with the most features of the first ``count`` rows."""
+        """Ranker -> version with the most features of the first ``count`` rows."""
         return {
             name: max(reversed(versions), key=lambda one: int(self.stored(name, one, count).sum()))
             for name, versions in self.versions().items()
@@ -86,7 +86,7 @@ class Features(FeatureFiles):
         documents: Iterable[tuple[int, Document]],
         progress: Callable[[int], object] | None,
     ) -> int:
-        """Encode documents and return their number; if interrupted, completed work is kept."""
+        """Encode documents and return their number."""
         name, version, encode, *_ = encoder
         done, saved, stream = 0, time.monotonic(), iter(documents)
         rows: list[int] = []

@@ -1,4 +1,4 @@
-"""Write lock, append-only files, checksums, and disk errors."""
+"""Locks, appended files, checksums, and disk errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _system_error(folder: Path, error: Exception, text: str) -> OSError | None:
 
 
 def append_to(path: Path, size: int) -> BinaryIO:
-    """Open a file to append after ``size`` bytes; later bytes are removed."""
+    """Cut a file to ``size`` bytes and open it to append."""
     file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115 (the caller closes it)
     file.truncate(size)
     file.seek(size)
@@ -103,7 +103,7 @@ def append_to(path: Path, size: int) -> BinaryIO:
 
 
 def close_synced(*files: BinaryIO) -> None:
-    """Flush the files to disk and close them."""
+    """Flush and close files."""
     for file in files:
         with file:
             file.flush()
@@ -111,7 +111,7 @@ def close_synced(*files: BinaryIO) -> None:
 
 
 def update_checksums(folder: Path) -> None:
-    """Store size and CRC-32 of derived files; reads only new bytes."""
+    """Store size and CRC-32 of derived files."""
     try:
         before = parse_json((folder / _CHECKSUMS).read_bytes())
     except (FileNotFoundError, ValueError):

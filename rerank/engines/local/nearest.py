@@ -1,7 +1,7 @@
 """Exact search for the largest inner products with a vector.
 
-Documents are scored with one byte per number, then near the cut in float32, and near ties in float64. Byte
-errors above six standard deviations are possible but ignored.
+Documents are scored with one byte per number, then near the cut in float32, and near ties in float64. The
+result is exact unless a byte error exceeds six standard deviations.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Codes:
         self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
 
     def product(self, vector: Float32, count: int) -> tuple[Float32, Margin]:
-        """Return (count,) approximate products of the first rows, and error bounds."""
+        """(count,) approximate products of the first rows, and error bounds."""
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
             return np.zeros(count, np.float32), Margin(0.0)
@@ -87,7 +87,7 @@ class Codes:
 
 
 class Vectors:
-    """Searches the features of one ranker and version."""
+    """Searches features of one version."""
 
     def __init__(self, width: int) -> None:
         self._codes = Codes(width)
@@ -172,7 +172,7 @@ class Vectors:
 
 
 class PassageVectors(Vectors):
-    """Searches features with several vectors by largest cosine, int8 without a copy.
+    """Searches features with several vectors by largest cosine.
 
     Lengths need 4 n F bytes.
     """

@@ -1,4 +1,4 @@
-"""One version of the documents and their derived files."""
+"""One version of documents and derived files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Filtered:
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
-        """Return (all rows,) bool."""
+        """(all rows,) bool."""
         mask = np.zeros(self.count, np.bool_)
         mask[self.find(self.query)] = True
         return mask
@@ -99,17 +99,17 @@ class Snapshot:
 
 
 def number_of(handles: Rows) -> int:
-    """Return the folder number of candidates' handles."""
+    """Return the candidates' folder number."""
     return int(handles[0]) >> _NUMBER if len(handles) else 0
 
 
 def rows_of(handles: Rows) -> Rows:
-    """Return the rows of candidates in their folder."""
+    """Return the candidates' rows."""
     return handles & ((1 << _NUMBER) - 1)
 
 
 class Lexical:
-    """Lexical scores of one text in one snapshot, cached."""
+    """Cached lexical scores of one text."""
 
     def __init__(self, snapshot: Snapshot, text: str, filtered: Filtered | None = None) -> None:
         self._snapshot, self._text, self._filtered = snapshot, text, filtered
@@ -139,7 +139,7 @@ class Lexical:
         return rows, scores
 
     def scores(self, signal: str, rows: Rows) -> Scores:
-        """Return (n,) scores, as in :meth:`top`; 0: no shared term."""
+        """(n,) scores, as in :meth:`top`; 0: no shared term."""
         if signal != "bm25":
             return self._tfidf[rows] if len(self._tfidf) else np.zeros(len(rows))
         known, values = self._bm25

@@ -48,7 +48,7 @@ class Storage:
 
     @classmethod
     def create(cls, engine: Path, name: str, lang: str | None) -> Storage:
-        """Create an empty folder; replaces an unfinished one."""
+        """Create an empty folder."""
         folder = engine / name
         shutil.rmtree(folder, ignore_errors=True)
         for path in (folder, folder / "tfidf", folder / "features"):
@@ -63,7 +63,7 @@ class Storage:
         return storage
 
     def close(self) -> None:
-        """Close the database; other processes may then remove the folder."""
+        """Close the database, so that the folder can be removed."""
         self.documents.close()
         self.release()
 
@@ -156,7 +156,7 @@ class Storage:
         return Snapshot(self.number, version, self.documents, self.index, searcher, ids, index, self.features)
 
     def corruptions(self) -> Iterator[tuple[Path, str]]:
-        """Yield each corrupt file and its problem; requires the write lock."""
+        """Yield each corrupt file and its problem."""
         try:
             problem = self.documents.problem()
             if problem is not None:
@@ -184,7 +184,7 @@ def _batches(documents: Iterator[tuple[int, Document]]) -> Iterator[tuple[Sequen
 
 
 def remove_others(engine: Path, kept: str) -> None:
-    """Remove folders that are unused and not being read."""
+    """Remove unused folders."""
     for folder in engine.glob("data-*"):
         if folder.name == kept:
             continue

@@ -13,7 +13,7 @@ from rerank.engines.local.files import append_to, close_synced
 
 
 class StringWriter:
-    """Appends to the table ``<path>.utf8`` and ``<path>.ends`` after ``length`` strings."""
+    """Appends after ``length`` strings."""
 
     def __init__(self, path: Path, length: int) -> None:
         ends = np.memmap(path.with_suffix(".ends"), np.int64, "r", shape=(length,)) if length else [0]
@@ -36,7 +36,7 @@ class StringWriter:
 
 
 class Strings:
-    """Reads the first ``length`` strings of a table; soon decodes it as a whole."""
+    """Reads the first ``length`` strings of a table."""
 
     _OFTEN = 16
     _HUGE = 1_000_000

@@ -28,7 +28,7 @@ _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
 class TextIndex:
-    """The index in a folder; ``analyze`` returns the terms of a text."""
+    """The index in a folder."""
 
     def __init__(self, folder: Path, lang: str | None) -> None:
         self._folder = folder
@@ -78,7 +78,7 @@ class TextIndex:
         return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
 
     def searcher(self, stamp: int) -> tantivy.Searcher | None:
-        """Return a searcher, or None if ``stamp`` is not the last commit."""
+        """Return a searcher; None: not the last commit."""
         if self.stamp() != stamp:
             return None
         if self._read_only:
@@ -92,7 +92,7 @@ class TextIndex:
         return searcher if self.stamp() == stamp else None
 
     def share(self, like: Path) -> None:
-        """Give tantivy's lists of files the mode of another file."""
+        """Copy another file's mode to tantivy's lists."""
         mode = like.stat().st_mode & 0o777
         for name in ("meta.json", ".managed.json"):
             path = self._folder / name
@@ -166,7 +166,7 @@ class TextIndex:
         return _rows(searcher, hits), scores
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (n,) scores, as in :meth:`top`; 0: no shared term."""
+        """(n,) scores, as in :meth:`top`; 0: no shared term."""
         query = self._query(text)
         if query is None or searcher.num_docs == 0 or not len(rows):
             return np.zeros(len(rows), np.float64)
@@ -212,7 +212,7 @@ def _io() -> Iterator[None]:
 
 
 class IndexWriter:
-    """Changes to the text index; :meth:`commit` publishes them together."""
+    """Changes, published together by :meth:`commit`."""
 
     def __init__(self, index: tantivy.Index) -> None:
         self._index = index
@@ -241,12 +241,12 @@ class IndexWriter:
                 self._writer.delete_documents_by_query(some)
 
     def commit(self) -> int:
-        """Write all changes and return the commit's number."""
+        """Commit and return the number."""
         with _io():
             return self._writer.commit()
 
     def close(self) -> None:
-        """Wait for merges, and release tantivy's lock."""
+        """Wait for merges and unlock."""
         with suppress(ValueError):  # a failed merge loses nothing
             self._writer.wait_merging_threads()
 

@@ -44,7 +44,7 @@ class TfIdf:
         self._terms = Strings(folder / _TERMS, len(self._idf))
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """Return (rows,) scores; empty if no term is known."""
+        """(rows,) scores; empty if no term is known."""
         counts: dict[int, int] = {}
         for term, count in Counter(terms).items():
             number = self._terms.find(term, self._order)
@@ -124,7 +124,7 @@ class TfIdfWriter:
         self._ends = append_to(folder / "counts.ends", 8 * rows)
 
     def add(self, rows: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
-        """Count the terms of texts in new rows; skipped rows are empty."""
+        """Count the terms in new rows."""
         vocabulary = self._vocabulary
         flat = np.fromiter(map(vocabulary.__getitem__, chain.from_iterable(texts)), np.int64)
         owner = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])
@@ -139,7 +139,7 @@ class TfIdfWriter:
         self._row, self._end = rows[-1] + 1, int(ends[-1])
 
     def write(self, version: int, alive: NDArray[np.bool_]) -> None:
-        """Write the inverted index of the living rows durably."""
+        """Write the inverted index durably."""
         close_synced(self._terms, self._times, self._ends)
         names = list(self._vocabulary)
         strings = StringWriter(self._folder / _TERMS, self._known)
