@@ -52,7 +52,7 @@ class Command(click.Command):
             self.params.append(_help_all())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read options. The documentation skips this call and lists all of them."""
+        """Read options. The documentation lists all, because it skips this call."""
         ctx.meta[_SHORT] = True
         return super().parse_args(ctx, args)
 
@@ -196,7 +196,6 @@ def declare(*parts: str | Add) -> Callable[[Function], Function]:
 
 
 def _remember(context: click.Context, option: click.Parameter, folder: str) -> str:
-    """Remember the user's workspace for suggested commands."""
     if context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
         output.workspace = folder
     return folder

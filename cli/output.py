@@ -43,7 +43,7 @@ _COMMAND = re.compile(r"`rerank [^`]+`")
 
 
 def harmless(text: str) -> str:
-    """Replace control characters by visible signs, to protect terminals.
+    """Replace control characters by visible signs.
 
     >>> harmless("wolf\\x1b[31m")
     'wolf␛[31m'
@@ -210,7 +210,7 @@ def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
 
 
 def recall_line(recall: Mapping[str, float]) -> str:
-    """Share of relevant documents that each retriever returns."""
+    """Describe the share of relevant documents per retriever."""
     return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
 
 
@@ -246,7 +246,7 @@ def recomputed(name: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Columns; the first ``left`` are left-aligned."""
+    """Lay out columns; the first ``left`` are left-aligned."""
     from rerank.results import table
 
     return table(header, rows, left=range(left))
@@ -263,7 +263,7 @@ def is_terminal() -> bool:
 
 
 def cut(text: str, width: int) -> str:
-    """One line, on a terminal of at most ``width``."""
+    """Cut to one line, on a terminal of at most ``width``."""
     line = " ".join(text.split())
     return f"{line[: width - 1]}…" if is_terminal() and len(line) > width else line
 

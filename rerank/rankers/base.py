@@ -1,4 +1,4 @@
-"""Interface of rankers: features per document, stored at ingest, and one vector per query."""
+"""Interface of rankers: features per document and a vector per query."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Ranker(ABC):
 
     family:  its family in ``rerank.rankers.registry``.
     name:    name in stacks, commands and JSON.
-    variant: kind of ranker within the family. Default: its name.
+    variant: kind within the family. Default: its name.
     version: hash of everything that decides its output.
     bounds:  lowest and highest score.
-    uses_text: whether text and language of a query matter.
-    uses_categories: whether categories of a query matter.
-    categories: those known from training; None: any.
-    retrieves: whether it can search a collection: the score depends only on the inner product (with several
-        vectors per document, the cosine) and grows with it.
-    passages: maximum number of vectors per document; 0: a single vector.
+    uses_text: whether the query's text and language matter.
+    uses_categories: whether the query's categories matter.
+    categories: known categories; None: any.
+    retrieves: whether it can search: the score depends only on the inner product (with several vectors, the
+        cosine) and rises with it.
+    passages: maximum vectors per document; 0: a single vector.
 
     >>> import numpy as np
     >>> class Length(Ranker):
@@ -89,7 +89,7 @@ class Ranker(ABC):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path) -> Ranker:
-        """Read the files of :meth:`save`, without unpickling."""
+        """Read the files of :meth:`save` without unpickling."""
 
 
 def unreadable(folder: Path, error: BaseException) -> RerankError:

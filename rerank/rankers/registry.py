@@ -1,6 +1,6 @@
-"""Families of rankers. Packages add a :class:`Family` by the entry point group ``rerank.rankers``.
+"""Families of rankers. Packages add them by the entry point group ``rerank.rankers``.
 
-``myfamily = "mypackage:MyRanker"`` adds a class that ``rerank train`` does not train.
+``myfamily = "mypackage:FAMILY"`` names a :class:`Family`, or a ranker class that is not trained.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Family:
     """A family of rankers. Places are ``module:name``, imported on first use.
 
     name:        ``family`` in ``ranker.json``.
-    rankers:     variants, also their default names.
-    ranker:      class that loads, encodes and scores, or its place.
+    rankers:     variants, also default names.
+    ranker:      its class or place.
     learns_from: sources; one is required.
     options:     place of its :class:`rerank.config.Options`.
-    fitter:      place of its :class:`Fitter`; "": ``rerank train`` does not train it.
+    fitter:      place of its :class:`Fitter`; "": not trained.
     resumes:     whether interrupted trainings continue.
     """
 
@@ -124,7 +124,7 @@ def load_object(place: str) -> Any:
 
 
 def families() -> dict[str, Family]:
-    """Name -> family; installed packages come last."""
+    """Name -> family; installed packages last."""
     built_in = {one.name: one for one in BUILT_IN}
     return built_in | {
         entry.name: _family(entry.name, entry.load())
@@ -134,7 +134,7 @@ def families() -> dict[str, Family]:
 
 
 def family(name: str) -> Family:
-    """Find a family. Raises WorkspaceError if no package provides it."""
+    """Find a family. Raises WorkspaceError if missing."""
     for one in BUILT_IN:
         if one.name == name:
             return one
@@ -150,7 +150,7 @@ def _family(name: str, loaded: Family | type[Ranker]) -> Family:
 
 
 def load_ranker(folder: Path) -> Ranker:
-    """Load a saved ranker of any family."""
+    """Load a ranker of any family."""
     try:
         name = parse_json((folder / "ranker.json").read_text("utf-8"))["family"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -159,12 +159,12 @@ def load_ranker(folder: Path) -> Ranker:
 
 
 def trainable() -> dict[str, Family]:
-    """Variant -> family, for ``rerank train``."""
+    """Variant -> trainable family."""
     return {variant: one for one in families().values() if one.fitter for variant in one.rankers}
 
 
 def families_of(variants: Iterable[str]) -> dict[str, Family]:
-    """Variant -> family. Raises UsageError without variants, or for untrainable ones.
+    """Variant -> family. Raises UsageError if empty or untrainable.
 
     >>> {name: family.name for name, family in families_of(["s2net", "text"]).items()}
     {'s2net': 'projection', 'text': 'cnn'}
@@ -181,12 +181,12 @@ def families_of(variants: Iterable[str]) -> dict[str, Family]:
 def configurations(
     variants: Iterable[str], config: Options | Mapping[str, Any] | None = None, preset: str | None = None
 ) -> dict[str, Options]:
-    """Family -> options for some variants.
+    """Family -> options.
 
-    config: options of one family; or a mapping of ``OPTION``, ``FAMILY.OPTION`` or family.
+    config: options of one family, or mapping of ``OPTION``, ``FAMILY.OPTION`` or family.
     preset: for families that have it.
 
-    Raises UsageError for a preset or option that no ranker reads, and for an ambiguous option.
+    Raises UsageError for presets and options that are unread or ambiguous.
 
     >>> configurations(["lsi", "text"], {"epochs": 3, "projection": {"dim": 50}})["projection"].dim
     50
@@ -223,7 +223,7 @@ def configurations(
 def _by_family(
     config: Mapping[str, Any], chosen: Mapping[str, Family], classes: Mapping[str, type[Options]]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the options given per family, and those given without one."""
+    """Split into options given for a family and options given without one."""
     own: dict[str, Any] = {name: {} for name in classes}
     shared: dict[str, dict[str, Any]] = {name: {} for name in classes}
     known = families()
@@ -242,7 +242,7 @@ def _by_family(
 
 
 def _readers(option: str, chosen: Mapping[str, Family]) -> list[str]:
-    """Families that read an option. Raises UsageError if none does, or if its meaning is ambiguous."""
+    """Families that read an option. Raises UsageError if unread or ambiguous."""
     readers = list(dict.fromkeys(one.name for variant, one in chosen.items() if one.reads(option, variant)))
     if not readers:
         others = [variant for variant, one in trainable().items() if one.reads(option, variant)]

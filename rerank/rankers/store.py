@@ -1,6 +1,6 @@
 """Trained rankers of a workspace.
 
-``NAME.json`` lists versions, newest first, with file checksums. ``NAME-VERSION`` is complete on disk first.
+``NAME.json`` lists versions, newest first. A folder ``NAME-VERSION`` is complete before it is listed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Records = Annotated[list[Record], Meta(min_length=1)]
 class RankerStore:
     """The folder ``rankers`` of a workspace.
 
-    not_trained: makes the error for a missing ranker. needed: older versions to keep.
+    not_trained: error for a missing ranker. needed: older versions to keep.
     """
 
     def __init__(self, folder: Path, not_trained: Callable[[str], RerankError], needed: Needed) -> None:
@@ -54,7 +54,7 @@ class RankerStore:
         self._not_trained, self._needed = not_trained, needed
 
     def names(self) -> list[str]:
-        """Names of the rankers."""
+        """Ranker names."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def record(self, name: str, version: str | None = None) -> Record:
@@ -91,7 +91,7 @@ class RankerStore:
     def load(self, name: str, version: str | None = None) -> Ranker:
         """Load a version; None: the newest.
 
-        Raises WorkspaceError for unreadable files, KeyError for a missing version.
+        Raises WorkspaceError if unreadable, KeyError if missing.
         """
         while True:
             record = self.record(name, version)
@@ -102,7 +102,7 @@ class RankerStore:
                     raise  # else a newer version has just replaced it
 
     def verify(self) -> dict[str, str]:
-        """Verify the checksums of all versions: file -> problem."""
+        """Check all files: file -> problem."""
         problems = {}
         for name in self.names():
             try:
@@ -118,13 +118,13 @@ class RankerStore:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Lock the folder against other installations."""
+        """Lock the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.folder, f"installing a ranker in {self.folder}", patience=LOCK_SECONDS):
             yield
 
     def install(self, ranker: Ranker, extra: Mapping[str, str] | None = None) -> None:
-        """Make a ranker the newest version and remove unneeded ones.
+        """Install a ranker as the newest version; remove unneeded ones.
 
         extra: name -> text of further files.
         """
@@ -135,7 +135,7 @@ class RankerStore:
             self._sweep()
 
     def _write(self, ranker: Ranker, extra: Mapping[str, str]) -> Record:
-        """Write a version; keep an identical one."""
+        """Write a version unless it exists."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
         for name, records in self._named().items():
             if name != ranker.name and any(f"{name}-{one.version}" == final.name for one in records):
@@ -165,7 +165,7 @@ class RankerStore:
         return [one for one in records if needed is None or one.version in needed.get(name, ())]
 
     def _named(self) -> dict[str, list[Record]]:
-        """Name -> newest and needed versions, without damaged lists."""
+        """Name -> newest and needed versions."""
         named = {}
         for name in self.names():
             with suppress(RerankError):
@@ -174,7 +174,7 @@ class RankerStore:
         return named
 
     def _sweep(self) -> None:
-        """Remove unneeded versions and leftovers of killed processes."""
+        """Remove unneeded versions and leftovers."""
         named = self._named()
         kept = {f"{name}-{one.version}" for name, records in named.items() for one in records}
         damaged = tuple(f"{name}-" for name in self.names() if name not in named)
@@ -200,7 +200,7 @@ def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _changed(folder: Path, record: Record) -> dict[str, str]:
-    """File -> problem, if it differs from the record."""
+    """File -> problem."""
     problems = {}
     for name, (size, crc) in record.files.items():
         try:

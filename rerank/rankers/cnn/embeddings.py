@@ -1,4 +1,4 @@
-"""Word vectors (word2vec) and category vectors (DeepWalk), by gensim."""
+"""Word vectors (word2vec) and category vectors (DeepWalk)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
 
 @dataclass(frozen=True)
 class Embedding:
-    """names: n tokens; vectors: (n + 1, k), row 0 zero padding; counts: (n,) occurrences."""
+    """names: n tokens; vectors: (n + 1, k), row 0 zero; counts: (n,) occurrences."""
 
     names: list[str]
     vectors: NDArray[np.float32]
@@ -47,8 +47,8 @@ def word2vec(
 ) -> Embedding:
     """Train skip-gram word2vec; vectors have mean length 1.
 
-    texts: returns the word lists, once per epoch. total: their number.
-    epochs: default: 3 to 30, enough to read WORDS_READ words.
+    texts: returns word lists for each epoch. total: their number.
+    epochs: default: 3 to 30, by WORDS_READ.
     Words that occur once get no vector, unless all do.
     """
     from gensim.models import Word2Vec
@@ -74,7 +74,7 @@ def deepwalk(
 ) -> Embedding:
     """Embed categories by random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2), :func:`whitened`.
 
-    per_node: walks per category; 1 in the paper.
+    per_node: walks per category; paper: 1.
     """
     from gensim.models import Word2Vec
 
@@ -92,7 +92,7 @@ def deepwalk(
 
 
 def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:
-    """Walk randomly from every node: (nodes * per_node, length) node numbers; isolated nodes repeat.
+    """Random walks: (nodes * per_node, length) node numbers; isolated nodes repeat.
 
     >>> from scipy.sparse import csr_matrix
     >>> random_walks(csr_matrix([[0, 1], [1, 0]]), length=4, per_node=1, seed=0).tolist()
@@ -115,9 +115,9 @@ def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int
 
 
 def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate (n, k) vectors to principal axes of variance 1; axes without variance are 0.
+    """Rotate (n, k) vectors to principal axes of variance 1, or 0 if there is none.
 
-    Otherwise categories with the same parent are almost parallel (cosine 0.95).
+    Otherwise siblings are almost parallel (cosine 0.95).
     """
     if len(vectors) < 2:
         return vectors
@@ -129,8 +129,6 @@ def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass
 class _Counted:
-    """Counts texts while gensim reads them."""
-
     texts: Callable[[], Iterable[Sequence[str]]]
     advance: Callable[[int], object]
 

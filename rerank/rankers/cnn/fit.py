@@ -70,7 +70,7 @@ class CnnTask(Task):
         self.spread = 0.0
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Adam; for trained embeddings, a sparse Adam with a higher rate."""
+        """Adam, with a sparse one for trained embeddings."""
         embeddings = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
         learned = [one for one in self.model.parameters() if one.requires_grad]
         sparse = [one for one in learned if id(one) in embeddings]
@@ -136,7 +136,6 @@ class CnnTask(Task):
             )
 
     def _encode(self, side: str, rows: NDArray[np.int64]) -> Tensor:
-        """Encode in chunks, to save memory."""
         tokens = self.tokens[side]
         lengths = sum(part.lengths[rows] for part in tokens) + 1
         cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // 100_000)) + 1
@@ -145,7 +144,7 @@ class CnnTask(Task):
 
 
 class CnnTrainer:
-    """Fits ``text``, ``meta`` and ``joint``; embeddings are trained once."""
+    """Fits several rankers with shared embeddings."""
 
     def __init__(self, job: TrainingJob, config: CnnConfig) -> None:
         assert job.data is not None
@@ -153,7 +152,7 @@ class CnnTrainer:
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. Raises TrainingError if the data are insufficient."""
+        """Fit one ranker. Raises TrainingError for insufficient data."""
         config, name = self.config, name or variant
         for part in PARTS[variant]:
             self.inputs.prepare(part)
@@ -216,7 +215,7 @@ class CnnTrainer:
 
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
-    """Hash everything that a training depends on."""
+    """Hash of all inputs."""
     settings = [variant, values_of(config), data.first_stage, data.category_edges, data.query_category_edges]
     digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
     for corpus in (data.documents, data.queries, data.query_text):

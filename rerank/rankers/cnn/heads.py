@@ -1,4 +1,4 @@
-"""Heads: pooled vectors of both sides -> score, by an MLP (the paper's) or a cosine."""
+"""Heads: pooled vectors of both sides -> score."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class CosineHead:
 
 @dataclass
 class MlpHead:
-    """S = tanh(O relu(... relu(U_q c_q + U_d c_d + b))) (Kuwa et al. 2020, section 3.1); U_d c_d is stored.
+    """S = tanh(O relu(... relu(U_q c_q + U_d c_d + b))) (Kuwa et al. 2020, section 3.1).
 
     query, document: (width, s); bias: (s,).
-    hidden: layers of (s, s) weights and (s,) bias. output: (s,), output_bias: (1,).
+    hidden: (s, s) weights and (s,) biases. output: (s,), output_bias: (1,).
     """
 
     name: ClassVar[str] = "mlp"

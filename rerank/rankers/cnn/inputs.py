@@ -1,4 +1,4 @@
-"""Embeddings of the CNN rankers, and the collection as token numbers."""
+"""Embeddings and token numbers for the CNN rankers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LONGEST: dict[Part, int] = {"text": LONGEST_TEXT, "meta": LONGEST_CATEGORIES}
 
 
 class Inputs:
-    """Embeddings and tokens of both sides, made per part on first use.
+    """Embeddings and tokens of both sides, made on first use.
 
-    embeddings: (side, part) -> vectors; sides can share one object.
-    tokens: (side, part) -> token numbers per document or query.
+    embeddings: (side, part) -> vectors, possibly shared.
+    tokens: (side, part) -> token numbers.
     """
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
@@ -47,7 +47,6 @@ class Inputs:
             self.tokens[side, part] = tokens(embedding.names, corpus)
 
     def _words(self) -> tuple[Embedding, Embedding]:
-        """Word vectors of documents and queries."""
         data, config = self.data, self.config
 
         def embedded(*corpora: Corpus) -> Embedding:
@@ -72,7 +71,6 @@ class Inputs:
         return document, query
 
     def _categories(self) -> tuple[Embedding, Embedding]:
-        """Category vectors of documents and queries."""
         data, config = self.data, self.config
         if not any(data.documents.categories):
             raise TrainingError(

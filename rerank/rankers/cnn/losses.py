@@ -8,9 +8,9 @@ from torch.nn import functional
 
 
 def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
-    """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) over pairs (Kuwa et al. 2020, section 3.1).
+    """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) (Kuwa et al. 2020, section 3.1).
 
-    better, worse: (P,) scores before tanh, because tanh saturates.
+    better, worse: (P,) scores before tanh, which saturates.
 
     >>> float(pairwise_hinge(torch.tensor([2.0, 0.5]), torch.tensor([0.0, 0.5])))
     0.5
@@ -21,9 +21,9 @@ def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
 def in_batch_softmax(
     cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float
 ) -> Tensor:
-    """Weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)), without other relevant documents in the sum.
+    """Weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)), without other relevant d.
 
-    cosines: (B, U); positive: (B,) column of the relevant document; relevant: (B, U) bool;
+    cosines: (B, U); positive: (B,) relevant column; relevant: (B, U) bool;
     weight: (B,); temperature: t.
 
     >>> cosines = torch.tensor([[1.0, 1.0, 0.0]])

@@ -1,4 +1,4 @@
-"""Torch models of the CNN rankers, for training only."""
+"""Torch models for training the CNN rankers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TorchTower(nn.Module):
         owner: Tensor,
         n: int,
     ) -> Tensor:
-        """Mean over the windows of each sequence: (n, m)."""
+        """Mean over each sequence's windows: (n, m)."""
         h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
         # Each distinct word is multiplied once per place in a window, not once per occurrence.
         words, place = np.unique(flat, return_inverse=True)
@@ -101,7 +101,7 @@ class TorchTower(nn.Module):
 
 
 class _Pooled(torch.autograd.Function):
-    """Weighted mean of tanh(sums of products), in blocks, to save hundreds of megabytes."""
+    """Weighted mean of tanh(sums of products), in blocks to save memory."""
 
     CHUNK = 4096
 
@@ -130,7 +130,7 @@ class _Pooled(torch.autograd.Function):
 
 
 def _weighted_mean(rows: Tensor, weights: Tensor | None, owner: Tensor, n: int) -> Tensor:
-    """Weighted mean of each owner's rows: (n, width)."""
+    """Weighted mean per owner: (n, width)."""
     total = torch.zeros(n).index_add_(0, owner, torch.ones(len(owner)) if weights is None else weights)
     rows = rows if weights is None else rows * weights[:, None]
     summed = torch.zeros(n, rows.shape[1]).index_add_(0, owner, rows)
@@ -157,7 +157,7 @@ class TorchRanker(nn.Module):
         self.output = nn.Linear(sizes[-1], 1) if sizes else None
 
     def encode(self, side: str, tokens: Sequence[Ragged]) -> Tensor:
-        """Pool the parts and apply the first layer: (n, projection or first hidden size)."""
+        """Pool and apply the first layer: (n, projection or first hidden size)."""
         towers, first = (
             (self.query, self.from_query) if side == "query" else (self.document, self.from_document)
         )

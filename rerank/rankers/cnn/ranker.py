@@ -1,4 +1,4 @@
-"""The CNN rankers ``text``, ``meta`` and ``joint`` (Kuwa, Schamoni, Riezler 2020)."""
+"""The CNN rankers (Kuwa, Schamoni, Riezler 2020)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joi
 
 @dataclass(repr=False)
 class CnnRanker(Ranker):
-    """A CNN ranker: pooled vectors of both sides and a head. Features are fp16.
+    """A CNN ranker with fp16 features.
 
     query, document: one tower per part of ``PARTS[variant]``.
     """

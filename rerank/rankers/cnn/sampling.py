@@ -21,7 +21,7 @@ LEAST_EXAMPLES = 2000
 
 
 def batch_size(judged: Sequence[Judged]) -> int:
-    """Power of two near a sixteenth of an epoch's examples, from 64 to 512."""
+    """Power of two near a sixteenth of the examples, from 64 to 512."""
     repeats = -(-LEAST_EXAMPLES // len(judged))
     examples = sum(min(len(one.grades), repeats) for one in judged)
     return int(np.clip(2 ** round(np.log2(max(examples, 1) / 16)), 64, 512))
@@ -29,14 +29,14 @@ def batch_size(judged: Sequence[Judged]) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """B queries and the U documents that they are compared with.
+    """B queries and U documents to compare.
 
-    queries:   (B,) positions; a query can repeat with another relevant document.
+    queries:   (B,) positions, possibly repeated.
     documents: (U,) distinct positions.
-    positive:  (B,) column of each query's relevant document.
-    weight:    (B,) 1 for the query's highest grade, less for lower ones.
+    positive:  (B,) column of the relevant document.
+    weight:    (B,) 1 for the highest grade, otherwise less.
     relevant:  (B, U) bool, any grade.
-    worse, owner: (P,) pairs: the query at ``owner`` prefers its relevant document to column ``worse``.
+    worse, owner: (P,) pairs: column ``worse`` should score below the relevant document of query ``owner``.
     """
 
     queries: NDArray[np.int64]
@@ -50,15 +50,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws batches from a random generator.
+    """Draws batches. Few queries are repeated with other relevant documents.
 
-    If queries are few, an epoch repeats them with other relevant documents. ``negatives`` come from:
+    ``negatives`` are:
 
-    - ``random``: the collection,
-    - ``first-stage``: the query's candidates,
-    - ``mixed``: half the candidates, half the batch's other relevant documents.
+    - ``random``: from the collection,
+    - ``first-stage``: candidates,
+    - ``mixed``: half candidates, half relevant documents of other queries.
 
-    graded: also pair with a lower grade (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1); pairwise loss only.
+    graded: pair with lower grades (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1); pairwise loss only.
     """
 
     judged: Sequence[Judged]
@@ -69,7 +69,7 @@ class Sampler:
     graded: bool = True
 
     def examples(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Draw an epoch: (E,) positions in ``judged``, (E,) positions among its relevant documents."""
+        """Draw (E,) positions in ``judged`` and (E,) positions of their relevant documents."""
         query: list[int] = []
         chosen: list[int] = []
         for position, one in enumerate(self.judged):

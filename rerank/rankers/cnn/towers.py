@@ -1,4 +1,4 @@
-"""NumPy towers: words or categories -> vectors -> convolution -> pooling (Kuwa et al. 2020, section 3)."""
+"""NumPy towers: tokens -> vectors -> convolution -> pooling (Kuwa et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Vocabulary:
         self.index = dict(zip(self.names, range(1, len(self.names) + 1)))
 
     def tokens(self, record: Document | Query) -> list[int]:
-        """Rows of known words among the first ``longest``, or of ``longest`` distinct known categories.
+        """Rows of known words among the first ``longest``, or of ``longest`` known categories.
 
-        An unknown category counts as the nearest known prefix of its path.
+        An unknown category counts as its nearest known prefix.
         """
         index = self.index
         if self.part == "text":
@@ -96,9 +96,9 @@ class Tower:
     """One side of one part: token numbers -> pooled vectors.
 
     vectors:    (V + 1, k) embeddings, row 0 zero.
-    importance: (V + 1,) pooling weight per token; None: equal weights per window.
+    importance: (V + 1,) pooling weights; None: equal.
     filters:    (h, k, m), bias: (m,): convolution of width h.
-    mean:       append the weighted mean of token vectors; not in the paper.
+    mean:       append mean token vectors; not in the paper.
     """
 
     vocabulary: Vocabulary
@@ -110,7 +110,7 @@ class Tower:
 
     @property
     def width(self) -> int:
-        """Length of a pooled vector: m, or m + k with ``mean``."""
+        """Pooled width: m, or m + k with ``mean``."""
         return len(self.bias) + (self.vectors.shape[1] if self.mean else 0)
 
     def encode(self, records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:

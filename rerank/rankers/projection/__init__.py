@@ -1,1 +1,1 @@
-"""Linear projections of term vectors: ``lsi``, ``cllsi``, ``opca``, ``cca``, ``s2net`` (Yih et al. 2011)."""
+"""Linear projections of term vectors (Yih et al. 2011)."""

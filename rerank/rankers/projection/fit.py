@@ -49,10 +49,7 @@ class Best:
 
 
 class ProjectionTrainer:
-    """Fits projection rankers on the same term vectors.
-
-    If interrupted, ``s2net`` returns its best matrix; nothing resumes.
-    """
+    """Fits projection rankers on shared term vectors. If interrupted, ``s2net`` keeps its best matrix."""
 
     def __init__(self, job: TrainingJob, config: ProjectionConfig) -> None:
         assert job.data is not None
@@ -64,7 +61,7 @@ class ProjectionTrainer:
         return Vectors(self.data, self.config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. Raises TrainingError if the data are insufficient."""
+        """Fit one ranker. Raises TrainingError for insufficient data."""
         name = name or variant
         if variant == "s2net":
             return self._s2net(name)
@@ -77,7 +74,7 @@ class ProjectionTrainer:
         return self._result(variant, name, Best(matrix, *self.vectors.measure(matrix)), {})
 
     def _spectral(self, title: str, variant: str, pairs: Pairs, dim: int) -> Matrix:
-        """Solve a ranker's eigenvalue problem: (V, k), for ``cca`` (2 V, k); k <= ``dim``."""
+        """Solve an eigenvalue problem: (V, k) or, for ``cca``, (2 V, k); k <= ``dim``."""
         sides, seed = (pairs.queries, pairs.partners), self.config.seed
         with self.progress.step(title):
             if variant == "lsi":
@@ -101,7 +98,7 @@ class ProjectionTrainer:
         return self._result("s2net", name, best, trained)
 
     def _choose(self, name: str, pairs: Pairs, dim: int) -> str:
-        """Return the best start on dev, tried on some pairs."""
+        """Best start on dev, tried on some pairs."""
         some = pairs.some(TRIAL_PAIRS, self.config.seed)
         measures: dict[str, float] = {}
         for init in STARTS:
@@ -116,7 +113,6 @@ class ProjectionTrainer:
         return best
 
     def _start(self, title: str, init: str, pairs: Pairs, dim: int) -> Matrix:
-        """S2Net's first matrix, (V, k)."""
         rng = np.random.default_rng(self.config.seed)
         size = pairs.queries.shape[1]
         matrix: Matrix
@@ -131,7 +127,7 @@ class ProjectionTrainer:
         return np.asarray(matrix * (dim**0.5 / np.linalg.norm(matrix)), dtype=np.float32)
 
     def _descend(self, title: str, pairs: Pairs, start: Matrix, iterations: int) -> Best:
-        """Minimize S2Net's loss; return the best matrix on dev."""
+        """Minimize S2Net's loss; keep the best matrix on dev."""
         best = Best(start, *self.vectors.measure(start))
         best.history.append((0, None, best.measure))
         with self.progress.step(title, iterations, "iteration") as advance:
@@ -153,7 +149,7 @@ class ProjectionTrainer:
         return best
 
     def _steps(self, pairs: Pairs, start: Matrix) -> Iterator[Step]:
-        """Yield steps of L-BFGS, restarted if the comparisons change."""
+        """Steps of L-BFGS, restarted if comparisons change."""
         config, count = self.config, len(pairs.target)
         comparisons = Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.worse, config.judged)
         objective = S2Net(pairs.queries, pairs.documents, comparisons, gamma=config.gamma)
@@ -175,7 +171,7 @@ class ProjectionTrainer:
                 return  # no step reduces the loss
 
     def _result(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
-        """Make a ranker; the matrix is scaled to suit fp16."""
+        """Make a ranker, scaled to suit fp16."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
         terms = self.vectors.terms

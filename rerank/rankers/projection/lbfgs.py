@@ -1,4 +1,4 @@
-"""L-BFGS for one large matrix in its own precision; it can stop after any iteration."""
+"""L-BFGS for one large matrix, in its own precision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True)
 class Step:
-    """Result of an iteration. evaluations: of the objective, so far."""
+    """An iteration. evaluations: of the objective, so far."""
 
     point: Matrix
     loss: float
@@ -33,9 +33,9 @@ def minimize(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterat
     """Yield steps of L-BFGS with a weak Wolfe line search (Nocedal, Wright 2006, algorithm 7.5).
 
     objective: point -> (loss, gradient), same shape and dtype.
-    memory:    pairs of differences; 2 * memory + 5 copies of ``start`` are used.
+    memory:    pairs of differences; uses 2 * memory + 5 copies of ``start``.
 
-    Ends if no step reduces the loss, even along the gradient.
+    Ends if no step reduces the loss.
 
     >>> steps = list(minimize(lambda x: (float(x @ x), 2 * x), np.array([3.0, -4.0])))
     >>> steps[-1].loss

@@ -1,4 +1,4 @@
-"""Term vectors and pairs of a training, and its dev measure."""
+"""Term vectors, pairs and dev measure of a training."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 class Pairs:
     """N training pairs as term vectors.
 
-    queries: (N, V) CSR, one row per pair; documents: (M, V) CSR, distinct. target, left_out, weight, worse:
-        see :class:`rerank.rankers.projection.s2net.Comparisons`.
+    queries: (N, V) CSR; documents: (M, V) CSR, distinct. target, left_out, weight, worse: see
+        :class:`rerank.rankers.projection.s2net.Comparisons`.
     """
 
     queries: Any
@@ -62,7 +62,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Row numbers. grades: of the query's relevant documents. unwanted: documents judged 0 or less."""
+    """Row numbers. grades: of relevant documents. unwanted: documents judged 0 or less."""
 
     query: int
     document: int
@@ -72,7 +72,7 @@ class _Pair:
 
 
 class Vectors:
-    """Term vectors of a training. terms: V terms. pairs: training pairs."""
+    """Term vectors of a training. terms: V terms. pairs: to train on."""
 
     def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
         given = data.pairs or ()
@@ -97,14 +97,14 @@ class Vectors:
     def collection(self) -> Any:
         """Texts for LSI: the collection and documents of given pairs.
 
-        Without queries: with them, LSI's reciprocal rank on debian fell from 0.66 to 0.47.
+        With queries, its reciprocal rank on debian fell from 0.66 to 0.47.
         """
         from scipy.sparse import vstack
 
         return vstack([self.documents, *self.given[1:]]).tocsr()
 
     def _pairs(self, data: TrainingData, config: ProjectionConfig) -> Pairs:
-        """Pair queries with documents of the highest grade (``graded``: any); add the given pairs."""
+        """Pair queries with documents of the highest grade (``graded``: any); add given pairs."""
         from scipy.sparse import vstack
 
         queries = vstack([self.queries, *self.given[:1]]).tocsr()
@@ -144,9 +144,9 @@ class Vectors:
         return Pairs(queries[asked], documents[rows[first]], target, left_out, weight, worse)
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
-        """Dev measure with and without a matrix (V, k), or (2 V, k) for two.
+        """Dev measure with and without a matrix (V, k), or two as (2 V, k).
 
-        nDCG weighted with the first stage; with given pairs only, the mean reciprocal rank.
+        nDCG weighted with the first stage; for given pairs, mean reciprocal rank.
         """
         size = len(self.terms.names)
         query, document = matrix[:size], matrix[-size:]
@@ -181,7 +181,7 @@ def _refuse(queries: bool, documents: bool) -> None:
 
 
 def reciprocal_rank(scores: Matrix) -> float:
-    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, by rows and columns; ties share ranks.
+    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, both ways; ties share ranks.
 
     >>> reciprocal_rank(np.array([[1.0, 2.0], [0.0, 3.0]]))
     0.875
@@ -206,7 +206,7 @@ def _integers(numbers: Any) -> Integers:
 
 
 def _distinct(rows: Any) -> tuple[Integers, Integers]:
-    """Number distinct CSR rows by first appearance: (n,) numbers, (m,) first rows."""
+    """Number distinct CSR rows: (n,) numbers, (m,) first rows."""
     rows.sort_indices()
     first: dict[tuple[bytes, bytes], int] = {}
     keys = [

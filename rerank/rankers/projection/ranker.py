@@ -1,4 +1,4 @@
-"""The projection rankers ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
+"""The projection rankers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rerank.text import plural
 
 @dataclass(frozen=True)
 class Side:
-    """Vocabulary and projection matrix (V, k) of one side, fp16."""
+    """One side's vocabulary and projection matrix (V, k), fp16."""
 
     terms: Terms
     matrix: NDArray[np.float16]
@@ -38,11 +38,11 @@ class Side:
 
 @dataclass(repr=False)
 class Projection(Ranker):
-    """Cosine of linearly projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
+    """Cosine of projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
 
-    query, document: the sides; they can be one object.
-    trained: how it was fitted, as a record for users.
-    variant: one of the five rankers. Default: its name.
+    query, document: sides, possibly one object.
+    trained: how it was fitted.
+    variant: one of five rankers. Default: its name.
 
     >>> terms = Terms(["katze", "cat", "dog"], np.ones(3, dtype=np.float32), letters=0, longest=400)
     >>> side = Side(terms, np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float16))
@@ -78,7 +78,7 @@ class Projection(Ranker):
         return digest.hexdigest()[:16]
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
-        """(n, k) fp16, rows of length 1; 0 without known terms."""
+        """(n, k) fp16 of length 1; 0 without known terms."""
         vectors = np.zeros((len(documents), self.document.matrix.shape[1]), dtype=np.float16)
         for row, document in enumerate(documents):
             vectors[row] = self.document.project(document.content)

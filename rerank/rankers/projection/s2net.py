@@ -1,6 +1,4 @@
-"""Loss of S2Net and its gradient (Yih, Toutanova, Platt, Meek: Learning Discriminative Projections for
-Text Similarity Measures. CoNLL 2011).
-"""
+"""S2Net (Yih, Toutanova, Platt, Meek: Learning Discriminative Projections. CoNLL 2011)."""
 
 from __future__ import annotations
 
@@ -23,10 +21,10 @@ class Comparisons:
     """The columns that each row's partner is compared with.
 
     target:   (N,) partner of each row.
-    left_out: columns not compared, per row, including the partner.
-    weight:   (N,) weight of each row; sum 1.
-    worse:    columns judged worse than the partner, per row.
-    judged:   share of ``worse`` in a row's weight; all columns share the rest.
+    left_out: columns not compared, including the partner.
+    weight:   (N,) weights of rows; sum 1.
+    worse:    columns judged worse than the partner.
+    judged:   share of ``worse`` in a row's weight.
     """
 
     target: Integers
@@ -44,7 +42,7 @@ class Comparisons:
         worse: Sequence[Integers] | None = None,
         judged: float = 0.0,
     ) -> Comparisons:
-        """Fill in defaults: only partners are left out, equal weights."""
+        """Fill in defaults: all but partners, equal weights."""
         nothing = [target[:0]] * len(target)
         left_out = [np.union1d(some, target[i : i + 1]) for i, some in enumerate(left_out or nothing)]
         weight = np.ones(len(target)) if weight is None else weight
@@ -53,9 +51,9 @@ class Comparisons:
     def weights(
         self, begin: int, end: int, columns: int
     ) -> tuple[NDArray[np.float64], tuple[Integers, Integers], NDArray[np.float64]]:
-        """Weights of rows ``begin`` to ``end`` among ``columns`` columns.
+        """Weights of rows ``begin`` to ``end`` with ``columns`` columns.
 
-        (rows,) weight per comparison; (row, column) judged worse; additional weight of each.
+        (rows,) weight per comparison; (row, column) judged worse; their additional weights.
         """
         weight = self.weight[begin:end]
         share = weight / np.maximum(columns - _lengths(self.left_out[begin:end]), 1)
@@ -65,7 +63,7 @@ class Comparisons:
         return share, places, (self.judged * weight / np.maximum(counts, 1))[places[0]]
 
     def within(self, rows: Integers) -> tuple[Integers, Comparisons]:
-        """Distinct partners of some rows, and their comparisons."""
+        """Distinct columns of some rows, and comparisons among them."""
         worse = [self.worse[row] for row in rows.tolist()]
         columns = np.unique(np.concatenate((self.target[rows], *worse)))
         left_out = [_positions(columns, self.left_out[row]) for row in rows.tolist()]
@@ -100,8 +98,8 @@ def pairwise_logistic(
 
         L = sum_i weight_i / n_i sum_j log(1 + exp(gamma (S_ij - S_i,target_i)))
 
-    over the n_i compared columns j (judged ones: :class:`Comparisons`). Returns L, dL/dqueries (N, k),
-    dL/ddocuments (M, k). Memory: three blocks of ``block`` x M.
+    over n_i compared columns. Returns L, dL/dqueries (N, k), dL/ddocuments (M, k). Memory: three blocks of
+    ``block`` x M.
 
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> columns = np.array([[1.0, 0.0], [0.5**0.5, 0.5**0.5]])
@@ -136,11 +134,11 @@ def pairwise_logistic(
 class S2Net:
     """Loss and gradient of a projection matrix A (V, k).
 
-    queries, documents: (N, V), (M, V) CSR of one dtype; partners by ``comparisons.target``.
+    queries, documents: (N, V), (M, V) CSR of one dtype.
     gamma:     of :func:`pairwise_logistic`.
-    epsilon:   lengths are sqrt(|g|^2 + epsilon^2); texts without known terms have cosine 0.
+    epsilon:   lengths are sqrt(|g|^2 + epsilon^2).
 
-    With projected rows P, Q, unit rows P^, Q^ and W = dL/d(P^ Q^T), computed in blocks, the gradient is
+    With projected rows P, Q, unit rows P^, Q^ and W = dL/d(P^ Q^T), the gradient is
     X^T (W Q^ - diag(r) P^) / |P| + Y^T (W^T P^ - diag(c) Q^) / |Q|; r, c: row sums of W Q^ o P^, W^T P^ o Q^.
     """
 
@@ -160,7 +158,7 @@ class S2Net:
         self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), comparisons)]
 
     def compare_within(self, parts: Sequence[Integers]) -> None:
-        """Compare only within each set of rows. Faster, but changes the loss."""
+        """Compare only within each set of rows."""
         self.parts = [(rows, *self.comparisons.within(rows)) for rows in parts]
 
     def __call__(self, matrix: Matrix) -> tuple[float, Matrix]:
@@ -181,7 +179,7 @@ class S2Net:
         return loss, gradient
 
     def _project(self, texts: Any, matrix: Matrix) -> tuple[Matrix, Matrix]:
-        """Projected texts of length 1, and their original lengths."""
+        """Projected texts of length 1, and original lengths."""
         projected = texts @ matrix
         length = np.sqrt(np.einsum("ij,ij->i", projected, projected) + self.epsilon**2)[:, None]
         return projected / length, length

@@ -1,6 +1,6 @@
 """LSI, CL-LSI, OPCA and CCA on sparse matrices.
 
-X, Y: (N, V) term vectors of N pairs. Languages share columns (one matrix) or have separate ones (two).
+X, Y: (N, V) term vectors of N pairs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ NEGLIGIBLE = 1e-10
 
 
 def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
-    """Latent semantic indexing (Deerwester et al. 1990): (V, k) largest right singular vectors of ``texts``.
-
-    Fewer columns if the rank is below k.
+    """Latent semantic indexing (Deerwester et al. 1990): the k largest right singular vectors, (V, <= k).
 
     >>> import scipy.sparse
     >>> lsi(scipy.sparse.csr_matrix([[3.0, 0.0], [0.0, 1.0]]), 1).round(6).tolist()
@@ -49,7 +47,7 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
 
 
 def cllsi(X: Any, Y: Any, k: int, *, seed: int = 0) -> Float:
-    """Cross-language LSI: each pair as one text (Dumais et al. 1997), (V, k)."""
+    """LSI of each pair as one text (Dumais et al. 1997), (V, k)."""
     return lsi(X + Y, k, seed=seed)
 
 
@@ -57,11 +55,10 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     """Oriented PCA (Platt, Toutanova, Yih 2010): pairs vary, their two texts differ little, (V, k).
 
     Solves S v = lambda B v for the largest lambda: M = (X + Y) / 2, E = (X - Y) / 2, S = M^T M / N,
-    B = E^T E / N + eta I, v^T B v = 1. Columns without positive correlation, |Mv| <= |Ev|, are
-    dropped.
+    B = E^T E / N + eta I, v^T B v = 1. Drops columns without positive correlation, |Mv| <= |Ev|.
 
-    M B^-1 M^T / N, an (N, N) matrix, has the same eigenvalues. Its eigenvectors u give
-    v = B^-1 M^T u / sqrt(N lambda), with (Woodbury) B^-1 = N (I - E^T (eta N I + E E^T)^-1 E) / (eta N).
+    Eigenvectors u of M B^-1 M^T / N give v = B^-1 M^T u / sqrt(N lambda), with (Woodbury)
+    B^-1 = N (I - E^T (eta N I + E E^T)^-1 E) / (eta N).
 
     ridge: eta as a share of the mean diagonal of E^T E / N.
     """
@@ -90,10 +87,10 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     """Canonical correlation analysis, not centered; X and Y on separate columns, (V, k).
 
     Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho; kappa is
-    ``ridge`` (Vinokourov et al. 2003). Each side's half of a column has variance 1.
+    ``ridge`` (Vinokourov et al. 2003). Each side's half has variance 1.
 
-    With H = X X^T + N kappa I, G = I - N kappa H^-1 per side: G_x G_y G_x z = rho^2 G_x z. With u = G_x z,
-    the halves are X^T H_x^-1 G_y u sqrt(N) / rho^2 and Y^T H_y^-1 u sqrt(N) / rho.
+    H = X X^T + N kappa I, G = I - N kappa H^-1 per side. With G_x G_y G_x z = rho^2 G_x z and u = G_x z, the
+    halves are X^T H_x^-1 G_y u sqrt(N) / rho^2 and Y^T H_y^-1 u sqrt(N) / rho.
     """
     X, Y = _sample(X, Y, MOST_PAIRS["cca"], seed)
     count = X.shape[0]
@@ -116,7 +113,7 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
 
 
 def _sample(X: Any, Y: Any, most: int, seed: int) -> tuple[Any, Any]:
-    """At most ``most`` random pairs, in single precision if they are many."""
+    """At most ``most`` random pairs; single precision if many."""
     if X.shape[0] > most:
         rows = np.sort(np.random.default_rng(seed).choice(X.shape[0], most, replace=False))
         X, Y = X[rows], Y[rows]
@@ -157,7 +154,7 @@ def _largest(A: Float, k: int, B: Float | None = None) -> tuple[Float, Float]:
 
 
 def _signed(vectors: Float) -> Float:
-    """Make each column's largest entry positive, for reproducibility."""
+    """Make each column's largest entry positive."""
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
     signed: Float = vectors * signs

@@ -20,9 +20,9 @@ def fit_terms(
     most: int,
     advance: Callable[[int], object] | None = None,
 ) -> Terms:
-    """Choose the ``most`` most frequent terms; idf is ln(N / df).
+    """Choose ``most`` terms by document frequency; idf is ln(N / df).
 
-    Skips terms of all texts, and terms of a single text unless all are.
+    Skips terms in every text, or in one text unless all are.
     letters: see :class:`Terms`. advance: receives the number of texts read.
 
     >>> from rerank.records import Document
@@ -70,7 +70,7 @@ def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] |
 def _counts(
     corpus: Corpus, index: Mapping[str, int], letters: int, advance: Callable[[int], object] | None
 ) -> Any:
-    """Counts of known terms, (n, len(index))."""
+    """Term counts, (n, len(index))."""
     from scipy.sparse import csr_matrix, vstack
 
     known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]

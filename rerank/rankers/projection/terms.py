@@ -53,7 +53,7 @@ class Terms:
         self._index = dict(zip(self.names, range(len(self.names))))
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns of the text's known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
+        """Columns of known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
         columns, counts = np.unique(
             np.array([i for word in words(text)[: self.longest] for i in self._of(word)], dtype=np.int64),
             return_counts=True,

@@ -23,9 +23,9 @@ Weights = dict[str, Tensor]
 class Measurement:
     """An evaluation during a training.
 
-    step: optimizer steps so far. loss: mean since the previous measurement; None without steps.
-    measures: name -> value; the first one decides, higher is better.
-    share: of the new weights, see ``between``.
+    step: optimizer steps. loss: mean since the previous measurement.
+    measures: name -> value; the first decides, higher is better.
+    share: see ``between``.
 
     >>> print(Measurement(5, 0.25, {"NDCG": 0.5}))
     NDCG 0.5000
@@ -59,7 +59,7 @@ class Measurement:
 
 @dataclass
 class State:
-    """Position of a training. Random numbers depend only on seed and step.
+    """Position of a training; random numbers depend only on seed and step.
 
     stale: consecutive measurements without gain. best: step of the best weights.
     losses: since the last measurement. counts: see ``Task.counts``.
@@ -79,7 +79,7 @@ class State:
 
 
 class Checkpoint:
-    """The newest checkpoint in a folder. The previous one survives a crash during a write.
+    """The newest checkpoint in a folder; crashes during writes keep the previous one.
 
     key: hash of the inputs, which must match.
     variant, settings: for ``rerank.rankers.training.unfinished``.
@@ -115,7 +115,7 @@ class Checkpoint:
                 path.unlink()
 
     def load(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[State, Weights, Weights] | None:
-        """Restore the optimizers; return state, weights and best weights, or None without a checkpoint.
+        """Restore the optimizers; return state, weights, best weights, or None without a checkpoint.
 
         Raises TrainingError for a damaged checkpoint or a different training.
         """

@@ -21,8 +21,8 @@ LONGEST_TEXT = 400
 class Corpus:
     """Tokenized texts with categories.
 
-    words:      distinct words by first appearance.
-    tokens:     the first LONGEST_TEXT words per text, as positions in ``words``.
+    words:      distinct words.
+    tokens:     first LONGEST_TEXT words per text, as positions in ``words``.
     categories: of each text.
     """
 
@@ -61,7 +61,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Judged:
-    """A judged query with its candidates, as positions in the corpora.
+    """A judged query, as positions in the corpora.
 
     query:      its position.
     documents, grades: relevant documents (grade > 0).
@@ -81,7 +81,7 @@ class Judged:
 class TrainingData:
     """Data of CNN and projection rankers; ``train`` and ``dev``: judged ``queries``.
 
-    pairs: two corpora of related texts, of equal length. dev_pairs: number of pairs at the end for dev.
+    pairs: two corpora of equal length. dev_pairs: number at the end for dev.
     """
 
     document_ids: Sequence[str]

@@ -1,4 +1,4 @@
-"""Dev measure of a ranker in training, with the first stage."""
+"""Dev measure of a ranker in training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DEV_RANDOM = 12
 
 @dataclass(frozen=True)
 class DevSet:
-    """Dev queries and their candidates.
+    """Dev queries and candidates.
 
-    documents: (U,) distinct positions. columns: the candidates' places in ``documents``, per query.
+    documents: (U,) distinct positions. columns: candidates in ``documents``, per query.
     """
 
     judged: list[Judged]
@@ -39,7 +39,7 @@ class DevSet:
 
     @classmethod
     def pools(cls, data: TrainingData, seed: int) -> DevSet:
-        """Take up to DEV_QUERIES with relevant and random documents; all scores are 0."""
+        """Take up to DEV_QUERIES with relevant and random documents; scores are 0."""
         random = np.random.default_rng(seed)
         judged = []
         for one in _some(data.dev):

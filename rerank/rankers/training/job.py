@@ -19,9 +19,9 @@ class TrainingJob:
     """Input of a fitter.
 
     data:     judgments and pairs.
-    folder:   of the checkpoints, with one folder per ranker.
+    folder:   checkpoints, one folder per ranker.
     restart:  discard checkpoints.
-    labeled: training and dev pairs with labels.
+    labeled: training and dev pairs.
     """
 
     engine: Engine
@@ -36,8 +36,8 @@ class TrainingJob:
 class TrainingResult:
     """A fitted ranker and its training.
 
-    epoch, epochs: the kept one and the number, in ``unit`` (epoch, iteration, step); 0: no iterations.
-    dev, baseline: held-out ``measure`` with the ranker, and ``without`` it.
+    epoch, epochs: the kept one and the number, in ``unit``; 0: no iterations.
+    dev, baseline: ``measure`` with the ranker, and ``without`` it.
     interrupted: stopped by the user; the best epoch is kept.
     remarks: lines on the data. details: the same and more, for JSON.
     curve: (step, loss, measure).

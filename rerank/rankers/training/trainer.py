@@ -24,8 +24,8 @@ class Task:
 
     name: of the ranker.
     model: all parameters; checkpoints save its ``state_dict``.
-    steps_per_epoch: batches per epoch.
-    counts: figures for reports, saved in checkpoints.
+    steps_per_epoch: batches.
+    counts: figures for reports.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Task:
     counts: dict[str, float]
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """New optimizers; ``lr`` of each group is its highest learning rate."""
+        """New optimizers; ``lr`` is the highest learning rate."""
         raise NotImplementedError
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
@@ -53,20 +53,20 @@ class Task:
         return float(loss.detach())
 
     def evaluate(self) -> dict[str, float]:
-        """Measures by name: the first one decides, higher is better. Empty: the last state is kept."""
+        """Measures by name: the first decides, higher is better. Empty: the last state is kept."""
         return {}
 
     def check(self, measured: Measurement) -> None:
         """Raise TrainingError if nothing is learned."""
 
     def on_start(self, resumed: bool) -> None:
-        """Called before the first step, after restoring a checkpoint."""
+        """Called before the first step."""
 
     def on_epoch_start(self, epoch: int) -> None:
         """Called before an epoch's first step, not when resuming within it."""
 
     def on_step_end(self, step: int) -> None:
-        """Called after every step, with the number so far."""
+        """Called after every step."""
 
     def state(self) -> Weights:
         """Everything that learns."""
@@ -77,7 +77,7 @@ class Task:
         self.model.load_state_dict(state)
 
     def mixes(self, name: str) -> bool:
-        """Whether ``average`` mixes a tensor; otherwise the last value is used."""
+        """Whether ``average`` mixes a tensor."""
         return True
 
 
@@ -87,10 +87,10 @@ class TrainerOptions:
 
     steps: maximum. every: steps between measurements. None: an epoch.
     patience: measurements without gain before it stops.
-    first: also measure the initial state, which can win.
-    warmup: share of steps with rising learning rate, before it falls to 0. None: constant rate.
+    first: also measure the initial state.
+    warmup: share of steps with rising rate, before it falls to 0. None: constant.
     clip: largest gradient norm. None: no limit.
-    average: finally, also measure mixtures of initial and last weights.
+    average: also measure mixtures of initial and last weights.
     threads: of torch. None: torch decides. seed: of dropout.
     """
 
@@ -111,7 +111,7 @@ class TrainingRun:
 
     history: measurements. best: step of the kept state; 0: initial.
     share: see :class:`Measurement`. steps: of the optimizer. counts: see :class:`Task`.
-    wall, cpu: seconds of this run's steps.
+    wall, cpu: seconds of this run.
     """
 
     history: list[Measurement]
@@ -130,10 +130,7 @@ class TrainingRun:
 
 
 class Trainer:
-    """Trains a task until its measure stops rising or all steps are done.
-
-    Interruption and resumption do not change the result.
-    """
+    """Trains until the measure stops rising or all steps are done; resuming gives equal results."""
 
     def __init__(
         self,
@@ -155,8 +152,8 @@ class Trainer:
     def fit(self) -> TrainingRun:
         """Train, and leave the task in its best state.
 
-        KeyboardInterrupt keeps the best state; before the first measurement it is raised.
-        Raises TrainingError for a loss that is not finite, and for a checkpoint of a different training.
+        KeyboardInterrupt keeps the best state, but is raised before the first measurement.
+        Raises TrainingError for a loss that is not finite, or a checkpoint of a different training.
         """
         if self.options.threads:
             torch.set_num_threads(self.options.threads)
@@ -237,7 +234,6 @@ class Trainer:
                 self._save()
 
     def _batches(self) -> Iterator[Any]:
-        """Remaining batches, until steps or patience end."""
         state, each = self.state, self.task.steps_per_epoch
         while state.step < self.options.steps:
             for batch in self.task.batches(state.step // each, state.step % each):
@@ -246,7 +242,6 @@ class Trainer:
                 yield batch
 
     def _measure(self, loss: float | None) -> None:
-        """Evaluate; remember the best weights."""
         state = self.state
         self.progress.show(measuring="")
         measured = Measurement(state.step, loss, self.task.evaluate())
@@ -262,7 +257,7 @@ class Trainer:
         self._report(measured)
 
     def _average(self) -> None:
-        """Evaluate mixtures of initial and last weights; keep the best."""
+        """Measure mixtures of initial and last weights."""
         if not self.state.leading.measures:
             return
         last, leading = self._weights(), self.state.leading
@@ -311,7 +306,7 @@ class Trainer:
 
 
 def schedule(step: int, total: int, warmup: float) -> float:
-    """Rate factor: rises linearly for ``warmup`` of the steps, then falls to 0.
+    """Rate factor: rises for ``warmup`` of the steps, then falls to 0, linearly.
 
     >>> [round(schedule(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 10)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
@@ -321,7 +316,7 @@ def schedule(step: int, total: int, warmup: float) -> float:
 
 
 def between(start: Weights, end: Weights, share: float) -> Weights:
-    """start + share (end - start): often better than both (Wortsman et al. 2022, WiSE-FT).
+    """start + share (end - start) (Wortsman et al. 2022, WiSE-FT).
 
     >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
     [0.25, 0.25]

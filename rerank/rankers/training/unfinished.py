@@ -1,4 +1,4 @@
-"""Interrupted trainings, read without torch, one folder per ranker."""
+"""Interrupted trainings, read without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ABOUT = "about"
 class Unfinished:
     """An interrupted training.
 
-    variant: of the ranker. done, of: units (steps), finished and planned. settings: its options.
+    variant: of the ranker. done, of: finished and planned units. settings: its options.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Unfinished:
 
 
 def about(variant: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
-    """Part of the state file that :func:`unfinished` reads."""
+    """State for :func:`unfinished`."""
     return {ABOUT: {"variant": variant, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
-    """Interrupted trainings in a folder, without damaged ones."""
+    """Interrupted, undamaged trainings in a folder."""
     found = []
     for path in sorted(folder.glob(f"*/{STATE}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -47,7 +47,7 @@ def unfinished(folder: Path) -> list[Unfinished]:
 
 
 def check_settings(folder: Path, name: str, variant: str, settings: Mapping[str, Any]) -> None:
-    """Raise TrainingError if an interrupted training of this name had other options."""
+    """Raise TrainingError if a training was interrupted with other options."""
     before = next((one for one in unfinished(folder) if one.name == name), None)
     if before is None:
         return
