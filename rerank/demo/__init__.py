@@ -52,7 +52,7 @@ class Demo(Report):
 
     @property
     def better(self) -> bool:
-        """Whether the stack beats BM25 in nDCG without headings, p < 0.05."""
+        """Whether the stack beats BM25 without headings, nDCG, p < 0.05."""
         compared = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
         return compared.delta > 0 and compared.p_holm < 0.05
 
@@ -71,7 +71,7 @@ class Demo(Report):
 
 
 def fresh_folder(folder: str | Path) -> Path:
-    """Empty the folder of an earlier demo. Raises WorkspaceError for other contents."""
+    """Empty the folder of an earlier demo, or raise WorkspaceError."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
@@ -86,8 +86,8 @@ def fresh_folder(folder: str | Path) -> Path:
 def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
     """Run the demo in ``folder``.
 
-    Queries are the first two sentences of lay summaries. Grade 2 is the summarized article, grade 1 a related
-    or cited article. Headings are from the relevant article: an upper bound.
+    Queries are the first two sentences of lay summaries. Grade 2 is the article of the summary, grade 1 a
+    related article or one connected by a citation. Headings are from the relevant article: an upper bound.
     """
     path = fresh_folder(folder)
     progress = progress or Progress()

@@ -1,4 +1,4 @@
-"""Read files in folders and archives one at a time, without unpacking to disk."""
+"""Read files in archives without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DAMAGE = (
 
 
 def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[tuple[str, bytes | None, str]]:
-    """Yield (name, bytes, problem) of each file in a file, archive or folder, sorted by name.
+    """Yield (name, bytes, problem) of each file in a file, archive or folder, by name.
 
     wanted: name endings; ``.gz`` is unpacked. largest: limit of unpacked bytes.
 
@@ -101,8 +101,6 @@ def _in_tar(
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header with a size limit."""
-
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
@@ -125,7 +123,7 @@ class _Tail:
 
 
 def file_name(name: str) -> str:
-    """Return the last part of a name, also inside an archive."""
+    """Return the last part of a name."""
     return Path(name.rpartition(": ")[2]).name
 
 

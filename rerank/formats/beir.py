@@ -135,7 +135,7 @@ _QUERY_WORDS = 20
 
 
 def looks_like_queries(source: Source) -> bool:
-    """Whether the name and first lines of a file suggest queries.
+    """Whether a file looks like queries, by name and first lines.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The category graph: TSV with child and parent."""
+"""The category graph as TSV."""
 
 from __future__ import annotations
 

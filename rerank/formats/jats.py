@@ -1,7 +1,4 @@
-"""Read JATS articles (XML) and the places of their citations.
-
-Sub-articles, captions, tables, footnotes and displayed formulas are skipped.
-"""
+"""Read JATS articles (XML), without sub-articles, captions, tables, footnotes and displayed formulas."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reference:
-    """An entry; title and year may be empty. linked: the DOI is from a link."""
+    """An entry; title and year may be empty. linked: the DOI is a link."""
 
     key: str
     title: str
@@ -63,7 +60,7 @@ class Reference:
 class Front:
     """Front matter outside the document.
 
-    doi: as written. kind: for example ``research-article``. summaries: kind -> paragraphs. keywords: group ->
+    doi: unchanged. kind: for example ``research-article``. summaries: kind -> paragraphs. keywords: group ->
     words. license: URL.
     """
 
@@ -81,8 +78,8 @@ class Front:
 class Article:
     """One article.
 
-    key: lowercase DOI, ``pmid:...``, or file name. related: keys of articles. sections: headings; "" before
-    the first. sentences: of the body. references: key -> entry.
+    key: lowercase DOI, ``pmid:...``, or file name. related: keys. sections: headings; "" before the first.
+    sentences: of the body. references: key -> entry.
     """
 
     key: str
@@ -100,7 +97,7 @@ class Article:
 
     @property
     def body(self) -> str:
-        """Return the text of the body, one line per paragraph."""
+        """Return the body, one line per paragraph."""
         lines: dict[int, list[str]] = {}
         for one in self.sentences:
             lines.setdefault(one.paragraph, []).append(one.text)
@@ -145,10 +142,9 @@ def read_jats(
     seen: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
-    """Read articles of a file, an archive (zip, tar) or a folder, one at a time, sorted by name.
+    """Read articles of a file, an archive (zip, tar) or a folder, one at a time, by name.
 
-    skip_invalid: pass errors to ``invalid`` and continue. seen: article keys, extended. sentences: False
-    skips the body, which is slow.
+    skip_invalid: pass errors to ``invalid``. seen: article keys, extended. sentences: False skips the body.
 
     Raises InputError, also for a repeated article or none.
     """
@@ -181,7 +177,7 @@ def read_jats(
 def read_article(
     data: bytes, name: str, counts: CitationCounts | None = None, *, sentences: bool = True
 ) -> Article:
-    """Read an article without network access, DTD or entities. Raises InputError.
+    """Read an article. No DTD or entity is loaded. Raises InputError.
 
     >>> xml = '''<article><front><article-meta><article-id pub-id-type="doi">10.1000/X</article-id>
     ... <title-group><article-title>Yeast</article-title></title-group></article-meta></front>
@@ -245,7 +241,6 @@ def _parsed(data: bytes, name: str) -> _Element:
 
 
 def _article(root: _Element, name: str) -> _Element:
-    """Return the article element without namespace."""
     from lxml.etree import QName
 
     found = list(root.iter("{*}article"))
@@ -293,7 +288,6 @@ def _author(contributor: _Element) -> str:
 
 
 def _paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
-    """The paragraphs of an abstract, except its DOI."""
     texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
     return tuple(one for one in texts if one and not one.startswith("DOI:"))
 
@@ -339,7 +333,6 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Refer
 def _body(
     body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts
 ) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
-    """Headings and sentences; paragraphs belong to the innermost section."""
     from nupunkt import sent_spans
 
     headings: list[str] = []
@@ -373,7 +366,7 @@ def _body(
 
 
 def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, Any]]:
-    """Yield (heading, None) for each section part, and (None, paragraph)."""
+    """Yield (heading, None) or (None, paragraph)."""
     open_section = not heading  # without sections, the first paragraph makes one
     for child in parent:
         if child.tag in _NOT_TEXT or not isinstance(child.tag, str):
@@ -397,7 +390,7 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
 
 
 class _Paragraph:
-    """Text of a paragraph with positions of citations.
+    """Text of a paragraph with citations.
 
     text: without citation numbers after a sentence. marks: (position, key); ranges are expanded. breaks:
     starts of blocks, which end sentences.
@@ -451,7 +444,6 @@ class _Paragraph:
             self._after_space = words.endswith(" ")
 
     def _cite(self, element: _Element) -> None:
-        """Mark citations; add their text unless it is a number after a sentence."""
         ids = str(element.get("rid") or "").split()
         text = "".join(map(str, element.itertext()))
         is_number = _NUMBER.fullmatch(text) is not None
@@ -473,7 +465,6 @@ class _Paragraph:
         self._range = ids[-1] if ids and ids[-1] in self._by_id and is_number else None
 
     def _part(self, block: bool) -> None:
-        """Start a line, and for a block a part."""
         self._behind = False
         self._add(" ")
         if block and self._length > (self.breaks[-1] if self.breaks else 0):

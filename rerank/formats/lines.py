@@ -29,13 +29,13 @@ _LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
 
 
 def name_of(source: Source) -> str:
-    """Return the name for messages: path or ``<stdin>``."""
+    """Return the path or ``<stdin>``."""
     name = os.fspath(source)
     return "<stdin>" if name == "-" else name
 
 
 def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, bytes) for each line that is not blank, without byte order mark.
+    """Yield (line number from 1, bytes) for each line that is not blank.
 
     source: a path, plain or gzip, or ``-`` for standard input.
 

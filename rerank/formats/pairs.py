@@ -68,13 +68,12 @@ def read_labeled_pairs(
         a <tab> b <tab> related                  with or without this header
         {"a": "d1", "b": "d2", "related": 1}     other fields are ignored
 
-    Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of a
-    document with itself are skipped; ``remark`` receives a line about each.
+    Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of equal
+    ids are skipped.
 
-    known: returns the existing ids among given ones.
+    known: returns the existing ids among given ids. remark: receives one line about each skipped pair.
 
-    Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, no pairs or only one
-    label.
+    Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, no pairs or one label.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -174,7 +173,6 @@ def in_tsv(name: str) -> bool:
 
 
 def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, bool | None]]:
-    """Yield (line number, id, id, label)."""
     name, layout = name_of(source), _LABELED if labels else _UNLABELED
     is_json: bool | None = None
     for number, line in read_lines(source):

@@ -85,7 +85,7 @@ def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Number of columns, separator (None: white space), places of query, document and grade."""
+    """Number of columns, separator (None: white space), places of query, document, grade."""
 
     width: int
     separator: str | None
@@ -93,7 +93,6 @@ class _Layout:
 
     @classmethod
     def of(cls, text: str) -> tuple[_Layout, bool]:
-        """Return the layout, and whether the line is a header."""
         separator = "," if "\t" not in text and len(text.split(",")) == 3 else "\t"
         columns = text.split(separator)
         if len(columns) != 3:
@@ -102,7 +101,6 @@ class _Layout:
         return cls(3, separator, order or (0, 1, 2)), order is not None
 
     def cells(self, text: str, where: str) -> tuple[str, str, str]:
-        """Return query, document and grade."""
         columns = [part.strip() for part in text.split(self.separator)]
         if len(columns) != self.width or not all(columns):
             filled = sum(map(bool, columns))
@@ -116,7 +114,6 @@ LARGEST = 1000
 
 
 def _header(columns: list[str]) -> tuple[int, int, int] | None:
-    """Return the places of the columns, or None."""
     names = [column.strip().strip('"').lower().replace("_", "-").replace(" ", "-") for column in columns]
     places = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
     if -1 not in places:

@@ -35,7 +35,7 @@ def read_template(text: str, folder: Path | None = None) -> SearchTemplate | Non
 
     folder: must contain FILE, so that a foreign workspace cannot send other files to a cluster.
 
-    Raises InputError for invalid content, UsageError for a missing name or a FILE outside.
+    Raises InputError for invalid content, UsageError for a missing name or FILE.
 
     >>> read_template("bm25") is None, str(read_template("stored:shop"))
     (True, 'stored:shop')
@@ -107,7 +107,7 @@ def slots(source: str) -> list[str]:
 
 
 def check_slots(source: str, where: str) -> None:
-    """Raise InputError unless a template has one query slot name and escapes slots."""
+    """Raise InputError unless a template has one name for query slots and escapes all slots."""
     if any(mark == "=" for _, mark, _ in _TAG.findall(source)):
         raise InputError(
             f"{where}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"

@@ -26,7 +26,7 @@ COLORS = 7
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return about ``most`` round numbers or fewer.
+    """Return about ``most`` round numbers or fewer from ``low`` to ``high``.
 
     >>> ticks(0.0, 1.0), ticks(4.1, 6.2, 5)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [4.5, 5.0, 5.5, 6.0])
@@ -62,7 +62,7 @@ def interval_chart(
     intervals: Mapping[tuple[str, str, str], tuple[float, float]],
     title: str,
 ) -> Markup:
-    """Draw a row per comparison: difference and interval."""
+    """Draw differences and their intervals."""
     several = len({c.protocol for c in comparisons}) > 1
     row, height = 38, 38 * len(comparisons) + 26
     ends = [end for c in comparisons for end in intervals[c.protocol, c.stack, c.measure]]
@@ -91,7 +91,7 @@ def interval_chart(
 
 
 def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Markup]:
-    """Return a bar per hit, a color per signal, on one scale. Negative parts extend left."""
+    """Return a bar per hit, a color per signal. Negative parts extend left."""
     parts = [list(hit.signals.values()) or [hit.score] for hit in hits]
     low = min((sum(min(value, 0) for value in row) for row in parts), default=0.0)
     high = max((sum(max(value, 0) for value in row) for row in parts), default=0.0)
@@ -117,7 +117,7 @@ def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Marku
 
 
 def surface_chart(surface: WeightSurface, measure: str) -> Markup:
-    """Draw all weight settings: a triangle for three signals, a line for two."""
+    """Draw a triangle for three signals, a line for two."""
     points = surface.points()
     (shares, best), low = max(points, key=lambda one: one[1]), min(value for _, value in points)
     about = f"the best is {best:.4f} with {_weights(surface, shares)}; the worst is {low:.4f}"
@@ -168,7 +168,7 @@ def _shade(value: float, low: float, high: float) -> int:
 
 
 def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
-    """Draw nDCG over the number of candidates, logarithmic."""
+    """Draw nDCG over the number of candidates."""
     curves = [
         ("curve ceiling", [(row.candidates, row.ceiling) for row in rows]),
         ("curve first", [(row.candidates, row.first_stage) for row in rows]),
@@ -182,7 +182,7 @@ def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
 
 
 def training_charts(name: str, history: Mapping[str, Any]) -> tuple[Markup, Markup]:
-    """Draw dev measure and loss over steps; a line marks the kept step."""
+    """Draw dev measure and loss; a line marks the kept step."""
     points = [(point[0], point[2]) for point in history["curve"] if point[2] is not None]
     losses = [(point[0], point[1]) for point in history["curve"] if point[1] is not None]
     curves = [("curve ten", points)]
@@ -197,7 +197,7 @@ def training_charts(name: str, history: Mapping[str, Any]) -> tuple[Markup, Mark
 
 
 def overlap_chart(buckets: Sequence[Bucket], title: str, top: float) -> Markup:
-    """Draw the share of pairs in each bucket. top: maximum of the axis."""
+    """Draw shares of pairs. top: maximum of the axis."""
     height, left = 170, 44
     x, y = Scale(0, len(buckets), left, WIDTH - 6), Scale(0, top, height - 34, 10)
     parts = _rows(y, left, [(value, f"{100 * value:g} %") for value in ticks(0, top, 4)])
@@ -222,7 +222,6 @@ def _chart(
     ends: tuple[float, float] | None = None,
     marked: float | None = None,
 ) -> Markup:
-    """Draw curves. ends: range of the axis. marked: position of a vertical line."""
     left, bottom = 52, HEIGHT - 40
     values = [value for _, points in curves for _, value in points] or [0.0]
     places = [place for _, points in curves for place, _ in points] or [0.0]

@@ -23,8 +23,7 @@ COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 5000, 1000
 class DepthRow:
     """Mean nDCG at a number of candidates.
 
-    weighted: the stack. plain: without its first stage's score, or None. first_stage: its order. ceiling:
-    the best order.
+    weighted: the stack. plain: without its first stage's score. first_stage: its order. ceiling: best order.
     """
 
     candidates: int
@@ -41,7 +40,7 @@ def by_depth(
     first: str,
     qrels: Qrels,
 ) -> list[DepthRow]:
-    """Rank the first 1, 2, 3, 5 ... candidates of each query and measure."""
+    """Rank the first 1, 2, 3, 5 ... candidates, normalized over those, and measure."""
     try:
         judged, _ = judge(table, qrels, NDCG)
     except InputError:  # no relevant documents
@@ -87,7 +86,7 @@ def by_depth(
 def _value(
     scores: NDArray[np.float64], at: NDArray[np.int64], grades: NDArray[np.float64], query: Judged
 ) -> float:
-    """nDCG of documents. at, grades: positions and grades of relevant ones."""
+    """nDCG. at, grades: of relevant documents."""
     own = scores[at][:, None]
     earlier = np.arange(len(scores)) < at[:, None]  # equal scores go by id
     ranks = ((scores > own) | ((scores == own) & earlier)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Training queries, latency, coverage and training curves."""
+"""Further tables of the evaluation page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WARM = 2  # untimed queries that open the files
 
 @dataclass(frozen=True)
 class Split:
-    """``queries`` that ``of`` was trained or tuned on (``how``). shared: also measured."""
+    """``queries`` that ``of`` was trained or tuned on (``how``). shared: number measured here."""
 
     of: str
     how: str
@@ -45,7 +45,7 @@ def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[s
 
 @dataclass(frozen=True)
 class Stage:
-    """Median and maximum milliseconds of one stage of a query."""
+    """Median and maximum milliseconds of a stage."""
 
     stage: str
     median: float
@@ -89,7 +89,7 @@ class CoverageRow:
 
 
 def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]) -> list[CoverageRow]:
-    """Count queries and documents that can be found and scored."""
+    """Count queries and documents that can be scored."""
     scoring = next(iter(report.scoring.values()))
     judged = scoring.queries + scoring.unknown_queries
     rows = [
@@ -114,12 +114,11 @@ def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[St
 
 
 def _versions(workspace: Workspace, stacks: Sequence[Stack]) -> dict[str, str]:
-    """Ranker -> version in the last stack with it."""
     return {name: version for stack in stacks for name, version in workspace.versions(stack).items()}
 
 
 def histories(workspace: Workspace, stacks: Sequence[Stack]) -> dict[str, dict[str, Any]]:
-    """Return ranker -> training history with two or more points."""
+    """Return ranker -> training history."""
     curves = {}
     for name, version in _versions(workspace, stacks).items():
         history = workspace.history(name, version)

@@ -41,8 +41,8 @@ RESAMPLES = 2000
 class QueryRow:
     """One query.
 
-    baseline, stack: first hits with score bars. outside: relevant documents in neither list: (id, grade, rank
-    by the baseline, rank by the stack), or None.
+    baseline, stack: first hits with score bars. outside: other relevant documents: (id, grade, rank by the
+    baseline, rank by the stack); ranks may be None.
     """
 
     query: Query
@@ -74,10 +74,10 @@ def evaluation_page(
 ) -> str:
     """Return the HTML page of an evaluation that was made with ``keep``.
 
-    The last stack is compared with the baseline by the first measure and protocol. Some queries run again for
+    Compares the last stack with the baseline, by the first measure and protocol. Runs some queries again for
     latencies.
 
-    split: name of the judgments. others: heading -> evaluation for another table.
+    split: name of the judgments. others: heading -> evaluation.
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
@@ -130,7 +130,6 @@ def evaluation_page(
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
-    """Return difference, p, and counts of better, worse and equal queries."""
     for c in report.comparisons:
         if (c.protocol, c.stack, c.measure) == (protocol, stack, measure):
             delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
@@ -145,12 +144,11 @@ def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) 
 
 
 def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
-    """(Protocol, stack) -> comparison by the first measure."""
     return {(c.protocol, c.stack): c for c in report.comparisons if c.measure == report.compared[0]}
 
 
 def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[float, float]]:
-    """(Protocol, stack, measure) -> 95 % interval."""
+    """Return (protocol, stack, measure) -> 95 % interval."""
     intervals = {}
     for c in report.comparisons:
         evaluation = report.per_query[c.protocol]
@@ -213,7 +211,6 @@ def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
 
 
 def _surfaces(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
-    """Return surface, chart and key per weight surface."""
     surfaces = []
     for one in stack.tuned.get("weight_surface", ()):
         try:

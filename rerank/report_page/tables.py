@@ -95,7 +95,7 @@ class CaseRow:
 
 @dataclass
 class Recall:
-    """Share of relevant documents found by each retriever and ``together``."""
+    """Share of relevant documents per retriever and ``together``."""
 
     protocol: str
     retrieve: tuple[str, ...]
@@ -106,13 +106,12 @@ class Recall:
 class EvaluationReport(Report):
     """Tables of one evaluation. The last six fields are not in the JSON.
 
-    compared: measures that are compared. scoring: protocol -> counts. new_documents: the tables without
-    relevant documents of training queries, or None. pairs: number of relevant documents. seen_pairs: relevant
-    documents of training queries. cases: means by source of categories. by_depth: with fewer candidates.
-    runs: written files. per_query: protocol -> values. kept: protocol -> stack -> query -> first hits, then
-    other relevant documents. relevant: query -> document -> grade. query_cases: query -> source of
-    categories.
-    top: number of first hits. stacks: label -> stack.
+    compared: measures. scoring: protocol -> counts. new_documents: tables without relevant documents of
+    training queries, or None. pairs: number of relevant documents. seen_pairs: also relevant in training.
+    cases: means by source of categories. by_depth: with fewer candidates. runs: written files. per_query:
+    protocol -> values. kept: protocol -> stack -> query -> first hits, then other relevant documents.
+    relevant: query -> document -> grade. query_cases: query -> source of categories. top: number of first
+    hits. stacks: label -> stack.
     """
 
     baseline: str
@@ -146,7 +145,7 @@ class EvaluationReport(Report):
         return values
 
     def per_query_table(self) -> str:
-        """Return measures of each query as TSV with a header."""
+        """Return measures per query as TSV."""
         names = [name for name in self.results[0].measures if name != GRADE_ONE]
         lines = ["\t".join((PER_QUERY, *names))]
         for protocol, evaluation in self.per_query.items():
@@ -166,7 +165,7 @@ class EvaluationReport(Report):
                 report.comparisons = [replace(comparison, p_holm=p) for comparison, p in pairs]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return results with measures, differences and p-values."""
+        """Return a row per result."""
         found = {(c.protocol, c.stack, c.measure): c for c in self.comparisons}
         rows = []
         for row in self.results:

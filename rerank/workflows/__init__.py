@@ -1,1 +1,1 @@
-"""The commands as library functions: each takes a workspace and returns a report."""
+"""The commands as library functions."""

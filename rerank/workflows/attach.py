@@ -1,4 +1,4 @@
-"""Attach: a workspace for an existing OpenSearch index."""
+"""Attach an existing OpenSearch index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from rerank.workspace import Workspace
 
 @dataclass
 class AttachReport(Report):
-    """Result of ``attach``. fields: name -> fields of the index. workspace: None after a dry run.
+    """Result of ``attach``.
 
-    documents: count. changed: new connection of an existing workspace.
+    fields: name -> fields of the index. documents: count. workspace: None after a dry run. changed: an
+    existing workspace was connected to other nodes.
     """
 
     workspace: Workspace | None
@@ -45,7 +46,7 @@ def attach(
     """Create a workspace for an existing index, or connect a workspace to other nodes.
 
     fields: title, text, categories, links, lang -> fields of the index. Empty for an index made by rerank.
-    opensearch: the connection; defaults do not replace ``rerank.toml``.
+    opensearch: replaces the connection in ``rerank.toml``, except for defaults.
     categories: category graph. dry_run: change nothing.
 
     Raises WorkspaceError for a workspace of another index, UsageError for an unknown field.

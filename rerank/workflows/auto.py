@@ -53,7 +53,7 @@ MOST_QUERIES = 500
 class AutoReport(Report):
     """Choices and measurements.
 
-    choices: trained and skipped rankers. stack: active. page: the report. splits: split -> judgment file.
+    choices: trained and skipped rankers. stack: active. page: the report. splits: name -> file.
     queries: file. said: messages.
     """
 
@@ -311,7 +311,6 @@ class _Auto:
         return paths
 
     def _first_stage(self, splits: Splits) -> tuple[str, list[str]]:
-        """Return the better first stage, and the others."""
         names = self.workspace.engine.first_stages
         if len(names) < 2:
             return names[0], []

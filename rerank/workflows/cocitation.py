@@ -1,4 +1,4 @@
-"""Mine co-citations: references that are cited together."""
+"""Mine co-citations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ COUNTED = 100_000_000
 class LevelSize:
     """Size of a level of a network.
 
-    groups: places with several references. largest: most references in a group. references: in any group.
-    pairs: distinct; None if too many.
+    groups: places with several references. largest: references in the largest group. references: in any
+    group. pairs: distinct; None if too many.
     """
 
     groups: int
@@ -60,8 +60,8 @@ class Neighbor:
 class Neighborhood:
     """A reference and its neighbors.
 
-    cited_by: documents. sizes: level -> neighbors at this or a finer level. neighbors: sorted by level,
-    documents, key.
+    cited_by: documents. sizes: level -> neighbors at this or a finer level. neighbors: by level, documents,
+    key.
     """
 
     key: str
@@ -75,8 +75,8 @@ class Neighborhood:
 class CoCited(Report):
     """Co-citations of a workspace.
 
-    citing: documents with citations. outside: references that are not documents. titled: references with
-    titles. mentions: citations. levels: empty for one reference.
+    citing: documents with citations. outside: references without documents. titled: references with titles.
+    mentions: citations. levels: empty for one reference.
     """
 
     citing: int

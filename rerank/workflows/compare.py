@@ -1,4 +1,4 @@
-"""Compare: measure runs of any system on the same judgments."""
+"""Compare runs of any system."""
 
 from __future__ import annotations
 

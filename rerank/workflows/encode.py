@@ -1,4 +1,4 @@
-"""Encode and compact: store missing features, reclaim disk space."""
+"""Encode documents and compact storage."""
 
 from __future__ import annotations
 

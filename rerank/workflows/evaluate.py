@@ -1,4 +1,4 @@
-"""Evaluate: rank judged queries by stacks, measure and compare."""
+"""Evaluate stacks on judged queries."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ REMEMBERED = frozenset(_Settings.__struct_fields__)
 def remember(
     workspace: Workspace, settings: Mapping[str, Any], *, queries: Sequence[Query], qrels: Qrels
 ) -> None:
-    """Store an evaluation's inputs, if the folder is writable."""
+    """Store an evaluation's inputs, if possible."""
     folder = workspace.folder / COPIES
     files = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels.tsv"}
     asked = (_line(query) for query in queries if query.id in qrels)
@@ -66,7 +66,7 @@ def remember(
 
 
 def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries: str, qrels: str) -> None:
-    """Store an evaluation's settings and files, if the folder is writable."""
+    """Store an evaluation's settings and files, if possible."""
     kept = {name: _absolute(value) for name, value in settings.items()}
     files = {"queries": str(Path(queries).absolute()), "qrels": str(Path(qrels).absolute())}
     with suppress(OSError, RerankError):
@@ -96,7 +96,7 @@ def remembered(workspace: Workspace) -> dict[str, Any]:
 
 
 def _stack_name(stack: Stack | str | None, file: Path) -> str | None:
-    """Return a stack's name. A Stack object is saved first."""
+    """Return a name; a Stack object is saved."""
     if not isinstance(stack, Stack):
         return stack
     stack.save(file)

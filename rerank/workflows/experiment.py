@@ -1,4 +1,4 @@
-"""Judged queries, and scores of their candidates."""
+"""Judged queries and their scored candidates."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Experiment:
 def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence[Query]) -> SearchTemplate:
     """Try a search on the first query and return its current form.
 
-    Raises InputError for a run of other queries or documents, and for template fields without values.
+    Raises InputError for a run of other queries or documents, or a template field without values.
     """
     if search.kind == "run":
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}

@@ -1,4 +1,4 @@
-"""Ingest: read documents into the engine and encode them."""
+"""Ingest documents from files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _LAYOUTS = {
 class IngestReport(Report):
     """Result of an ingest.
 
-    same_text: documents with the text of an earlier one. languages: language -> documents, if mixed ("":
-    unknown). invalid: skipped records. encoded: ranker -> documents. citations: counts of full texts.
+    same_text: documents that repeat a text. languages: language -> documents, if mixed ("": unknown).
+    invalid: skipped records. encoded: ranker -> documents. citations: counts, or None.
     """
 
     workspace: Workspace

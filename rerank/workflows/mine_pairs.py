@@ -32,8 +32,8 @@ _FIRST_WORDS = 20
 class MinedFile:
     """Pairs of one part of the split.
 
-    path: None if not written. groups: of related documents; for links documents. hard: unrelated pairs of one
-    topic or with common words.
+    path: None if not written. groups: of related documents. hard: unrelated pairs of one topic or with common
+    words.
     """
 
     name: str
@@ -171,7 +171,6 @@ def _related(
 
 
 def _check_files(folder: Path, names: Iterable[str]) -> None:
-    """Raise UsageError if a file exists with other content."""
     for name in names:
         check_output(folder / f"{name}.tsv", "a\tb\trelated")
         check_output(folder / f"{name}.jsonl", '{"a": ')

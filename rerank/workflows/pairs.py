@@ -1,4 +1,4 @@
-"""Pairs: relatedness of documents, and its agreement with labels."""
+"""Relatedness of documents, and agreement with labels."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PairsReport(Report):
     scores: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row per ranker: measures, differences, p-values."""
+        """Return a row per ranker."""
         return [
             {
                 "ranker": one.ranker,
@@ -129,7 +129,8 @@ def predict_pairs(
 ) -> PairScores:
     """Score the relatedness of documents by a ranker, ``tfidf`` or ``bm25``: the mean of both directions.
 
-    threshold: smallest score of related pairs. Default: the most accurate on ``dev_pairs``, or the ranker's.
+    threshold: smallest score of related pairs. Default: the most accurate on ``dev_pairs``, the ranker's, or
+        none.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -278,7 +279,6 @@ def _score(
     dev_pairs: Sequence[LabeledPair],
     progress: Progress | None,
 ) -> _Scored:
-    """Score the pairs. Dev pairs replace the ranker's threshold."""
     threshold = _own_threshold(workspace, name)
     if not dev_pairs and threshold is None:
         raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")

@@ -28,9 +28,8 @@ _GATE = ("measure", "queries", "value", "before_value", "p")
 class Promotion(Report):
     """A candidate (``stack``) compared with the active stack (``before``).
 
-    value, before_value: means of ``measure``. p: two-sided randomization test. wins, losses: queries ranked
-    better or worse. newer: rankers trained after the tuning. leaks: training on these queries. version:
-    number of the promoted candidate.
+    value, before_value: means of ``measure``. p: two-sided randomization test. wins, losses: of queries.
+    newer: rankers trained after the tuning. leaks: training on these queries. version: of the candidate.
     """
 
     promoted: bool
@@ -81,8 +80,8 @@ def promote(
     stack: signals or a file. Default: the newest with the signals of the active stack.
     measure: Default: the measure of the tuning. dry_run: only compare.
 
-    Raises UsageError without an active stack or if both rank the same, InputError without usable queries,
-    BusyError if a stack changes during the comparison.
+    Raises UsageError without an active stack or if both rank the same, InputError if no judged query has a
+    text, BusyError if a stack changes during the comparison.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -136,7 +135,7 @@ def _active(workspace: Workspace, releases: Releases) -> Release:
 
 
 def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tuple[str, Stack, Stack]:
-    """Return the name, the tuned stack, and the stack with current rankers."""
+    """Return name, tuned stack, and stack with current rankers."""
     named = stack or (active.name if active.stack.tuned else ",".join(active.stack.signals))
     tuned = workspace.stack(named, latest=True)
     # Weights typed by a user have no versions. The measured versions become active.
@@ -195,7 +194,7 @@ def _promotion(
 
 
 def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress | None = None) -> Rollback:
-    """Activate the previous stack and encode newer documents. A failed encoding does not undo the rollback.
+    """Activate the previous stack and encode newer documents. A failed encoding does not undo this.
 
     dry_run: only report. Raises UsageError without a previous stack.
 

@@ -32,7 +32,8 @@ class CollectionFacts:
     """Input of the rules.
 
     with_categories: share of documents. links: per document. languages: most frequent of documents and of
-    queries, or None. model: ``dense`` has its encoder. reads: its only language, or None. minutes: limit.
+    queries, or None. model: the encoder of ``dense`` is local. reads: its only language, or None. minutes:
+    limit.
     """
 
     documents: int

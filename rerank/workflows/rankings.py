@@ -135,7 +135,7 @@ def _rank(
 def check_run_files(
     folder: Path, labels: Iterable[str], protocols: Iterable[Protocol], queries: Iterable[str]
 ) -> None:
-    """Raise UsageError or InputError (query id) for runs that cannot be written."""
+    """Raise UsageError or InputError for runs that cannot be written."""
     check_run_ids(queries)
     for file in (_run_file(folder, label, protocol) for label in labels for protocol in protocols):
         check_output(file, " Q0 ")

@@ -1,4 +1,4 @@
-"""Report: the HTML page of an evaluation."""
+"""The HTML report of an evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report(
     """Repeat the last evaluation, write its page, and return the numbers.
 
     name: a stack. Default: the evaluated stacks, or the active one.
-    out: Default: ``report.html`` in the workspace. queries, qrels, how: see :func:`evaluate`.
+    out: Default: ``report.html`` in the workspace. queries, qrels, how: replace settings of :func:`evaluate`.
 
     Raises UsageError without an evaluation or queries, or if ``out`` is another kind of file, WorkspaceError
     for an unknown stack.

@@ -52,7 +52,7 @@ class StackState:
 
 @dataclass
 class Stacks(Report):
-    """Candidates, and past and active versions, newest first."""
+    """Candidates and versions, newest first."""
 
     stacks: list[StackState]
     releases: list[StackState]
@@ -62,7 +62,7 @@ class Stacks(Report):
 class StatusReport(Report):
     """State of a workspace.
 
-    stacks: candidates. releases: past and active versions, newest first. unfinished: resumable trainings.
+    stacks: candidates. releases: versions, newest first. unfinished: resumable trainings.
     """
 
     workspace: str

@@ -1,4 +1,4 @@
-"""Train: fit rankers, activate them, and encode the documents."""
+"""Train rankers."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def train(
     names: for example ``text``, ``s2net`` or ``dense``.
     queries, qrels, dev_qrels: judged queries. Default for dev: 10 % of them.
     pairs: (query, document) texts for projections.
-    labeled, dev_labeled: document pairs for ``concept``. Dev pairs select the step; default: the last.
+    labeled, dev_labeled: document pairs for ``concept``. Dev pairs choose the step; default: the last one.
     config: settings by name, per family (``{"cnn": {"epochs": 3}}``), or an object (``CnnConfig(epochs=3)``).
     preset: initial settings, for example ``paper``. as_name: name of a single ranker.
-    restart: do not resume interrupted trainings.
+    restart: discard interrupted trainings. Default: resume them.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
-    query_text, query_category_edges: text and category graph of the queries, if they differ.
-    infer: infer missing categories of queries from candidates.
+    query_text, query_category_edges: for queries, if the documents' text and categories do not fit.
+    infer: infer missing categories of queries.
 
     Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
 

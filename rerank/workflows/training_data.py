@@ -49,8 +49,7 @@ class DataReport(Report):
     """Counts of training data.
 
     held_out: file of held-out judgments. first_stage: retrieves candidates. silent: queries without
-    candidates.
-    seen: queries for training and stopping.
+    candidates. seen: queries for training and early stopping.
     """
 
     first_stage: str = ""
@@ -93,7 +92,7 @@ class Collection:
         return [self.documents.categories[self.position[id]] for id in ids]
 
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> Judged:
-        """Return the judged documents and candidates of a row, as positions."""
+        """Return judged documents and candidates as positions."""
         known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
         relevant = [(d, grade) for d, grade in known if grade > 0]
         return Judged(
@@ -126,7 +125,6 @@ def training_data(
 
 
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
-    """Data from pairs; a shuffled tenth becomes dev."""
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(

@@ -1,4 +1,4 @@
-"""Tune: find the weights of a stack and write its file."""
+"""Tune stacks on judged queries."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class TuneReport(Report):
     protocol: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stack file, its name, leaks, scoring and cross-validation."""
+        """Return the stack file with details of the tuning."""
         more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
         if self.validated is not None:
             more["cross_validated"] = self.validated
         return {**self.stack.to_json(), **plain(more)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each signal's weight, value as the only signal, and value without it."""
+        """Return a row per signal."""
         rows = [
             {
                 "signal": name,
@@ -130,13 +130,13 @@ def tune(
     first_stage: also ``template:FILE``, ``stored:ID`` or ``run:FILE``. Without a weight, it only retrieves.
     measure: ``nDCG``, ``RR`` or ``AP``, also with a cutoff (``nDCG@10``).
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
-    protocol: candidates: ``retrieved:N`` (default, N: ``depth``), ``pool-random:N``, ``pool-first:N`` or
-        ``judged``.
+    protocol: candidates: ``retrieved:N``, ``pool-random:N``, ``pool-first:N`` or ``judged``. Default:
+        ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`. folds: also cross-validate.
     normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
 
-    Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError without usable
-    queries.
+    Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
+    has a text and a relevant document.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
