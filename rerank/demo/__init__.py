@@ -137,5 +137,5 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
 
 
 def without_headings(queries: Sequence[Query]) -> list[Query]:
-    """Return queries without categories, as users type them."""
+    """Return queries without categories."""
     return [replace(query, categories=()) for query in queries]

@@ -68,8 +68,8 @@ def read_labeled_pairs(
         a <tab> b <tab> related                  with or without this header
         {"a": "d1", "b": "d2", "related": 1}     other fields are ignored
 
-    Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of equal
-    ids are skipped.
+    Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of
+    equal ids are skipped.
 
     known: returns the existing ids among given ids. remark: receives one line about each skipped pair.
 

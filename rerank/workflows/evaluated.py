@@ -96,7 +96,7 @@ def remembered(workspace: Workspace) -> dict[str, Any]:
 
 
 def _stack_name(stack: Stack | str | None, file: Path) -> str | None:
-    """Return a name; a Stack object is saved."""
+    """Return a name; save a Stack object."""
     if not isinstance(stack, Stack):
         return stack
     stack.save(file)

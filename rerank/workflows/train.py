@@ -93,7 +93,7 @@ def train(
     preset: initial settings, for example ``paper``. as_name: name of a single ranker.
     restart: discard interrupted trainings. Default: resume them.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
-    query_text, query_category_edges: for queries, if the documents' text and categories do not fit.
+    query_text, query_category_edges: text and category graph of queries, if the documents' do not fit.
     infer: infer missing categories of queries.
 
     Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
