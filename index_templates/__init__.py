@@ -1,14 +1,12 @@
-"""Index templates: how OpenSearch analyses, scores and stores the documents of rerank, as plain JSON.
+"""Index templates: JSON files that define analysis, scoring and storage in OpenSearch.
 
-``rerank-similarity``, ``rerank-analysis-LANG``, ``rerank-mappings`` and ``rerank-features`` are component
-templates, ``rerank-index-LANG`` composes them into the index template of the indices ``rerank-LANG-*``.
-Every file is the body of the request that is named as the file, so they can be put by hand, in this folder::
+``rerank-index-LANG``, for indices ``rerank-LANG-*``, combines the other files, which are component templates.
+Each file is a request body::
 
     curl -fsS -X PUT "$OPENSEARCH/_component_template/rerank-mappings" \\
         -H "Content-Type: application/json" --data-binary @rerank-mappings.json
 
-and after all components of one language its index template, to ``/_index_template/rerank-index-en``.
-:func:`index_body` composes the same here, for an index of any name in a cluster without the templates.
+Send the components first, then the index template to ``/_index_template/rerank-index-en``.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ _SHARED = {"ja": "cjk", "ko": "cjk", "nb": "no", "nn": "no", "zh": "cjk"}
 
 
 def analysis(lang: str | None) -> str:
-    """Return which ``rerank-analysis-...`` is for ``lang``; ``neutral`` for None and where there is none.
+    """Return the LANG of ``rerank-analysis-LANG`` for a language; default: ``neutral``.
 
-    Raises UsageError for something that is not a language code.
+    Raises UsageError for an invalid language code.
 
     >>> analysis("en-GB"), analysis("nb"), analysis("ja"), analysis("haw"), analysis(None)
     ('en', 'no', 'cjk', 'neutral', 'neutral')
@@ -35,7 +33,7 @@ def analysis(lang: str | None) -> str:
 
 
 def component(name: str) -> dict[str, Any]:
-    """Return a component template, the body of ``PUT /_component_template/NAME``.
+    """Return the body of ``PUT /_component_template/NAME``.
 
     >>> component("rerank-similarity")["template"]["settings"]["index"]["similarity"]["rerank_bm25"]
     {'type': 'BM25', 'k1': 1.2, 'b': 0.75}
@@ -46,7 +44,7 @@ def component(name: str) -> dict[str, Any]:
 def index_body(
     lang: str | None, *, shards: int, replicas: int, k1: float = 1.2, b: float = 0.75
 ) -> dict[str, Any]:
-    """Return the body of ``PUT /INDEX`` that gives the index which the index template for ``lang`` gives.
+    """Return the body of ``PUT /INDEX``, with the same effect as the index template.
 
     >>> body = index_body("en", shards=1, replicas=0, k1=0.9)
     >>> body["settings"]["index"]["similarity"]["rerank_bm25"]
@@ -68,7 +66,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
-    """Add what ``other`` holds, at every depth; where both have a value, ``other``'s counts."""
+    """Merge ``other`` recursively; its values win."""
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)

@@ -1,7 +1,6 @@
-"""The hook: a search pipeline that sends a ``_search``'s hits to the service.
+"""The hook: a search pipeline that sends hits to the service.
 
-``plugin`` is the route of rerank's processor (docs/guides/plugin.md), ``stock`` the route of ML Commons, for
-clusters that cannot take a plugin (docs/guides/stock-processors.md).
+Routes: ``plugin`` (docs/guides/plugin.md) and ``stock`` (docs/guides/stock-processors.md).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ __all__ = [
 
 
 def hook(workspace: Workspace, route: str = "plugin", name: str | None = None, token: str = "") -> Hook:
-    """The hook of a workspace's index, by one of ROUTES; ``name`` is the pipeline's, ``token`` the service's.
+    """The hook of a workspace. route: one of ROUTES. name: of the pipeline. token: of the service.
 
-    Raises UsageError when the workspace's documents are not in OpenSearch.
+    Raises UsageError if the documents are not in OpenSearch.
     """
     return ROUTES[route](workspace, name, token)

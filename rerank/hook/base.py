@@ -1,4 +1,4 @@
-"""The hook of a workspace: options, reports, and the steps that both routes share."""
+"""The hook of a workspace: options, reports and common steps."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKE
 class HookOptions:
     """The settings of a pipeline.
 
-    service:    URL of the service, as the nodes of the cluster reach it; or several, tried in turn.
-    stack:      the stack that scores; None: the default of the service.
-    depth:      candidates of a search.
-    timeout:    seconds that a search may wait for the service.
+    service:    one or more URLs of the service, tried in turn.
+    stack:      the stack that scores; None: the default.
+    depth:      candidates per search.
+    timeout:    seconds to wait for the service.
     on_failure: one of ON_FAILURE.
-    add_to:     an existing pipeline whose processors are added to this one.
-    shadow:     score and count searches, and keep their order.
-    share:      percent of the searches that are reranked, by a hash of the client's ``X-Opaque-Id`` or of
-                ``ext.rerank.user``.
-    token_name: name of the token among ``rerank.tokens.*`` of the nodes; None: ``rerank.token``.
+    add_to:     an existing pipeline to extend.
+    shadow:     score and count, but keep the order.
+    share:      percent of searches to rerank, by ``X-Opaque-Id`` or ``ext.rerank.user``.
+    token_name: a name in ``rerank.tokens.*``; None: ``rerank.token``.
     """
 
     service: str | tuple[str, ...]
@@ -91,7 +90,7 @@ def _url(text: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """A request that changes the cluster. ``<name>`` is a value that an earlier request returns."""
+    """A request that changes the cluster. ``<name>``: from an earlier answer."""
 
     method: str
     path: str
@@ -103,10 +102,7 @@ class Request:
 
 @dataclass
 class InstallReport(Report):
-    """The requests that were sent, or would be sent (``dry_run``); empty if nothing needs to change.
-
-    rest: the remaining steps of the user, in order.
-    """
+    """The requests, sent or planned (``dry_run``). rest: remaining steps of the user."""
 
     pipeline: str
     requests: tuple[Request, ...]
@@ -117,16 +113,16 @@ class InstallReport(Report):
 
 @dataclass
 class Status(Report):
-    """The state of a pipeline and of everything that it needs.
+    """The state of a pipeline and its requirements.
 
     there:      whether it exists. config: its settings; None if rerank did not make it.
-    problems:   why searches are not reranked, or not with this configuration.
-    default_of: indices that use it for every search. indices: the indices of the workspace.
-    nodes:      node -> version of its plugin; None without the plugin.
-    service:    its answer to ``/readyz``; None if it does not answer.
-    statistics: URL of a node -> its counters; the stock route has none.
-    weights:    ``stack``, ``normalization`` and ``cases`` of the stack that scores, as in ``rerank status``.
-    of:         this stack; None if it is unknown.
+    problems:   why searches are not reranked as configured.
+    default_of: indices that use it by default. indices: of the workspace.
+    nodes:      node -> plugin version or None.
+    service:    answer to ``/readyz`` or None.
+    statistics: URL of a node -> counters.
+    weights:    ``stack``, ``normalization`` and ``cases``.
+    of:         their stack; None: unknown.
     """
 
     pipeline: str
@@ -143,12 +139,10 @@ class Status(Report):
 
 
 class Hook(ABC):
-    """The pipeline of a workspace's index.
+    """The pipeline of a workspace. Raises UsageError if the documents are not in OpenSearch.
 
-    name:  name of the pipeline; None: made from the name of the index.
-    token: token of the service; without it, the service does not show its stack.
-
-    Raises UsageError if the documents of the workspace are not in OpenSearch.
+    name:  of the pipeline; None: from the index.
+    token: of the service, which otherwise hides its stack.
     """
 
     route: ClassVar[str]
@@ -181,37 +175,34 @@ class Hook(ABC):
 
     @abstractmethod
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the pipeline and, with ``default``, use it for every search of the index.
-
-        Sends only requests that change something.
-        """
+        """Make the pipeline. default: use it for every search. Sends only necessary requests."""
 
     @abstractmethod
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The settings of a pipeline, with the ``url`` of the service; None if rerank did not make it."""
+        """A pipeline's settings; None if rerank did not make it."""
 
     @abstractmethod
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """How a pipeline differs from the one that :meth:`install` makes with the same settings."""
+        """How a pipeline differs from these settings."""
 
     @abstractmethod
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
-        """The message about nodes without the plugin."""
+        """Message about nodes without plugin."""
 
     @abstractmethod
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Parts of a search for which it is reranked and, if possible, explained."""
+        """Search options for reranking and explanation."""
 
     @abstractmethod
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """The outcome of a search, and its reason."""
+        """Outcome and reason."""
 
     # -- status ------------------------------------------------------------------------------------------
 
     def nodes(self) -> dict[str, str | None]:
-        """Node -> version of its plugin; None if a plugin is missing."""
+        """Node -> plugin version or None."""
         answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugins") or {}
         nodes: dict[str, str | None] = {}
         for about in answer.get("nodes", {}).values():
@@ -225,12 +216,12 @@ class Hook(ABC):
         return (answer or {}).get(self.name)
 
     def config(self) -> dict[str, Any] | None:
-        """The settings of the pipeline, or None. Raises EngineError if rerank did not make it."""
+        """The pipeline's settings, or None. Raises EngineError for a foreign pipeline."""
         pipeline = self._ours()
         return None if pipeline is None else self._config(pipeline)
 
     def default_of(self) -> dict[str, str]:
-        """Index -> its default pipeline, for all indices that have one."""
+        """Index -> default pipeline."""
         params = {"flat_settings": "true", "expand_wildcards": "all"}
         path = f"/_all/_settings/{DEFAULT_PIPELINE}"
         answer = self._ask("GET", path, params=params, doing="reading the default pipelines") or {}
@@ -238,7 +229,7 @@ class Hook(ABC):
         return {index: pipeline for index, pipeline in sorted(pipelines.items()) if pipeline}
 
     def status(self) -> Status:
-        """Check everything that reranking needs."""
+        """Check all requirements."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
@@ -283,7 +274,7 @@ class Hook(ABC):
         )
 
     def _counters(self, url: str) -> dict[str, Any] | None:
-        """Counters of one node, empty without the plugin; None if it does not answer."""
+        """A node's counters, or None."""
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
         with asking(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
@@ -295,17 +286,13 @@ class Hook(ABC):
         return answer
 
     def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
-        """The answer of a service to ``/readyz``, None if it is not ready; and its problems."""
+        """Answer to ``/readyz``, and problems."""
         return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
     # -- steps of both routes ----------------------------------------------------------------------------
 
     def _ready(self, options: HookOptions, default: bool = False) -> list[str]:
-        """Check the requirements of an installation; return warnings.
-
-        Raises EngineError if a node lacks the plugin, or if the service of a ``default`` answers and does not
-        fit; UsageError, InputError if the stack does not exist.
-        """
+        """Check all requirements; return warnings."""
         if options.stack is not None:
             self._stack(options.stack)
         warnings = word_problems(self.engine.index, self.workspace.words)
@@ -324,7 +311,7 @@ class Hook(ABC):
         return warnings
 
     def _ours(self) -> dict[str, Any] | None:
-        """The pipeline, or None. Raises EngineError if rerank did not make it."""
+        """The pipeline, or None. Raises EngineError for a foreign one."""
         pipeline = self.pipeline()
         if pipeline is not None and self._config(pipeline) is None:
             raise EngineError(
@@ -334,9 +321,9 @@ class Hook(ABC):
         return pipeline
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
-        """Remove the default setting and then the pipeline, if they exist.
+        """Remove the default setting and the pipeline.
 
-        Raises EngineError if rerank did not make the pipeline, or if it is the default of another index.
+        Raises EngineError for a foreign pipeline, or if another index uses it.
         """
         requests = self._removal()
         if not dry_run:
@@ -344,7 +331,6 @@ class Hook(ABC):
         return InstallReport(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
 
     def _rest(self) -> tuple[str, ...]:
-        """The remaining steps on the nodes."""
         return ()
 
     def _removal(self) -> list[Request]:
@@ -363,7 +349,7 @@ class Hook(ABC):
     # -- searches ----------------------------------------------------------------------------------------
 
     def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
-        """Search the index as any client, with the search type of the workspace."""
+        """Search like any client."""
         given = {"search_type": self.settings.search_type, "preference": "rerank-hook", **params}
         with asking(self.settings, "searching"):
             answer: dict[str, Any] = self._client.search(
@@ -391,7 +377,7 @@ class Hook(ABC):
         return self.workspace.stack(text)
 
     def stack_of(self, config: Mapping[str, Any]) -> Stack:
-        """The stack that scores: from the pipeline, or the default of the service. Raises RerankError."""
+        """The stack that scores. Raises RerankError."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
         urls = urls_of(config)
@@ -424,7 +410,7 @@ class Hook(ABC):
         params: Mapping[str, str] | None = None,
         doing: str,
     ) -> dict[str, Any] | None:
-        """Send a request; return None for status 404, but not for a PUT."""
+        """Send a request; None for status 404."""
         with asking(self.settings, doing):
             try:
                 answer: dict[str, Any] = self._client.transport.perform_request(
@@ -438,11 +424,11 @@ class Hook(ABC):
 
 
 def urls_of(config: Mapping[str, Any]) -> list[str]:
-    """The URLs of the services in the settings of a pipeline."""
+    """The service URLs in a pipeline's settings."""
     urls = config.get("url") or []
     return [urls] if isinstance(urls, str) else [str(url) for url in urls]
 
 
 def differs(pipeline: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
-    """Whether a stored pipeline is missing, or different from the written one."""
+    """Whether a pipeline is missing or different."""
     return pipeline is None or any(pipeline.get(part) != value for part, value in written.items())

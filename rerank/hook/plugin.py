@@ -1,4 +1,4 @@
-"""The route of rerank's own processor, which reranks plain searches (docs/guides/plugin.md)."""
+"""The route of rerank's processor (docs/guides/plugin.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN_FIELDS = {"id_field": "id", "categories_field": "categories"}
 
 
 def body(options: HookOptions, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The pipeline, as OpenSearch stores it. fields: ``OWN_FIELDS``, or none in other indices.
+    """The pipeline. fields: ``OWN_FIELDS`` or none.
 
     >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
@@ -52,7 +52,7 @@ def body(options: HookOptions, fields: Mapping[str, str] | None = None) -> dict[
 
 
 def merged(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Our pipeline with the processors of another one: ours are last before the search, and first after it.
+    """Combine pipelines. Our processors are next to the search: last before it, first after it.
 
     >>> merged({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
@@ -70,16 +70,16 @@ def merged(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 
 class PluginHook(Hook):
-    """A pipeline with the processor ``rerank_stack`` in both phases."""
+    """A pipeline with the processor ``rerank_stack``."""
 
     route = "plugin"
     plugins = (PLUGIN,)
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the pipeline and, with ``default``, use it for every search of the index.
+        """Make the pipeline. default: use it for every search.
 
-        Raises EngineError if a node lacks the plugin or may not call the service, or if rerank did not make
-        the pipeline or default; UsageError, InputError if the stack does not exist.
+        Raises EngineError if nodes lack the plugin or must not call the service, or for a foreign pipeline or
+        default; UsageError or InputError if the stack does not exist.
         """
         warnings = self._ready(options, default)
         if barred := self._barred(options.urls):
@@ -135,7 +135,7 @@ class PluginHook(Hook):
         return problems
 
     def _built_in(self) -> list[str]:
-        """The URLs that the plugin was built with, for nodes without this setting."""
+        """The URLs built into the plugin."""
         params = {"flat_settings": "true", "include_defaults": "true"}
         with suppress(EngineError):
             answer = self._ask("GET", "/_cluster/settings", params=params, doing="reading the settings")
@@ -143,7 +143,6 @@ class PluginHook(Hook):
         return []
 
     def _defaults(self) -> list[Request]:
-        """The requests that make the pipeline the default of the index."""
         requests, defaults = [], self.default_of()
         indices = sorted(self.engine.index.indices())
         if not indices:
@@ -193,19 +192,19 @@ class PluginHook(Hook):
         )
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Parts of a search for which it is explained."""
+        """Search options for explanation."""
         return {"ext": {EXT: {"explain": True}}} if explain else {}
 
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """The outcome of a search, and its reason."""
+        """Outcome and reason."""
         about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
 
 
 def is_allowed(url: str, allowed: Sequence[str]) -> bool:
-    """Whether the setting of the nodes lists a URL; a port may be a star.
+    """Whether a URL is allowed; ``*`` is any port.
 
     >>> is_allowed("http://a:8765", ["http://a:*/"]), is_allowed("http://ab:8765", ["http://a:*"])
     (True, False)

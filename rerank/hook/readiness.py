@@ -1,4 +1,4 @@
-"""Checks of the service and of the index that a pipeline needs; each problem is one sentence."""
+"""Checks of the service and the index. Each problem is one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 5.0
 def check_service(
     url: str, token: str, versions: Mapping[str, str], stack: str | None, depth: int
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """The answer of a service to ``/readyz``, None if it is not ready; and its problems.
+    """A service's answer to ``/readyz`` or None, and its problems.
 
     versions, stack, depth: see :func:`service_problems`.
     """
@@ -46,7 +46,7 @@ def service_problems(
 ) -> list[str]:
     """Why a service does not fit a workspace and a pipeline.
 
-    about: its answer to ``/readyz``; without rankers, it needs a token and nothing can be checked.
+    about: answer to ``/readyz``; without rankers, the token is missing.
     versions: ranker -> version in the workspace.
 
     >>> about = {"rankers": {"text": "v1"}, "tuned": [], "max_candidates": 50}
@@ -80,7 +80,7 @@ def service_problems(
 
 
 def field_problems(engine: Engine, stack: str | None) -> list[str]:
-    """Problems with fields that a stack reads as numbers."""
+    """Problems with the number fields of a stack."""
     try:
         signals = [FieldSignal(name) for name in parse_stack(stack or "")[0] if is_field(name)]
     except (UsageError, InputError):
@@ -95,7 +95,7 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
 
 
 def word_problems(index: Index, fields: Sequence[str]) -> list[str]:
-    """Fields in ``words`` of the workspace that the index does not have."""
+    """Fields in ``words`` that the index lacks."""
     absent = []
     for field in fields:
         with index.asking("looking for fields"):
@@ -108,10 +108,7 @@ def word_problems(index: Index, fields: Sequence[str]) -> list[str]:
 def index_problems(
     workspace: Workspace, engine: OpenSearchEngine, indices: Sequence[str], default_of: Sequence[str]
 ) -> list[str]:
-    """Problems of the indices of a workspace, whose index name may be an alias.
-
-    default_of: the indices whose default pipeline is the hook's.
-    """
+    """Problems of a workspace's indices. default_of: indices that use the hook by default."""
     if not indices:
         return [f"{engine.settings.where} has no index {engine.settings.index!r}"]
     problems = []

@@ -1,8 +1,7 @@
-"""The route of ML Commons, for clusters that cannot take a plugin (docs/guides/stock-processors.md).
+"""The route of ML Commons, for clusters without the plugin (docs/guides/stock-processors.md).
 
-A connector knows how to call the service, a remote model stands for it, and a pipeline has the processor
-``rerank`` of the neural-search plugin ask that model. A search names the pipeline and brings the words to
-rerank for; other searches are not reranked.
+A connector calls the service, a model uses the connector, a pipeline the model. Searches must name the
+pipeline and the query words.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ _RAISE = (
 
 @dataclass(frozen=True)
 class StockOptions(HookOptions):
-    """Settings of this route only. ``timeout`` is rounded up to whole seconds.
+    """Settings of this route. ``timeout`` is rounded up to seconds.
 
-    token:    the token of the service; it goes into the credential of the connector, which is encrypted.
-    id_field: the field that repeats ``_id`` in ``_source`` or ``fields`` of a hit; None: ``id`` of indices
-              that rerank makes, ``_id`` of others (searches then send ``"docvalue_fields": ["_id"]``).
+    token:    of the service; ML Commons encrypts it.
+    id_field: field that repeats ``_id``; None: ``id`` in indices of rerank, else ``_id`` (send
+              ``"docvalue_fields": ["_id"]``).
     """
 
     token: str = field(default="", repr=False)
@@ -73,13 +72,13 @@ class StockOptions(HookOptions):
 
     @property
     def call(self) -> dict[str, Any]:
-        """The settings that the connector has; the pipeline has the others."""
+        """The settings that the connector stores."""
         seconds = math.ceil(self.timeout)
         return {"url": self.urls[0], "stack": self.stack, "timeout": seconds, "token": bool(self.token)}
 
 
 def connector(name: str, wanted: StockOptions) -> dict[str, Any]:
-    """The connector, as ML Commons takes it.
+    """The connector for ML Commons.
 
     >>> made = connector("hook", StockOptions("http://localhost:8765", stack="bm25,text"))
     >>> made["actions"][0]["request_body"]
@@ -113,7 +112,7 @@ def connector(name: str, wanted: StockOptions) -> dict[str, Any]:
 
 
 def body(wanted: StockOptions, model: str) -> dict[str, Any]:
-    """The pipeline. ``oversample`` by 1 notes the size of the user, to which ``truncate_hits`` cuts back."""
+    """The pipeline. ``oversample`` by 1 stores the size for ``truncate_hits``."""
     script = {"lang": "painless", "source": _RAISE, "params": {"depth": wanted.depth}}
     rerank = {
         "ml_opensearch": {"model_id": model},
@@ -128,21 +127,17 @@ def body(wanted: StockOptions, model: str) -> dict[str, Any]:
 
 
 class StockHook(Hook):
-    """A pipeline of OpenSearch's own processors, a model and a connector, all with the pipeline's name."""
+    """A pipeline of stock processors, a model and a connector."""
 
     route = "stock"
     plugins = PLUGINS
     suffix = "-stock"
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the connector, the model and the pipeline; keep whatever already fits.
+        """Make connector, model and pipeline. Fitting ones stay, old ones are deleted.
 
-        A change makes a new connector and model, points the pipeline to them and deletes the old ones, with
-        everything that an interrupted installation has left.
-
-        Raises UsageError for ``default``: a search without ``ext.rerank`` would only be slower. EngineError
-        if a node lacks a plugin, if a setting of ML Commons forbids the call, or if rerank did not make the
-        pipeline.
+        Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the call, or
+        for a foreign pipeline.
         """
         if default:
             raise UsageError(
@@ -176,7 +171,7 @@ class StockHook(Hook):
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
-        """Delete the pipeline, the models and the connectors. The settings of the cluster stay."""
+        """Delete pipeline, models and connectors. Cluster settings stay."""
         requests = [*self._removal(), *_deletions(*self._made(), {})]
         groups = self._all("model_groups")
         ours = [id for id, about in groups.items() if self._is_ours(about)]
@@ -186,7 +181,7 @@ class StockHook(Hook):
         return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
     def _complete(self, options: HookOptions) -> StockOptions:
-        """Fill in the field of the id, and check the depth. Raises UsageError."""
+        """Add the id field. Raises UsageError."""
         given = {name: getattr(options, name) for name in options.__dataclass_fields__}
         own = isinstance(self.engine.layout, OwnedLayout)
         given["id_field"] = given.get("id_field") or ("id" if own else "_id")
@@ -200,7 +195,7 @@ class StockHook(Hook):
         return StockOptions(**given)
 
     def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
-        """Send requests in order, with the ids that earlier ones returned; return the new model."""
+        """Send requests; return the new model."""
         known = {"<token>": token}
         for request in requests:
             if request.method == "DELETE":
@@ -217,7 +212,7 @@ class StockHook(Hook):
         return known.get("<model>")
 
     def _delete(self, path: str) -> None:
-        """Delete a resource, again until ML Commons no longer uses it."""
+        """Delete a resource; retry while in use."""
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -231,7 +226,7 @@ class StockHook(Hook):
                 time.sleep(_PAUSE)
 
     def _wait(self, model: str) -> None:
-        """Wait until all nodes have deployed a model. Raises EngineError."""
+        """Wait for the deployment."""
         give_up, state = time.monotonic() + _PATIENCE, ""
         while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
             time.sleep(_PAUSE)
@@ -241,7 +236,7 @@ class StockHook(Hook):
             raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
     def _all(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Id -> all models, connectors or model groups."""
+        """Id -> model, connector or model group."""
         if None in self.nodes().values():
             return {}
         every = {"query": {"match_all": {}}, "size": 1000}
@@ -253,7 +248,7 @@ class StockHook(Hook):
         return about.get("description") == MADE and about.get("name") == self.name
 
     def _made(self) -> tuple[Resources, Resources]:
-        """Our models and our connectors, by id. Every model of our connectors is ours."""
+        """Our models and connectors, by id."""
         connectors = {id: about for id, about in self._all("connectors").items() if self._is_ours(about)}
         models = {
             id: about
@@ -263,7 +258,7 @@ class StockHook(Hook):
         return models, connectors
 
     def _usable(self, options: StockOptions, models: Resources, connectors: Resources) -> str | None:
-        """A deployed model whose connector makes the same call, with a token that the service accepts."""
+        """A deployed model with the same call and a valid token."""
         call = json.dumps(options.call)
         for id, model in models.items():
             parameters = connectors.get(str(model.get("connector_id")), {}).get("parameters") or {}
@@ -327,7 +322,7 @@ class StockHook(Hook):
     # -- calls of the service by the cluster -------------------------------------------------------------
 
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
-        """Have the cluster ask the service for documents, or for any one; why it cannot, or None."""
+        """Test the model; return the problem or None."""
         if not ids:
             found = self.plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
             ids = [hit["_id"] for hit in found["hits"]["hits"]]
@@ -345,7 +340,7 @@ class StockHook(Hook):
         return None
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Parts of a search that have it reranked and, if possible, explained."""
+        """Search options for reranking and explanation."""
         own = isinstance(self.engine.layout, OwnedLayout)
         return {
             "docvalue_fields": ["id" if own else "_id"],  # the search of a test leaves _source out
@@ -355,21 +350,21 @@ class StockHook(Hook):
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """The outcome of a search, and why."""
+        """Outcome and reason."""
         hits = [hit["_id"] for hit in answer["hits"]["hits"]]
         reason = self._predict(config["model"], text, hits) if hits else "there are no hits"
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
 
 
 def _deletions(models: Resources, connectors: Resources, kept: Resources) -> list[Request]:
-    """Delete models, and then connectors, but not the kept models and their connectors."""
+    """Delete all but the kept models and their connectors."""
     in_use = {str(about.get("connector_id")) for about in kept.values()}
     parts = {"models": models.keys() - kept.keys(), "connectors": connectors.keys() - in_use}
     return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind, ids in parts.items() for id in sorted(ids)]
 
 
 def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
-    """The model of a pipeline; None if this route did not make it."""
+    """The model of a pipeline or None."""
     if pipeline is None or pipeline.get("description") != MADE:
         return None
     try:
@@ -379,7 +374,7 @@ def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
 
 
 def _innermost(info: object) -> str:
-    """The innermost reason in the body of an error."""
+    """The innermost reason of an error."""
     found: Any = info.get("error") if isinstance(info, Mapping) else None
     reason = ""
     while isinstance(found, Mapping):
@@ -388,7 +383,6 @@ def _innermost(info: object) -> str:
 
 
 def _filled(value: Any, known: Mapping[str, str]) -> Any:
-    """Replace ``<name>`` by the known value."""
     if isinstance(value, Mapping):
         return {name: _filled(item, known) for name, item in value.items()}
     if isinstance(value, list):

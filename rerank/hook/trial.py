@@ -1,4 +1,4 @@
-"""Searches with and without the hook: one query, or judged queries."""
+"""Compare searches with and without the hook."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ Runs = dict[str, dict[str, list[str]]]
 
 @dataclass
 class SearchTrial(Report):
-    """One search with and without the pipeline, and the order of its candidates by the workspace.
+    """One search with and without the pipeline.
 
-    weights:    the weights and the case of the query, if the route reports them.
-    expected:   the best candidates in the order of ``rerank query``; same: whether the hits have this order.
-    difference: the largest difference between two scores of a hit.
-    milliseconds: median times: ``plain``, ``candidates`` (plain, with as many hits as are reranked) and
-                ``reranked``.
+    weights:    weights and case of the query, if reported.
+    expected:   the best candidates by ``rerank query``; same: whether the hits have this order.
+    difference: largest difference between two scores of a hit.
+    milliseconds: medians: ``plain``, ``candidates`` (plain, at reranking depth), ``reranked``.
     """
 
     pipeline: str
@@ -63,10 +62,10 @@ class SearchTrial(Report):
 class TrialReport(Report):
     """Judged queries with and without the hook.
 
-    plain, hooked: the mean of the measure. wins, losses: queries that the hook makes better, or worse.
+    plain, hooked: means of ``measure``. wins, losses: queries improved or worsened.
     p:        of the paired randomization test.
     outcomes: outcome and reason -> searches: ``reranked``, ``passed: sort``, ...
-    weights:  weights, case of the query, and ``searches`` that used them.
+    weights:  weights, case, and number of ``searches``.
     """
 
     pipeline: str
@@ -83,7 +82,7 @@ class TrialReport(Report):
 
 
 def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
-    """Search with and without the pipeline, and compare with the order of the workspace.
+    """Compare a search with and without the pipeline.
 
     Raises EngineError without a pipeline, UsageError for a query without words.
     """
@@ -134,10 +133,10 @@ def try_queries(
     count: int = 10,
     seed: int = 0,
 ) -> TrialReport:
-    """Search for each judged query with and without the hook, and compare. count: hits; cut-off of nDCG.
+    """Compare judged queries with and without the hook. count: hits, and cut-off of nDCG.
 
-    Raises EngineError without a pipeline, InputError without a judged query, UsageError for a run and for
-    the stock route.
+    Raises EngineError without a pipeline, InputError without judged queries, UsageError for a run or the
+    stock route.
     """
     if not isinstance(hook, PluginHook) or template.kind == "run":
         raise UsageError(
@@ -172,7 +171,7 @@ def try_queries(
 def _searches(
     hook: Hook, template: SearchTemplate, queries: Sequence[Query], count: int
 ) -> tuple[Runs, Counter[str], Counter[tuple[tuple[str, str], ...]]]:
-    """Rankings with and without the hook, and counts of outcomes and of weights."""
+    """Rankings of both kinds, outcomes, and weights."""
     templates, runs = hook.engine.templates, Runs(plain={}, hooked={})
     outcomes: Counter[str] = Counter()
     weights: Counter[tuple[tuple[str, str], ...]] = Counter()
@@ -192,7 +191,7 @@ def _searches(
 
 
 def _installed(hook: Hook) -> dict[str, Any]:
-    """The configuration of the pipeline. Raises EngineError without a pipeline."""
+    """The pipeline's settings. Raises EngineError."""
     config = hook.config()
     if config is None:
         made = f"`rerank hook install --route {hook.route}`"
@@ -201,7 +200,7 @@ def _installed(hook: Hook) -> dict[str, Any]:
 
 
 def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
-    """The search for the candidates of a stack: by its first stage, or by the template of the user."""
+    """The search for a stack's candidates."""
     if stack.first_stage == SEARCH:
         return hook.engine.templates.body(template_of(stack), Query("query", text))
     query = hook.engine.layout.query(text, stack.first_stage)
@@ -209,14 +208,13 @@ def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
 
 
 def _hooked(hook: Hook, body: Mapping[str, Any], size: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer through the pipeline."""
     asked = hook.asking(body, size)
     asked.pop("search_pipeline", None)
     return hook.search({**asked, **more}, search_pipeline=hook.name)
 
 
 def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-    """The ranking of hits by a stack of the workspace."""
+    """Rank hits by a stack of the workspace."""
     scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
