@@ -136,8 +136,8 @@ class StockHook(Hook):
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make connector, model and pipeline. Fitting ones stay, old ones are deleted.
 
-        Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the call, or
-        for a foreign pipeline.
+        Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the
+        call, or for a foreign pipeline.
         """
         if default:
             raise UsageError(

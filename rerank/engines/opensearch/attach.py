@@ -1,4 +1,4 @@
-"""Checks before an existing index is attached to a workspace."""
+"""Checks before an index is attached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.errors import EngineError, UsageError
 
 @dataclass
 class AttachedIndex:
-    """The indices of a name, the fields that make a document, and the number of documents."""
+    """Indices of a name, their document fields, and the number of documents."""
 
     indices: list[str] = field(default_factory=list)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -24,9 +24,9 @@ class AttachedIndex:
 
 
 def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> AttachedIndex:
-    """Return the index to attach; EngineError or UsageError if it cannot be attached with these fields.
+    """Return the index to attach. fields: may be empty for an index of rerank.
 
-    fields: may be empty for an index that rerank has created.
+    Raises EngineError or UsageError if it cannot be attached with these fields.
     """
     named = fields_of(fields, "the command")
     engine = OpenSearchEngine.open(settings, Path(), None, named)

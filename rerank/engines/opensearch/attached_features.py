@@ -1,7 +1,6 @@
-"""The features of an attached index, in files of the workspace. The index is only read.
+"""The features of an attached index, in workspace files. The index is only read.
 
-Every change of a document gets the next sequence number of its shard. So a range query over ``_seq_no``
-finds the changes since the last encoding, and an interruption loses one batch at most.
+Every change gets the next ``_seq_no`` of its shard, so a range query finds the changes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _KEPT = 2  # versions of a ranker: the service still uses the one before
 
 
 class Shard(NamedTuple):
-    """One shard of the index. last: all writes up to this sequence number are complete."""
+    """A shard. last: writes up to this sequence number are complete."""
 
     name: str
     uuid: str
@@ -48,12 +47,12 @@ class AttachedFeatures:
 
     @property
     def rows(self) -> TextRows:
-        """The rows and features in use. Rows are only valid for the object that returned them."""
+        """Current rows and features. Row numbers are valid for this object only."""
         self._rows = self._rows.current()
         return self._rows
 
     def missing(self, name: str, version: str) -> int:
-        """Count the documents that are new or changed since the last encoding; :meth:`write` reads them."""
+        """Count the documents without a feature. Of many changed documents, all count."""
         rows = self.rows
         if version not in rows.features.versions().get(name, ()):
             return len(self._index)
@@ -66,7 +65,7 @@ class AttachedFeatures:
         return count
 
     def versions(self) -> dict[str, str]:
-        """Return ranker -> the version that covers the most documents, of two the newer."""
+        """Return ranker -> most complete version, of two the newer."""
         best = {}
         for name, versions in self.rows.features.versions().items():
             fewest = {version: self.missing(name, version) for version in versions}
@@ -76,10 +75,9 @@ class AttachedFeatures:
     def read(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
-        """Return the features of n hits, and which are missing.
+        """Return the features of n hits, and (n,) bool: missing. Changed texts are looked up.
 
-        features: ranker -> version. versions: index, sequence number and primary term of each hit. The text
-        of a document that changed since the last encoding is looked up.
+        features: ranker -> version. versions: index, sequence number and primary term of each hit.
         """
         uuids, rows = self._index.uuids() if ids else {}, self.rows
         found = np.full(len(ids), -1, np.int64)
@@ -109,9 +107,9 @@ class AttachedFeatures:
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that changed since the last encoding; see :meth:`Engine.write_features`.
+        """Encode changed documents; see :meth:`Engine.write_features`.
 
-        force: encode every document, and replace corrupt files. Features of other rankers and versions stay.
+        force: encode all documents and replace corrupt files.
         """
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
@@ -146,7 +144,6 @@ class AttachedFeatures:
         return encoded
 
     def _shards(self) -> list[Shard]:
-        """The shards of the current indices of the name."""
         with self._index.asking("reading the index's state"):
             stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
         return [
@@ -160,7 +157,7 @@ class AttachedFeatures:
     def _pages(
         self, shard: Shard, first: int, last: int
     ) -> Iterator[tuple[list[dict[str, Any]], list[Document], int]]:
-        """Read a range of sequence numbers; yields hits, documents and the number that was reached."""
+        """Read a range; yields hits, documents and the number reached."""
         body = self._reader.numbered({"range": {"_seq_no": {"gte": first, "lte": last}}}, _BATCH)
         reached = first - 1
         while reached < last:
@@ -173,17 +170,14 @@ class AttachedFeatures:
 
 @dataclass(frozen=True)
 class _Job:
-    """One call of :meth:`AttachedFeatures.write`.
-
-    count: called with a ranker, and the numbers of documents that were encoded and read.
-    """
+    """One call of :meth:`AttachedFeatures.write`. count: called with ranker, encoded and read documents."""
 
     rows: TextRows
     force: bool
     count: Callable[[str, int, int], None]
 
     def work(self, shard: Shard, encoders: Sequence[Encoder]) -> dict[tuple[int, int], list[Encoder]]:
-        """Return ranges of sequence numbers, and the encoders whose features do not cover them."""
+        """Ranges of sequence numbers, and encoders that do not cover them."""
         work: dict[tuple[int, int], list[Encoder]] = {}
         stored = self.rows.features.versions()
         for encoder in encoders:
@@ -201,7 +195,7 @@ class _Job:
         documents: Sequence[Document],
         encoders: Sequence[Encoder],
     ) -> None:
-        """Encode the documents without features, and store the rows of all."""
+        """Encode documents without features, and store all rows."""
         if not documents:
             return
         rows = self.rows.add(documents)
@@ -221,12 +215,11 @@ class _Job:
         self.rows.locate(locations, rows)
 
     def cover(self, shard: Shard, encoders: Sequence[Encoder], first: int, last: int) -> None:
-        """Record that a range of sequence numbers is encoded."""
+        """Mark a range as encoded."""
         for encoder in encoders:
             self.rows.cover(encoder.name, encoder.version, shard.uuid, shard.number, first, last)
 
 
 def _numbered(ranges: Ranges) -> dict[str, Any]:
-    """The query for the documents with these sequence numbers."""
     parts = [{"range": {"_seq_no": {"gte": first, "lte": last}}} for first, last in ranges]
     return {"bool": {"should": parts, "minimum_should_match": 1}}

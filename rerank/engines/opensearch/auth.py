@@ -1,7 +1,7 @@
-"""Authentication, and the hosts that secrets may be sent to.
+"""Authentication, and the hosts that may receive secrets.
 
-``rerank.toml`` may come from an untrusted person. So a secret goes only to hosts that this user has named:
-when the workspace was created, which is stored in ``~/.config/rerank/hosts``, or in RERANK_OPENSEARCH_HOSTS.
+``rerank.toml`` may be untrusted. Secrets go only to hosts that the user named: when creating the workspace
+(``~/.config/rerank/hosts``) or in RERANK_OPENSEARCH_HOSTS.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 class SecretWarning(UserWarning):
-    """A secret is sent over the network unencrypted."""
+    """A secret is sent unencrypted."""
 
 
 def trust(settings: Settings) -> None:
-    """Store that the user has named these hosts."""
+    """Store that the user named these hosts."""
     path = _hosts_file()
     known = _lines(path)
     fresh = [url for url in map(_origin, settings.url) if url not in known]
@@ -44,10 +44,9 @@ def trust(settings: Settings) -> None:
 
 
 def check_trust(settings: Settings, where: str) -> None:
-    """Raise UsageError if a secret would be sent to a host that this user has never named.
+    """Raise UsageError if a secret would go to a host that the user never named. Warn if it is unencrypted.
 
-    where: the file of the settings. A file of another user must not name files with secrets either. Warns of
-    a secret that is sent unencrypted.
+    where: the settings file. Files of other users must not name secrets.
     """
     secret = _secret_of(settings)
     if not secret:
@@ -77,7 +76,7 @@ def check_trust(settings: Settings, where: str) -> None:
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """Return the client's options for authentication; UsageError or InputError if a secret is missing."""
+    """Return the client's authentication. Raises UsageError or InputError without a secret."""
     password = _read_secret(_PASSWORD, settings.password_file, "password") if settings.user else ""
     token = _read_secret(_TOKEN, settings.token_file, "token")
     given = {"user": settings.user, "token": token, "aws": settings.aws_region}
@@ -99,7 +98,7 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 
 def _read_secret(variable: str, file: str, kind: str) -> str:
-    """Read a secret from the environment or from a file."""
+    """Read a secret from the environment or a file."""
     place, value = variable, os.environ.get(variable, "")
     if not value:
         place = file or os.environ.get(f"{variable}_FILE", "")
@@ -139,7 +138,7 @@ def _aws(settings: Settings) -> Any:
 
 
 def _secret_of(settings: Settings) -> str:
-    """Name the secret that would be sent; empty if there is none."""
+    """Name the secret to send; empty: none."""
     if settings.user:
         return f"the password of {settings.user}"
     if file := settings.token_file or settings.client_key:
@@ -155,7 +154,7 @@ def _hosts_file() -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file of this user or of root; none of another one."""
+    """The lines of a file, if this user or root owns it."""
     if _owner(path) not in (0, os.geteuid()):
         return []
     try:

@@ -1,4 +1,4 @@
-"""Bulk writing: batches of actions go to the cluster in parallel; rejected actions are sent again."""
+"""Bulk writing in parallel; rejected actions are repeated."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ Label = TypeVar("Label")
 class Written:
     """Results of actions.
 
-    missing: ids to delete or update that do not exist.
-    conflicts: ids that another client wrote at the same time (``if_seq_no``).
-    refused: ids that the cluster does not accept, and the reasons.
+    missing: unknown ids to delete or update.
+    conflicts: ids written by another client (``if_seq_no``).
+    refused: ids not accepted, and reasons.
     """
 
     created: int = 0
@@ -56,12 +56,12 @@ class Written:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: Written) -> None:
-        """Add the results of other actions."""
+        """Add other results."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
     def count(self, item: Mapping[str, Any]) -> str:
-        """Count the result of one action; return why it must be sent again, or an empty text.
+        """Count a result; return why to repeat the action, or "".
 
         Raises EngineError if no action can succeed.
         """
@@ -89,12 +89,12 @@ class Written:
 
 
 def action(kind: str, id: str, source: object = None, **meta: Any) -> Action:
-    """Return the action for one document."""
+    """Return the action for a document."""
     return _dumps({kind: {"_id": id, **meta}}), None if source is None else _dumps(source)
 
 
 def _dumps(value: object) -> str:
-    """Encode JSON; half of a surrogate pair is escaped."""
+    """Encode JSON, also half of a surrogate pair."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
@@ -104,9 +104,9 @@ def _dumps(value: object) -> str:
 def send(
     client: OpenSearch, settings: Settings, index: str, batches: Iterable[tuple[Label, list[Action]]]
 ) -> Iterator[tuple[Label, Written]]:
-    """Send batches of actions from several threads; yield the label and the results of each, in order.
+    """Send batches from several threads; yield their labels and results in order.
 
-    Raises EngineError if the cluster cannot be reached for PATIENCE seconds, or refuses all writes.
+    Raises EngineError if the cluster is unreachable for PATIENCE seconds or refuses all writes.
     """
     stop = threading.Event()
     under_way: deque[tuple[Label, Any]] = deque()
@@ -126,7 +126,7 @@ def send(
 def _send(
     client: OpenSearch, settings: Settings, index: str, actions: list[Action], stop: threading.Event
 ) -> Written:
-    """Send one batch; what the cluster is too busy for is sent again, with growing pauses."""
+    """Send a batch; repeat rejected actions with growing pauses."""
     written, size = Written(), CHUNK_BYTES
     give_up, pause = time.monotonic() + PATIENCE, 0.25
     while True:
@@ -175,7 +175,7 @@ def _unchanged(action: Action) -> Action:
 
 
 def _is_temporary(problem: client_errors.OpenSearchException) -> bool:
-    """Whether another attempt may succeed."""
+    """Whether a retry may succeed."""
     if isinstance(problem, client_errors.SSLError):
         return False
     if isinstance(problem, client_errors.ConnectionError):  # refused, reset, timed out

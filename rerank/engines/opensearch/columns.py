@@ -1,9 +1,6 @@
-"""Features as doc values: one binary field for each ranker and version, in the object ``rerank_features``.
+"""Features as doc values: one binary field per ranker and version, in the object ``rerank_features``.
 
-The version is in the name of the field, so versions cannot mix, ``exists`` finds missing features, and the
-last version serves until the new one is complete. A ranker that retrieves also has a field of the k-NN plugin
-with the same numbers; with several vectors per document, this field is in nested documents. Values are the
-bytes of a row, padded to a multiple of three, so that the Base64 of many rows is decoded at once.
+Rankers that retrieve also have a k-NN field. Rows are padded to a multiple of three bytes for fast Base64.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ FEATURES = "rerank_features"
 
 
 def feature_key(name: str, version: str) -> str:
-    """Return the name of a ranker's field in the object; a dot would lead into another object.
+    """Return the field name of a ranker. Dots are escaped.
 
     >>> feature_key("text", "v1.2")
     'text@v1%2E2'
@@ -45,9 +42,7 @@ def ranker_of(key: str) -> tuple[str, str]:
 
 
 def vector_key(key: str, passages: int) -> str:
-    """Return the name of the k-NN field of a feature, or of the nested field that contains it.
-
-    Names and versions contain no colon. One nested field serves all versions: an index accepts 50 of them.
+    """Return the name of a feature's k-NN field, or of its nested field, which all versions share.
 
     >>> vector_key("s2net@v1", 0), vector_key("dense@v1", 8)
     ('s2net@v1:knn', 'dense:knn')
@@ -56,7 +51,7 @@ def vector_key(key: str, passages: int) -> str:
 
 
 def vector_field(key: str, passages: int) -> tuple[str, str]:
-    """Return the path of the k-NN field, and of the nested field that contains it, or an empty text.
+    """Return the paths of the k-NN field and of its nested field, or "".
 
     >>> vector_field("s2net@v1", 0), vector_field("dense@v1", 8)
     (('rerank_features.s2net@v1:knn', ''), ('rerank_features.dense:knn.v1', 'rerank_features.dense:knn'))
@@ -66,7 +61,7 @@ def vector_field(key: str, passages: int) -> tuple[str, str]:
 
 
 def without_vectors(key: str, passages: int) -> dict[str, Any]:
-    """Return the query for the documents that a ranker cannot find."""
+    """Return the query for documents without vectors."""
     field, path = vector_field(key, passages)
     exists: dict[str, Any] = {"exists": {"field": field}}
     if path:
@@ -76,12 +71,11 @@ def without_vectors(key: str, passages: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Description of the features of one ranker and version, from the mapping.
+    """The features of one ranker and version, from the mapping.
 
-    since: when they were first written.
-    vectors: how they are searched: ``hnsw``, the graph of the k-NN plugin; ``exact``, a script over all
-        documents, in an index without the setting index.knn; empty: they are not.
-    passages: maximum number of vectors per row; 0: the row is one vector.
+    since: time of the first write.
+    vectors: search method: ``hnsw``: k-NN graph; ``exact``: script over all documents; empty: none.
+    passages: maximum vectors per row; 0: the row is one vector.
     """
 
     dtype: str
@@ -92,7 +86,7 @@ class Column:
 
     @property
     def bytes(self) -> int:
-        """Bytes of a row, without padding."""
+        """Bytes per row without padding."""
         return self.width * np.dtype(self.dtype).itemsize
 
     def mapping(self) -> dict[str, Any]:
@@ -101,7 +95,7 @@ class Column:
         return {"type": "binary", "doc_values": True, "meta": meta}
 
     def vector_mapping(self, key: str, graph: bool) -> dict[str, Any]:
-        """Return name and mapping of the k-NN field. graph: the index has the setting index.knn."""
+        """Return the k-NN field's name and mapping. graph: index.knn is set."""
         dimension = (self.width - 1) // self.passages if self.passages else self.width
         mapping: dict[str, Any] = {"type": "knn_vector", "dimension": dimension}
         if graph:
@@ -112,10 +106,7 @@ class Column:
         return {vector_key(key, self.passages): mapping}
 
     def add_vectors(self, key: str, sources: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> None:
-        """Add the vectors of encoded rows to the features of documents.
-
-        A document without a vector in any passage gets a vector of zeros, which nothing finds.
-        """
+        """Add vectors to the features of documents. Zeros mean no vector: no search finds them."""
         values, missing = self.decode(texts)
         field = vector_key(key, self.passages)
         vectors, counts = values.astype(np.float64), [1] * len(values)
@@ -141,7 +132,7 @@ class Column:
         return [text[i * size : (i + 1) * size] for i in range(len(values))]
 
     def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (n, width) rows of Base64, and (n,) bool which were None; these rows are 0."""
+        """Return (n, width) rows, and (n,) bool: None, their rows are 0."""
         size = -(-self.bytes // 3)
         stored = [text for text in texts if text is not None]
         raw = np.frombuffer(binascii.a2b_base64("".join(stored)), np.uint8)
@@ -159,7 +150,7 @@ class Column:
 
 
 def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -> Column:
-    """Return the column of encoded values; EngineError if they do not fit the ``stored`` one."""
+    """Return the column of encoded values. Raises EngineError if ``stored`` differs."""
     check_features(name, values, count)
     new = values.dtype.str, values.shape[1]
     if stored is None:
@@ -170,7 +161,7 @@ def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -
 
 
 def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
-    """Return feature key -> column, from the mappings of one index."""
+    """Return feature key -> column of one index."""
     fields = mappings.get("properties", {}).get(FEATURES, {}).get("properties", {})
     found = {}
     for key, field in fields.items():
@@ -188,7 +179,7 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
-    """Raise EngineError if an index cannot store features; an index that rerank created can."""
+    """Raise EngineError if an index cannot store features."""
     field = mappings.get("properties", {}).get(FEATURES, {})
     kind = "object, not enabled" if field.get("enabled") is False else field.get("type", "object")
     inside = field.get("properties", {})

@@ -1,4 +1,4 @@
-"""The connection to a cluster: settings and client."""
+"""The connection to a cluster."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ logging.getLogger("opensearch").addHandler(logging.NullHandler())
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table ``[opensearch]`` of a workspace's ``rerank.toml``. It never contains a secret.
+    """The table ``[opensearch]`` of ``rerank.toml``, without secrets.
 
-    url: one node or several (any of them answers), http or https.
-    index: the name to search and write: an alias, or an index.
-    shards, replicas: of the indices that rerank creates.
+    url: one or more nodes, http or https.
+    index: an alias or index.
+    shards, replicas: of indices that rerank creates.
     search_type: ``query_then_fetch``, or ``dfs_query_then_fetch`` for idf over all shards.
-    timeout: seconds that one request may take.
-    ca_file: certificates that the server's is checked against; empty: the system's.
-    user: for basic authentication, with the password from RERANK_OPENSEARCH_PASSWORD or ``password_file``.
+    timeout: seconds per request.
+    ca_file: trusted certificates; empty: the system's.
+    user: for basic authentication, with RERANK_OPENSEARCH_PASSWORD or ``password_file``.
     token_file: file with a bearer token; also RERANK_OPENSEARCH_TOKEN.
-    client_cert, client_key: files of a client certificate.
-    aws_region, aws_service: sign requests by AWS Signature Version 4 (needs the extra ``aws``; credentials
-        come from the places that the AWS tools use).
+    client_cert, client_key: client certificate.
+    aws_region, aws_service: sign with AWS Signature Version 4 and the usual AWS credentials (extra ``aws``).
     """
 
     url: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -64,7 +63,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> Settings:
-        """Check a table of settings; UsageError names the setting and ``where`` it is."""
+        """Check a table; UsageError names the setting and ``where``."""
         url = table.get("url")
         values = {**table, "url": [url] * bool(url) if isinstance(url, str) else url or ()}
         for name in ("url", "index"):
@@ -107,7 +106,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(f"{where}: {problem}")
 
     def table(self) -> dict[str, Any]:
-        """Return the table that :meth:`read` reads: every setting that is not at its default."""
+        """Return the table for :meth:`read`, without defaults."""
         required = {"url": self.url[0] if len(self.url) == 1 else list(self.url), "index": self.index}
         plain = Settings(self.url, self.index)
         changed = {
@@ -119,12 +118,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def where(self) -> str:
-        """The addresses of the nodes, for messages."""
+        """The nodes, for messages."""
         return ", ".join(self.url)
 
 
 def _is_url(url: str) -> bool:
-    """Whether a URL has a valid scheme, host and port."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -137,7 +135,7 @@ def _is_url(url: str) -> bool:
 
 
 class _Json(JSONSerializer):
-    """JSON by msgspec: a third of the time for a thousand features."""
+    """JSON by msgspec, which is faster."""
 
     def loads(self, s: str) -> Any:
         try:
@@ -154,10 +152,7 @@ _ANSWERS = {"_search": "hits", "_msearch": "responses", "_mget": "docs", "_count
 
 
 class _Transport(Transport):
-    """Avoids a node that has not answered in time, and checks that the answer is of OpenSearch.
-
-    The client itself only avoids nodes that refuse a connection.
-    """
+    """Avoids nodes that time out, and checks that OpenSearch answers."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -188,7 +183,7 @@ def _has(answer: Mapping[str, Any], part: str) -> bool:
 
 
 def _certificates(settings: Settings) -> dict[str, Any]:
-    """Return the client's options for TLS; InputError for a file without a certificate or key."""
+    """The client's TLS options. Raises InputError for a bad file."""
     options: dict[str, Any] = {}
     for name in ("ca_file", "client_cert", "client_key"):
         if file := getattr(settings, name):
@@ -214,7 +209,7 @@ def _certificates(settings: Settings) -> dict[str, Any]:
 
 
 def connect(settings: Settings, connections: int = 10) -> OpenSearch:
-    """Return a client. It sends nothing yet."""
+    """Return a client; sends nothing."""
     options: dict[str, Any] = {}
     if any(urlsplit(url).scheme == "https" for url in settings.url):
         options = _certificates(settings)
@@ -235,7 +230,7 @@ def connect(settings: Settings, connections: int = 10) -> OpenSearch:
 
 
 def check(client: OpenSearch, settings: Settings) -> tuple[int, int]:
-    """Return the version (major, minor) of the cluster; EngineError if it is not supported."""
+    """Return the cluster's (major, minor) version. Raises EngineError."""
     with asking(settings, "connecting"):
         try:
             about = client.info()

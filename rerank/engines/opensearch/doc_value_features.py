@@ -1,4 +1,4 @@
-"""The features in an index: which documents have them, and encoding of the others."""
+"""The features in an index, and their encoding."""
 
 from __future__ import annotations
 
@@ -38,12 +38,10 @@ Encoded = list[tuple[str, set[str]]]
 
 @dataclass(frozen=True)
 class _Plan:
-    """One pass over the documents. Keys name a ranker and a version.
+    """One pass over the documents. Keys name ranker and version.
 
-    wanted: features to write, and their encoders. stored: columns of the mapping; new ones are added.
-    vectors: wanted keys whose documents need vectors. fresh: those without vectors until now.
-    kept: stored features that are written again with a document. dropped: fields to remove from ``_source``.
-    force: encode all documents.
+    wanted: features to write. stored: mapped columns. vectors: keys that need vectors; fresh: new ones.
+    kept: features to write again. dropped: fields to remove. force: encode all.
     """
 
     wanted: dict[str, Encoder]
@@ -55,7 +53,7 @@ class _Plan:
     force: bool
 
     def body(self, source: bool | list[str]) -> dict[str, Any]:
-        """The search for the documents to write, with their stored features."""
+        """The search for documents to write."""
         lacking = [{"bool": {"must_not": _exists(key)}} for key in self.wanted]
         lacking += [without_vectors(key, self.wanted[key].passages) for key in self.vectors]
         some = {"bool": {"should": lacking, "minimum_should_match": 1}}
@@ -70,7 +68,7 @@ class _Plan:
     def actions(
         self, hits: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]
     ) -> list[Action]:
-        """The updates of ``_bulk``. Each names its own index: an attached alias can have several."""
+        """The ``_bulk`` updates. Each names its index, as an alias can have several."""
         dropped: dict[str, Any] = dict.fromkeys(self.dropped)
         return [
             action(
@@ -87,10 +85,7 @@ class _Plan:
 
 
 class DocValueFeatures:
-    """Writes and counts the features of an index's documents.
-
-    columns: feature key -> column of the mapping, as it was last read.
-    """
+    """Writes and counts the features of an index. columns: feature key -> mapped column."""
 
     def __init__(self, index: Index, reader: Reader) -> None:
         self._index, self._reader = index, reader
@@ -98,7 +93,7 @@ class DocValueFeatures:
         self.columns: dict[str, Column] = {}
 
     def stored(self) -> dict[str, Column]:
-        """Read the columns of the mapping."""
+        """Read the mapped columns."""
         with self._index.asking("reading the mapping"):
             mappings = self._client.indices.get_mapping(index=self._settings.index)
         self.columns = {}
@@ -110,7 +105,7 @@ class DocValueFeatures:
         return self.columns
 
     def searchable(self, name: str, version: str) -> Column | None:
-        """Return the column of a ranker's vectors; None if they cannot be searched."""
+        """Return the column of a ranker's vectors, or None."""
         key = feature_key(name, version)
         found = self.columns.get(key)
         if found is None or not found.vectors:
@@ -118,12 +113,12 @@ class DocValueFeatures:
         return found if found is not None and found.vectors else None
 
     def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
-        """Return the names of the rankers that retrieve, in any version, or will retrieve."""
+        """Return the rankers that retrieve or will retrieve."""
         now = {ranker_of(key)[0] for key, c in self.columns.items() if c.vectors}
         return now | {encoder.name for encoder in encoders if encoder.retrieves}
 
     def map(self, new: Mapping[str, Column], index: str) -> None:
-        """Add the fields of features to an index's mapping."""
+        """Add feature fields to a mapping."""
         for name, about in self._client.indices.get_mapping(index=index).items():
             check_mapping(name, about["mappings"])
             known = columns(about["mappings"])
@@ -158,10 +153,9 @@ class DocValueFeatures:
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that lack features; see :meth:`Engine.write_features`.
+        """Encode documents that lack features; see :meth:`Engine.write_features`.
 
-        A document is written once, with all features, and only if no other client has changed it since it was
-        read; a changed one is read again. Parts are slices of a point in time.
+        A document is written once, unless another client changed it; then it is read again.
         """
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
@@ -187,7 +181,6 @@ class DocValueFeatures:
         return encoded
 
     def _plan(self, encoders: Sequence[Encoder], others: set[str], force: bool) -> _Plan:
-        """Read the stored columns, and add fields of vectors for stored features."""
         with self._index.asking("storing features"):
             self._index.refresh(self._settings.index)
         stored = dict(self.stored())
@@ -213,7 +206,7 @@ class DocValueFeatures:
         return _Plan(wanted, stored, vectors, fresh, kept, dropped, force)
 
     def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
-        """Encode the documents without features; return whether some were changed during the pass."""
+        """Encode documents; return whether other clients changed some."""
 
         def batches() -> Iterator[tuple[Encoded, list[Action]]]:
             for hits in self._reader.pages(plan.body(self._layout.source), part):
@@ -233,7 +226,7 @@ class DocValueFeatures:
         return changed
 
     def _encode(self, plan: _Plan, hits: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Encoded]:
-        """Return all features of each hit, and the ids that were encoded for each ranker."""
+        """All features of each hit, and ranker -> encoded ids."""
         read = [key for key in plan.kept if not (plan.force and key in plan.wanted)]
         features: list[dict[str, Any]] = [
             {key: values[0] for key in read if (values := hit.get("fields", {}).get(f"{FEATURES}.{key}"))}
@@ -259,7 +252,7 @@ class DocValueFeatures:
         return features, encoded
 
     def _column(self, plan: _Plan, key: str, values: NDArray[Any], count: int) -> Column:
-        """The column of encoded values; its field is added to the mapping if it is new."""
+        """The column of encoded values; maps a new field."""
         encoder, known = plan.wanted[key], plan.stored.get(key)
         found = column(encoder.name, values, count, known)
         if known is None:
@@ -270,12 +263,12 @@ class DocValueFeatures:
         return found
 
     def missing(self, name: str, version: str) -> int:
-        """Count the documents without a feature; see :meth:`Engine.missing_features`."""
+        """Count the documents without a feature."""
         with self._index.asking("counting features"):
             return self._index.count({"bool": {"must_not": _exists(feature_key(name, version))}})
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find; see :meth:`Engine.prepared`."""
+        """Count the documents that a ranker cannot find."""
         found = self.searchable(name, version)
         if found is None:
             return None
@@ -283,7 +276,7 @@ class DocValueFeatures:
             return self._index.count(without_vectors(feature_key(name, version), found.passages))
 
     def versions(self) -> dict[str, str]:
-        """Return ranker -> version of its features: the most complete one, of two the newer."""
+        """Return ranker -> most complete version, of two the newer."""
         stored = self.stored()
         if not stored:
             return {}

@@ -1,7 +1,6 @@
 """The engine in an OpenSearch cluster.
 
-The configured name is an alias; its index is NAME-000001. Documents of an empty or replaced collection go
-into a new index, and the alias moves when it is complete. Later changes are written in place.
+The index of the alias NAME is NAME-000001. An empty or replaced collection gets a new index.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _LOOK = 2.0  # seconds until the cluster is asked again whether the name has an 
 
 
 class OpenSearchEngine(Engine):
-    """Documents, text index and features in a cluster.
+    """Documents, text index and features in a cluster. Opening sends no request.
 
-    Each shard uses its own idf, unless ``search_type`` is ``dfs_query_then_fetch``. Opening sends no request.
+    Each shard uses its own idf, unless ``search_type`` is ``dfs_query_then_fetch``.
 
     >>> from pathlib import Path
     >>> from rerank.engines.opensearch import Settings
@@ -65,7 +64,7 @@ class OpenSearchEngine(Engine):
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
-        """Create an empty index with the alias ``settings.index``; EngineError if the name is taken."""
+        """Create an empty index and its alias. Raises EngineError if the name exists."""
         index = Index(settings, folder, lang=lang)
         check(index.client, settings)
         if index.indices():
@@ -85,9 +84,7 @@ class OpenSearchEngine(Engine):
         lang: str | None = None,
         fields: Mapping[str, Sequence[str]] | None = None,
     ) -> OpenSearchEngine:
-        """Open an index. folder: of the engine in the workspace. fields: of an attached index
-        (:func:`fields_of`).
-        """
+        """Open an index. folder: of the engine. fields: of an attached index (:func:`fields_of`)."""
         return cls(Index(settings, folder, AttachedLayout(fields) if fields else None, lang))
 
     @classmethod
@@ -101,20 +98,19 @@ class OpenSearchEngine(Engine):
 
     @classmethod
     def named(cls, settings: Mapping[str, Any], where: str) -> None:
-        """Trust the hosts that the user has named."""
+        """Trust the user's hosts."""
         trust(_read(settings, where)[0])
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Return the index and the addresses of the nodes."""
+        """Return index and nodes."""
         read, _ = _read(settings, where)
         return f"index {read.index} at {read.where}"
 
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
-        """Return for each uuid whether it is of an index of this name.
+        """Return (n,) which uuids belong to this name. looks: called before each request.
 
-        An unknown uuid is looked up at once, because the alias may have moved; again after two seconds.
-        looks: called before each request to the cluster.
+        Unknown uuids are looked up at once, as the alias may have moved; again after two seconds.
         """
         unknown, now = set(uuids) - self._uuids, time.monotonic()
         if any(now > self._look_again.get(uuid, 0.0) for uuid in unknown):
@@ -134,7 +130,7 @@ class OpenSearchEngine(Engine):
         skip_refused: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> WriteResult:
-        """Add, update and remove documents; see :meth:`Writer.write`."""
+        """See :meth:`Writer.write`."""
         return self.writer.write(
             documents,
             delete,
@@ -145,11 +141,11 @@ class OpenSearchEngine(Engine):
         )
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock the folder against other writers."""
+        """Lock the folder."""
         return self.index.lock()
 
     def verify(self) -> dict[str, str]:
-        """Check the features of an attached index; see :meth:`Engine.verify`."""
+        """See :meth:`Engine.verify`."""
         found = self.attached_features.rows.corruptions() if self.attached_features else ()
         return {str(path): problem for path, problem in found}
 
@@ -166,7 +162,7 @@ class OpenSearchEngine(Engine):
         return len(self.index)
 
     def version(self) -> str:
-        """Return a hash of the indices, their settings and the last write to each shard."""
+        """Return a hash of indices, settings and last writes."""
         return self.reader.version()
 
     def ids(self) -> list[str]:
@@ -174,23 +170,23 @@ class OpenSearchEngine(Engine):
         return self.reader.ids()
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the ids that have a document."""
+        """Return the existing ids."""
         return self.reader.contains(ids)
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None for an unknown id."""
+        """Return the documents in this order; None: unknown id."""
         return self.reader.get(ids)
 
     def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
-        """Return the documents at these locations; None if a document has changed or was deleted."""
+        """Return the documents at these locations; None: changed or deleted."""
         return self.reader.at(locations)
 
     def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream, shard by shard."""
+        """Return all documents as a stream."""
         return self.reader.documents()
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Return the candidates of each request, with few requests to the cluster."""
+        """Return the candidates of each request."""
         for some in batches(requests):
             template = some[0].template
             if template is not None and template.template.kind == "run":
@@ -203,23 +199,23 @@ class OpenSearchEngine(Engine):
                 yield from self.retrieval.search(some)
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Read and try a search template; see :meth:`Templates.check`."""
+        """See :meth:`Templates.check`."""
         return search if search.kind == "run" else self.templates.check(search, query)
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return the numbers of the documents; see :meth:`Engine.field_values`."""
+        """See :meth:`Engine.field_values`."""
         if isinstance(self.layout, AttachedLayout):
             return self.retrieval.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return the fields with numbers and dates; see :meth:`Engine.number_fields`."""
+        """See :meth:`Engine.number_fields`."""
         if isinstance(self.layout, AttachedLayout):
             return self.retrieval.fields.number_fields()
         return super().number_fields(ids)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates of a search by a lexical signal."""
+        """Score candidates by a lexical signal."""
         return self.retrieval.score(text, signal, candidates)
 
     def write_features(
@@ -231,10 +227,7 @@ class OpenSearchEngine(Engine):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that lack features; see :meth:`Engine.write_features`.
-
-        An attached index is only written for rankers that retrieve.
-        """
+        """See :meth:`Engine.write_features`. An attached index is only written for rankers that retrieve."""
         self.index.check_fields()
         if self.attached_features is None:
             return self.doc_values.write(encoders, part=part, force=force, keep=keep, progress=progress)
@@ -246,7 +239,7 @@ class OpenSearchEngine(Engine):
         return self.attached_features.write(encoders, part=part, force=force, keep=keep, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find; None: it cannot retrieve here."""
+        """Count the documents that a ranker cannot find; None: it cannot retrieve."""
         return self.doc_values.prepared(name, version)
 
     def missing_features(self, name: str, version: str) -> int:
@@ -254,11 +247,10 @@ class OpenSearchEngine(Engine):
         return (self.attached_features or self.doc_values).missing(name, version)
 
     def feature_versions(self) -> dict[str, str]:
-        """Return ranker -> version of its features: the most complete one, of two the newer."""
+        """Return ranker -> most complete version, of two the newer."""
         return (self.attached_features or self.doc_values).versions()
 
 
 def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
-    """The settings and the fields of an attached index in a table of ``rerank.toml``."""
     fields = fields_of(table.get("fields", {}), where)
     return Settings.read({name: value for name, value in table.items() if name != "fields"}, where), fields

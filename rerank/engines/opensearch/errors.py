@@ -1,4 +1,4 @@
-"""The errors of a cluster, each as one line."""
+"""The errors of a cluster, one line each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _TLS = (
 
 @contextmanager
 def asking(settings: Settings, doing: str) -> Iterator[None]:
-    """Turn errors of the client into EngineError: the action, the place, the problem and a hint."""
+    """Turn client errors into EngineError: action, place, problem, hint."""
     try:
         yield
     except client_errors.OpenSearchException as error:
@@ -77,7 +77,7 @@ def asking(settings: Settings, doing: str) -> Iterator[None]:
 
 
 def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
-    """Return an error of the client as one line."""
+    """Return a client error as one line."""
     where, info = settings.where, str(getattr(error, "info", ""))
     if isinstance(error, client_errors.ConnectionTimeout):
         problem = (
@@ -95,7 +95,7 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
 
 def _refusal(error: Exception, settings: Settings) -> str:
-    """The reason why a server refuses a request."""
+    """Why a server refuses a request."""
     where, index, status = settings.where, settings.index, getattr(error, "status_code", None)
     kind, reason = cause(getattr(error, "info", None), str(getattr(error, "error", error)))
     window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
@@ -131,12 +131,12 @@ def _refusal(error: Exception, settings: Settings) -> str:
 
 
 def block(reason: str) -> str:
-    """Explain a block of an index or cluster; empty if ``reason`` is not a block."""
+    """Explain a block of an index or cluster; "" for other reasons."""
     return next((plain for signs, plain in _BLOCKS if re.search(signs, reason)), "")
 
 
 def cause(info: object, otherwise: str = "") -> tuple[str, str]:
-    """Return type and reason of the innermost cause in the body of an error."""
+    """Return type and reason of the innermost cause."""
     found = info.get("error") if isinstance(info, Mapping) else None
     if isinstance(found, str):
         return "", one_line(found)
@@ -157,7 +157,7 @@ def cause(info: object, otherwise: str = "") -> tuple[str, str]:
 
 
 def one_line(text: str, most: int = 300) -> str:
-    """Return a server's text as one line of limited length."""
+    """Return a text as one line of limited length."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}…"
 

@@ -1,4 +1,4 @@
-"""Filters as clauses of a query, and numbers of fields. Own indices have terms, attached indices fields."""
+"""Filters as query clauses, and numbers of fields."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 
 
 class Fields:
-    """The clauses of filters, cached until the name has other indices; and the values of fields."""
+    """Clauses of filters, and values of fields."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._known: dict[tuple[frozenset[str], Filter], Mapping[str, Any]] = {}
 
     def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
-        """Return a clause for each filter; UsageError for an unknown field, or one of another type."""
+        """Return a clause per filter. Raises UsageError for an unknown field or wrong type."""
         if not filters:
             return []
         known, uuids = self._known, self._index.shape().uuids  # known is never changed: other threads read it
@@ -63,7 +63,7 @@ class Fields:
         return found
 
     def _check_kept(self) -> None:
-        """Raise UsageError for an index without the terms of filters."""
+        """Raise UsageError if the index has no filter terms."""
         index = self._index.settings.index
         with self._index.asking("looking for fields"):
             known = self._index.client.field_caps(index=index, params={"fields": FIELD})
@@ -85,7 +85,7 @@ class Fields:
         return found
 
     def number_fields(self) -> dict[str, str]:
-        """Return the fields that :meth:`field_values` can read -> ``number`` or ``date``."""
+        """Return field -> ``number`` or ``date``."""
         client, index = self._index.client, self._index.settings.index
         with self._index.asking("reading numbers"):
             known = client.field_caps(index=index, params={"fields": "*"})["fields"]
@@ -97,7 +97,7 @@ class Fields:
         }
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return doc values of numbers and dates; see :meth:`Engine.field_values`."""
+        """Return numbers and dates; see :meth:`Engine.field_values`."""
         client, index = self._index.client, self._index.settings.index
         with self._index.asking("reading numbers"):
             caps = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
@@ -127,9 +127,9 @@ class Fields:
 
 
 def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """Return the clause of a filter by a field of an attached index.
+    """Return a filter's clause for an attached index. Raises UsageError if the type has no such filter.
 
-    kind: type of the field. known: the other fields. Raises UsageError if the type has no such filter.
+    kind: type of the field. known: other fields.
 
     >>> clause(Filter.parse("year>=2020"), "integer", "shop")
     {'range': {'year': {'gte': 2020}}}

@@ -1,4 +1,4 @@
-"""The index behind a name: its connection, creation and state."""
+"""The index of a name: connection, creation, state."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ _FRESH = 2.0  # seconds until the cluster is asked again which indices are behin
 
 
 class Shape(NamedTuple):
-    """The indices of a name: their uuids, the hits that all of them return at once, and the number of
-    shards.
-    """
+    """The indices of a name: uuids, maximum hits per search, and number of shards."""
 
     uuids: frozenset[str]
     window: int
@@ -50,7 +48,7 @@ class Shape(NamedTuple):
 
 
 class Index:
-    """An index in a cluster. folder: the engine's folder in the workspace."""
+    """An index in a cluster. folder: of the engine."""
 
     def __init__(
         self, settings: Settings, folder: Path, layout: Layout | None = None, lang: str | None = None
@@ -66,7 +64,7 @@ class Index:
         weakref.finalize(self, self.client.close)
 
     def check(self) -> None:
-        """Raise EngineError unless the cluster answers and has an index of the expected layout."""
+        """Raise EngineError without a suitable index in the cluster."""
         check(self.client, self.settings)
         found = self.indices()
         if not found:
@@ -87,9 +85,9 @@ class Index:
         self.check_fields(found)
 
     def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Raise UsageError or EngineError if an attached index lacks a field, or has it with another type.
+        """Raise UsageError or EngineError if an attached index lacks a field or its type differs.
 
-        indices: as :meth:`indices` returns them; None: the current ones.
+        indices: see :meth:`indices`; None: the current ones.
         """
         if not isinstance(self.layout, AttachedLayout):
             return
@@ -100,7 +98,7 @@ class Index:
                 raise UsageError(f"{error}; correct the fields in rerank.toml") from error
 
     def indices(self) -> dict[str, dict[str, Any]]:
-        """Return the indices of the name, with mappings, settings and aliases; may be empty."""
+        """Return the name's indices, with mappings, settings and aliases."""
         with self.asking("looking for the index"):
             found: dict[str, dict[str, Any]] = self.client.indices.get(
                 index=self.settings.index, ignore_unavailable=True, allow_no_indices=True
@@ -108,7 +106,7 @@ class Index:
         return found
 
     def uuids(self, name: str = "") -> dict[str, str]:
-        """Return index -> uuid of the current indices of a name; default: the name of the settings."""
+        """Return index -> uuid of a name; default: from the settings."""
         params = (
             {"flat_settings": "true", "ignore_unavailable": "true"} if name else {"flat_settings": "true"}
         )
@@ -119,7 +117,7 @@ class Index:
         return {name: about["settings"]["index.uuid"] for name, about in found.items()}
 
     def shape(self) -> Shape:
-        """Return the state of the indices of the name, at most two seconds old: an alias may move."""
+        """Return the state of the indices, cached for two seconds."""
         if self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
             now = time.monotonic()
             with self.asking("looking for the index"):
@@ -131,7 +129,7 @@ class Index:
         return self._shape[1]
 
     def make(self, name: str, *, alias: bool) -> None:
-        """Create an empty index. alias: give it the name of the settings."""
+        """Create an empty index, optionally with the alias."""
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
         if alias:
             body["aliases"] = {self.settings.index: {}}
@@ -156,7 +154,7 @@ class Index:
         self.client.cluster.health(index=name, params=params)
 
     def refresh(self, index: str) -> None:
-        """Make all writes visible in every copy of a living node."""
+        """Make all writes visible in all copies."""
         for _ in range(3):
             if not self.client.indices.refresh(index=index)["_shards"]["failed"]:
                 return
@@ -167,26 +165,26 @@ class Index:
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
-        """Turn errors of the client into EngineError."""
+        """Turn client errors into EngineError."""
         with asking(self.settings, doing):
             yield
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder against other writers; see :meth:`Engine.lock`."""
+        """Lock the folder; see :meth:`Engine.lock`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.folder, f"ingesting into {self.settings.index!r}"):
             yield
 
     def discard(self) -> None:
-        """Remove an empty index; see :meth:`Engine.discard`."""
+        """Remove an empty index."""
         with self.asking("removing the empty index"):
             for name, about in self.indices().items():
                 if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
                     self.client.indices.delete(index=name)
 
     def count(self, query: Mapping[str, Any], index: str = "") -> int:
-        """Count the matches of a query; unlike with ``_count``, a missing shard is an error."""
+        """Count matches. A missing shard is an error, unlike with ``_count``."""
         body = {**OURS, "size": 0, "track_total_hits": True, "query": query}
         answer = self.client.search(index=index or self.settings.index, body=body, params=WHOLE)
         return int(answer["hits"]["total"]["value"])

@@ -1,4 +1,4 @@
-"""The layout of an index: which fields contain the words and the parts of a document."""
+"""The fields of a document in an index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = ("title", "text", "categories", "links", "lang")
 
 
 def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
-    """Return the fields of an attached index that make a document; UsageError for a wrong table.
+    """Return the document fields of an attached index. Raises UsageError.
 
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
@@ -45,11 +45,11 @@ def _is_name(path: object) -> bool:
 
 
 class Layout(ABC):
-    """The layout of the documents in an index.
+    """The layout of documents.
 
-    has_id: the field ``id`` repeats ``_id`` as a doc value, for sorting and fast results.
-    first_stages: the lexical signals of the index.
-    source: the fields of ``_source`` that make a document.
+    has_id: the field ``id`` repeats ``_id`` as a doc value, for speed.
+    first_stages: lexical signals.
+    source: ``_source`` fields of a document.
     """
 
     has_id: bool
@@ -58,7 +58,7 @@ class Layout(ABC):
 
     @abstractmethod
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return the query that scores by a lexical signal. text: plain words."""
+        """Return the query of a lexical signal. text: plain words."""
 
     @abstractmethod
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
@@ -66,14 +66,14 @@ class Layout(ABC):
 
 
 class OwnedLayout(Layout):
-    """The layout of indices that rerank creates (index_templates/)."""
+    """The layout of rerank's indices (index_templates/)."""
 
     has_id = True
     first_stages = FIRST_STAGES
     source = True
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return a query of the field ``content``, or of its sub-field with the tf-idf similarity."""
+        """Return a query of ``content`` or its tf-idf sub-field."""
         return {"match": {"content" if signal == "bm25" else "content.tfidf": {"query": text}}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
@@ -89,7 +89,7 @@ class OwnedLayout(Layout):
         )
 
     def to_source(self, document: Document) -> dict[str, Any]:
-        """Return the ``_source`` of a document: its fields that are not empty, and the terms of filters."""
+        """Return a document's ``_source``, with filter terms."""
         fields = {
             "id": document.id,
             "title": document.title,
@@ -104,9 +104,7 @@ class OwnedLayout(Layout):
 
 
 class AttachedLayout(Layout):
-    """The layout of a user's index. fields: part of a document -> fields of the index; dots lead into
-    objects.
-    """
+    """A user's index. fields: part of a document -> fields; dots lead into objects."""
 
     has_id = False
     first_stages = ("bm25",)
@@ -117,13 +115,13 @@ class AttachedLayout(Layout):
         self._words = [path for name in ("title", "text") for path in self.fields.get(name, ())]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return a query that adds up the scores of the fields of title and text."""
+        """Return a query that adds up title and text scores."""
         if len(self._words) == 1:
             return {"match": {self._words[0]: {"query": text}}}
         return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Return the document of a ``_source``; several titles or texts are joined by line breaks."""
+        """Return the document; several texts are joined by line breaks."""
         found = {
             name: [value for path in paths for value in _strings(_at(source, path.split(".")))]
             for name, paths in self.fields.items()
@@ -139,7 +137,7 @@ class AttachedLayout(Layout):
 
 
 def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError or EngineError for fields that an index lacks, or that cannot be read."""
+    """Raise UsageError or EngineError for missing or unreadable fields."""
     types = dict(field_types(mappings.get("properties", {})))
     source = mappings.get("_source", {})
     if source.get("enabled") is False:
@@ -165,7 +163,7 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
 
 
 def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Return the paths of the fields with values, and their types."""
+    """Return paths and types of fields."""
     for name, about in properties.items():
         if above + name == FEATURES:
             continue
@@ -176,7 +174,7 @@ def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tupl
 
 
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:
-    """Whether ``_source`` contains a field, by the patterns of its ``includes`` and ``excludes``."""
+    """Whether ``_source`` includes a field."""
 
     def covers(patterns: Sequence[str]) -> bool:
         parts = path.split(".")
@@ -188,7 +186,7 @@ def _in_source(path: str, source: Mapping[str, Any]) -> bool:
 
 
 def _at(source: Any, path: Sequence[str]) -> Any:
-    """The value at a path, also in lists and in keys with dots."""
+    """The value at a path, also in lists and dotted keys."""
     if not path:
         return source
     if isinstance(source, list):
@@ -203,7 +201,7 @@ def _at(source: Any, path: Sequence[str]) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All scalars in a value, as strings."""
+    """All scalars as strings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Reading the documents of an index: by id, by location, or all at one point in time."""
+"""Reading documents by id, by location, or all."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ _KEEP = "10m"  # the cluster keeps a point in time so long between two pages
 
 
 class Reader:
-    """Reads the documents of an index."""
+    """Reads documents."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
     def version(self) -> str:
-        """Return a hash of all that can change a search: indices, last writes, mappings, settings,
-        pipelines.
-        """
+        """Return a hash of everything that can change a search."""
         with self._index.asking("reading the index's state"):
             stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
         seen = [
@@ -51,7 +49,6 @@ class Reader:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
     def _shapes(self) -> dict[str, Any]:
-        """The mappings and settings of each index that can change a score."""
         found = {}
         for name, about in self._index.indices().items():
             mappings, settings = about["mappings"], about["settings"]["index"]
@@ -62,7 +59,7 @@ class Reader:
         return found
 
     def _pipelines(self) -> Any:
-        """All search pipelines, which templates may name; None without permission."""
+        """Search pipelines; None without permission."""
         try:
             return self._client.transport.perform_request("GET", "/_search/pipeline")
         except client_errors.TransportError as error:
@@ -76,11 +73,11 @@ class Reader:
         return sorted(hit["_id"] for hits in self.pages(body) for hit in hits)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the ids that have a document."""
+        """Return the existing ids."""
         return {found["_id"] for found in self._mget(list(dict.fromkeys(ids)), False)}
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None for an unknown id."""
+        """Return the documents in this order; None: unknown id."""
         found = {
             hit["_id"]: self._layout.document(hit["_id"], hit["_source"])
             for hit in self._mget(list(dict.fromkeys(ids)), self._layout.source)
@@ -107,7 +104,7 @@ class Reader:
             yield from (found for found in answer["docs"] if found.get("found"))
 
     def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
-        """Return the documents at these locations; None if a document has changed or was deleted."""
+        """Return the documents at these locations; None: changed or deleted."""
         names = {uuid: name for name, uuid in self._index.uuids().items()}
         found: dict[tuple[str, int, int], Document] = {}
         for uuid, shard in dict.fromkeys((one.uuid, one.shard) for one in locations):
@@ -120,19 +117,19 @@ class Reader:
         return [found.get((one.uuid, one.shard, one.seq_no)) for one in locations]
 
     def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the body of a search in the order of sequence numbers."""
+        """Return the body of a search by sequence number."""
         more = {"_source": self._layout.source, "seq_no_primary_term": True, "track_total_hits": False}
         return {**OURS, **more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
 
     def shard(self, index: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the hits of a search in one primary shard."""
+        """Return the hits in one primary shard."""
         params = {**WHOLE, "preference": f"_shards:{number}|_primary"}
         with self._index.asking("reading documents"):
             found: dict[str, Any] = self._client.search(index=index, body=body, params=params)["hits"]
         return found
 
     def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream, shard by shard."""
+        """Return all documents as a stream."""
         body = {"size": _PAGE, "_source": self._layout.source}
         for hits in self.pages(body):
             for hit in hits:
@@ -141,10 +138,7 @@ class Reader:
     def pages(
         self, body: Mapping[str, Any], part: tuple[int, int] = (0, 1)
     ) -> Iterator[list[dict[str, Any]]]:
-        """Return all hits at one point in time, page by page.
-
-        With a slice per shard, search_after is free in the order ``_doc``; more slices divide the shards.
-        """
+        """Return all hits at one point in time, by page. A slice per shard is fastest."""
         number, count = part
         with self._index.asking("reading documents"):
             pit = self._client.create_pit(
@@ -174,7 +168,7 @@ class Reader:
 
 
 def usable(id: str) -> bool:
-    """Return whether a document can have this id."""
+    """Return whether an id is valid."""
     try:
         return 0 < len(id.encode()) <= LONGEST_ID
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Searches of an index by words, by vectors or by both, and scores of given documents."""
+"""Searches by words or vectors, and scores of given documents."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ _TOGETHER = 2000  # hits that one _msearch returns, about
 
 
 class Retrieval:
-    """Finds documents of an index, and scores them by words.
-
-    attached: the features of an attached index. The features in that index only serve to find documents.
-    """
+    """Finds and scores documents. attached: the features of an attached index."""
 
     def __init__(self, index: Index, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
         self._attached = attached
@@ -39,10 +36,9 @@ class Retrieval:
         self.fields = Fields(index)
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Search for requests of one batch; see :func:`batches`.
+        """Search for one batch of requests; see :func:`batches`.
 
-        One request to the cluster contains the searches of all retrievers for several texts. A second one
-        gets the scores of the first stage, if it does not retrieve or the index has no graph of the vectors.
+        A second request to the cluster gets first-stage scores if the first one cannot.
         """
         one = requests[0]
         one.check(self._layout.first_stages)
@@ -98,7 +94,7 @@ class Retrieval:
         return parts
 
     def _prepared(self, one: VectorQuery) -> Column:
-        """The column of a ranker's vectors; UsageError if they cannot be searched."""
+        """The column of searchable vectors. Raises UsageError."""
         column = self._features.searchable(one.name, one.version)
         if column is None:
             raise cannot_retrieve(one.name)
@@ -113,7 +109,7 @@ class Retrieval:
     def _cut(
         self, found: Found | None, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses
     ) -> Found:
-        """The ``depth`` best hits of a signal. A text of too many terms is searched in pieces."""
+        """A signal's best hits. Long texts are searched in pieces."""
         if found is None:
             tops = [
                 one
@@ -129,7 +125,7 @@ class Retrieval:
         return found.pick(rank(found.ids, np.array(found.scores))[: request.depth].tolist())
 
     def _products(self, found: Found, one: VectorQuery, key: str, depth: int) -> Found:
-        """The hits with the largest exact products above 0."""
+        """The hits with the largest positive products."""
         values, _ = self._features.columns[key].decode(found.features[key])
         vector = one.vector.astype(np.float64)
         if one.passages:
@@ -143,7 +139,7 @@ class Retrieval:
     def _union(
         self, parts: Mapping[str, Found], request: SearchRequest, wanted: Mapping[str, str]
     ) -> Candidates:
-        """Merge the hits of the retrievers, with the scores of the first stage."""
+        """Merge hits, with first-stage scores."""
         scores: dict[str, float] = {}
         for name, part in parts.items():
             if part.scores and (name == request.first_stage or name not in self._layout.first_stages):
@@ -170,7 +166,7 @@ class Retrieval:
         return replace(self._candidates(found, request.features, wanted), retrieved_by=by)
 
     def select(self, request: SearchRequest) -> Candidates:
-        """Score and order the documents of a request's ids."""
+        """Score and order the requested documents."""
         request.check(self._layout.first_stages)
         wanted = self._wanted({} if self._attached else request.features)
         known = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
@@ -179,7 +175,7 @@ class Retrieval:
         return self._candidates(found, request.features, wanted)
 
     def _among(self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str]) -> Found:
-        """The existing documents among given ids, with their scores."""
+        """The existing documents, with scores."""
         merged = Found([], [], {key: [] for key in keys}, 0.0, [])
         for found in self._searcher.among(ids, text, signal, keys, matching=False):
             if found is None:
@@ -192,12 +188,12 @@ class Retrieval:
         return merged
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates of a search; see :meth:`Engine.score`."""
+        """Score candidates; see :meth:`Engine.score`."""
         check_signal(signal, self._layout.first_stages)
         return self._scores(_encodable(text), candidates.ids, signal)
 
     def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
-        """(n,) scores of documents; of too many terms, the sum of the scores of its pieces."""
+        """(n,) scores. Long texts are summed over pieces."""
         whole = self._lexical(text, ids, signal)
         if whole is not None:
             return whole
@@ -210,7 +206,7 @@ class Retrieval:
         return total
 
     def _lexical(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64] | None:
-        """Scores of the documents; None for a text of too many terms."""
+        """(n,) scores; None: too many terms."""
         scores: dict[str, float] = {}
         for found in self._searcher.among(ids, text, signal, (), matching=True):
             if found is None:
@@ -219,7 +215,7 @@ class Retrieval:
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
     def _candidates(self, found: Found, features: Mapping[str, str], wanted: Mapping[str, str]) -> Candidates:
-        """Ordered hits as candidates, with decoded features."""
+        """Hits as candidates, with features."""
         ids, scores = found.ids, np.array(found.scores, np.float64)
         values: dict[str, NDArray[Any]] = {}
         missing: dict[str, NDArray[np.bool_]] = {}
@@ -235,7 +231,7 @@ class Retrieval:
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=found.took)
 
     def _wanted(self, features: Mapping[str, str]) -> dict[str, str]:
-        """Ranker -> key of the features that are stored in the requested version."""
+        """Ranker -> key of features in the requested version."""
         keys = {name: feature_key(name, version) for name, version in features.items()}
         if any(key not in self._features.columns for key in keys.values()):
             self._features.stored()
@@ -249,5 +245,4 @@ class Retrieval:
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates."""
     return text if text.isascii() else text.encode(errors="replace").decode()

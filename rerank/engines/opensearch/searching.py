@@ -1,8 +1,4 @@
-"""Searches that return ids, scores and features in one answer.
-
-Hits of our own indices are sorted by score and ``id``. The sort values are the ids, so no stored field is
-read: a thousand ids take two thirds of the time.
-"""
+"""Searches for ids, scores and features. Sort values return the ids, which is faster than stored fields."""
 
 from __future__ import annotations
 
@@ -27,8 +23,8 @@ _PIECE = 500  # words of a long query that are sent at once; OpenSearch accepts 
 class Found(NamedTuple):
     """Hits of one search.
 
-    features: feature key -> Base64 of each hit; None: no feature. took: seconds in the cluster.
-    versions: index, sequence number and primary term of each hit of an attached index.
+    features: feature key -> Base64 or None per hit. took: seconds in the cluster.
+    versions: index, sequence number and primary term of attached hits.
     """
 
     ids: list[str]
@@ -38,7 +34,7 @@ class Found(NamedTuple):
     versions: list[tuple[str, int, int]]
 
     def pick(self, order: Sequence[int]) -> Found:
-        """Return the hits at these positions, in this order."""
+        """Return the hits at these positions."""
         if list(order) == list(range(len(self.ids))):
             return self
         return Found(
@@ -55,15 +51,12 @@ Clauses = Sequence[Mapping[str, Any]]
 
 
 def only(query: Mapping[str, Any], kept: Clauses) -> Mapping[str, Any]:
-    """Return a query with the same scores for hits that match all clauses."""
+    """Return the query limited to hits that match all clauses, with the same scores."""
     return {"bool": {"must": [query], "filter": list(kept)}} if kept else query
 
 
 def search_options(settings: Settings, text: str) -> dict[str, str]:
-    """Return the parameters of a search.
-
-    Copies of a shard differ in deleted documents, so in idf: the same text goes to the same copy.
-    """
+    """Return search parameters. A text always goes to the same shard copy, because idf differs."""
     return {
         "preference": f"rerank-{zlib.crc32(text.encode()) % _COPIES}",
         "search_type": settings.search_type,
@@ -72,14 +65,14 @@ def search_options(settings: Settings, text: str) -> dict[str, str]:
 
 
 class Search(NamedTuple):
-    """A query and the maximum number of its hits."""
+    """A query and its maximum number of hits."""
 
     query: Mapping[str, Any]
     size: int
 
 
 class Searcher:
-    """Sends searches to one index."""
+    """Searches one index."""
 
     def __init__(self, index: Index) -> None:
         self._index, self._client = index, index.client
@@ -87,12 +80,12 @@ class Searcher:
 
     @property
     def window(self) -> int:
-        """The number of hits that the index returns at once."""
+        """Maximum hits per search."""
         return self._index.shape().window
 
     @property
     def shards(self) -> int:
-        """The number of shards."""
+        """Number of shards."""
         return self._index.shape().shards
 
     def top(
@@ -104,11 +97,10 @@ class Searcher:
         vector_searches: Sequence[Sequence[Search]] = (),
         kept: Clauses = (),
     ) -> Iterator[list[Found | None]]:
-        """Return the ``depth`` best hits of each text by each signal, then the hits of its vector searches.
+        """Return the best hits of each text by signal, then by vector search. None: too many terms.
 
-        If the cluster does not order ties by id, all hits tied with the last are included. None: a text of
-        too many terms. There is one request. keys: features to return. kept: clauses that every hit must
-        match.
+        All ties at ``depth`` are included, unless the cluster orders ties by id.
+        keys: features to return. kept: clauses that every hit must match.
         """
         by_id = self._layout.has_id
         size = depth if by_id or depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
@@ -127,7 +119,7 @@ class Searcher:
     def _widened(
         self, search: Search, text: str, depth: int, keys: Sequence[str], found: Found | None
     ) -> Found | None:
-        """Get more hits until all ties with the ``depth``-th hit are included."""
+        """Get more hits until ties at ``depth`` are complete."""
         wide = search.size
         while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
             if wide == self.window:
@@ -139,10 +131,10 @@ class Searcher:
     def nearest(
         self, one: VectorQuery, column: Column, request: SearchRequest, text: str | None, kept: Clauses
     ) -> Search:
-        """Return the search for the nearest vectors; of several vectors in a document, the nearest counts.
+        """Return the search for documents by their nearest vector.
 
-        With a graph, hits have the scores of the first stage for ``text``, and every shard returns its
-        nearest, so there may be more than the depth. Without, hits have the similarity as score.
+        With a graph, hits have first-stage scores for ``text`` and may exceed the depth. Without, they have
+        similarities.
         """
         name, path = vector_field(feature_key(one.name, one.version), column.passages)
         vector, depth = one.vector.tolist(), one.depth or request.depth
@@ -169,7 +161,7 @@ class Searcher:
     def among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool
     ) -> Iterator[Found | None]:
-        """Return hits among given documents. matching: only documents that share a term with ``text``."""
+        """Return hits among given documents. matching: only with a term of ``text``."""
         kind = "must" if matching else "should"
         for i in range(0, len(ids), self.window):
             some = list(ids[i : i + self.window])
@@ -179,7 +171,7 @@ class Searcher:
     def find(
         self, searches: Sequence[Search], texts: Sequence[str], keys: Sequence[str]
     ) -> list[Found | None]:
-        """Send one ``_search``, or one ``_msearch`` for several."""
+        """Send searches in one request."""
         bodies = [self._body(query, size, keys, self._layout.has_id) for query, size in searches]
         found = []
         for body, text, answer in zip(bodies, texts, self._send(bodies, texts), strict=True):
@@ -223,7 +215,7 @@ class Searcher:
             yield self._ask(body, option) if "error" in answer else answer
 
     def _ask(self, body: dict[str, Any], option: dict[str, str]) -> dict[str, Any] | None:
-        """Send one search; None when it has too many terms."""
+        """Send one search; None: too many terms."""
         for again in (True, False):
             try:
                 answer: dict[str, Any] = self._client.search(
@@ -267,7 +259,7 @@ def _too_many_terms(error: client_errors.OpenSearchException) -> bool:
 
 
 def pieces(text: str) -> list[str]:
-    """Split a long query into queries that OpenSearch accepts; their scores add up to its score.
+    """Split a long query into accepted ones, whose scores add up.
 
     >>> [len(piece.split()) for piece in pieces("word " * 1200)]
     [500, 500, 200]

@@ -1,10 +1,6 @@
-"""Search templates: a template and a query -> the body of a ``_search`` -> ids and scores.
+"""Search templates: query -> ``_search`` body -> ids and scores. The cluster renders Mustache.
 
-The cluster renders Mustache (``_render/template``), so a template has the same effect as in production. A
-template with ``%SearchText%`` is JSON and is filled here.
-
-A query cannot change the structure of a body. If its values contain characters of JSON or Mustache, the
-template is also rendered with plain words. With the values in their places, both bodies must be equal.
+A query cannot change the structure of a body: it is compared with a rendering of plain words.
 """
 
 from __future__ import annotations
@@ -52,17 +48,16 @@ _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # text without characters of JSON and M
 
 
 class Templates:
-    """Searches an index by search templates."""
+    """Searches by search templates."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._pipelines = lru_cache(64)(self._without_ours)
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Return a template with its stored text, after rendering it for a query.
+        """Return a template with its stored text, after a trial rendering.
 
-        Raises InputError for an invalid body, UsageError for a template of another index, EngineError for a
-        missing stored template.
+        Raises InputError for an invalid body, UsageError for another index, EngineError without the template.
         """
         self._pipelines.cache_clear()
         found = self._complete(search)
@@ -72,7 +67,7 @@ class Templates:
     def find(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the ``depth`` best hits of requests with one template.
 
-        ``Candidates.signals`` has the scores of named clauses, ``clause:NAME``; 0: no match.
+        ``Candidates.signals`` has the scores of clauses, ``clause:NAME``; 0: no match.
         """
         filled = [request.template for request in requests if request.template is not None]
         search, queries = filled[0].template, [one.query for one in filled]
@@ -89,7 +84,7 @@ class Templates:
                 yield _candidates(answer, search, query)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
-        """Return the body of a query's search."""
+        """Return the search body of a query."""
         search = self._complete(search)
         where = f"{search}: query {query.id!r}"
         if slots(search.source) == [SLOT]:
@@ -101,7 +96,7 @@ class Templates:
         return {**rendered, "search_pipeline": named} if named else rendered
 
     def asked(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the body with the same hits and scores, without other results."""
+        """Return the body with the same hits and scores only."""
         asked = {name: value for name, value in body.items() if name not in _SHOWN}
         asked |= {"size": size, "_source": False, "track_total_hits": False}
         named = body.get("search_pipeline")
@@ -109,7 +104,7 @@ class Templates:
         return {**asked, "search_pipeline": pipeline} if pipeline else asked
 
     def _complete(self, search: SearchTemplate) -> SearchTemplate:
-        """The template with its stored text; UsageError if it is for another index."""
+        """Add the stored text. Raises UsageError for another index."""
         if search.kind == "stored" and not search.source:
             source = self._stored(search.name)
             check_slots(source, str(search))
@@ -179,10 +174,7 @@ class Templates:
         return rendered
 
     def _without_ours(self, name: str | None) -> str | dict[str, Any]:
-        """A pipeline without our processor: its name or its definition; empty: the default of the index.
-
-        name: None: the default of the index.
-        """
+        """A pipeline without our processor: name, definition, or "" for the index default."""
         client, settings = self._index.client, self._index.settings
         try:
             if name is None:
@@ -215,7 +207,6 @@ class Templates:
     def _send(
         self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: SearchTemplate
     ) -> list[Mapping[str, Any]]:
-        """Return the answer to each body."""
         settings, doing = self._index.settings, f"making the search of {search}"
         answers: dict[int, Mapping[str, Any]] = {}
         together: dict[int, list[Mapping[str, Any]]] = {}
@@ -253,7 +244,7 @@ def _check(body: Mapping[str, Any], where: str) -> None:
 
 
 def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
-    """A template of Search Relevance Workbench with the words of the query."""
+    """A Search Relevance Workbench template with the query words."""
     try:
         template = parse_json(search.source)
     except ValueError as error:
@@ -265,7 +256,7 @@ def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
 
 
 def _harmless(value: Any, texts: dict[str, str]) -> Any:
-    """Copy a value with a word in place of each unusual text; ``texts`` receives word -> text."""
+    """Replace unusual texts by words; ``texts`` receives word -> text."""
     if isinstance(value, Mapping):
         return {name: _harmless(one, texts) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -278,7 +269,6 @@ def _harmless(value: Any, texts: dict[str, str]) -> Any:
 
 
 def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
-    """Replace words in the strings of a JSON value by their texts."""
     words = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
     def back(one: Any) -> Any:

@@ -1,8 +1,7 @@
-"""The rows of an attached index's documents in the feature files, and which documents are encoded.
+"""Rows of attached documents in the feature files.
 
-A row belongs to a text: to the hash of all parts of a document that can be encoded. A location, the shard and
-sequence number of one version of a document, leads to its row. A changed document has another sequence
-number, so it never gets an old feature. A document that is written again with the same text keeps its row.
+A row belongs to the hash of a text. A location (shard and sequence number) leads to a row, so a changed
+document never gets an old feature, and an unchanged text keeps its row.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ Ranges = list[list[int]]
 
 
 class DocumentLocation(NamedTuple):
-    """One version of a document. uuid: of its index."""
+    """A version of a document. uuid: of its index."""
 
     uuid: str
     shard: int
@@ -62,10 +61,9 @@ class DocumentLocation(NamedTuple):
 
 
 class TextRows:
-    """The rows of one attached index, and the features of these rows (``features``).
+    """The rows of one attached index, and their ``features``.
 
-    layout: identifies the fields of the index that make a document. With other fields, every document is read
-        again.
+    layout: identifies the document fields. After a change, all documents are read again.
 
     >>> import tempfile
     >>> rows = TextRows(Path(tempfile.mkdtemp()))
@@ -89,7 +87,7 @@ class TextRows:
         self._features = FeatureFiles(folder / "rankers")
 
     def current(self) -> TextRows:
-        """Return the rows of the files in use: these, unless another process has replaced the files."""
+        """Return the rows of the files in use, which another process may replace."""
         replaced = self._opened and self._inode() != self._opened
         return TextRows(self._folder, self._layout) if replaced else self
 
@@ -115,9 +113,9 @@ class TextRows:
         terms: NDArray[np.int64],
         ids: Sequence[str] = (),
     ) -> NDArray[np.int64]:
-        """Return the rows of n documents of one index; -1: no row.
+        """Return (n,) rows of documents of one index; -1: no row.
 
-        shards, seq_nos, terms: (n,), as in :class:`DocumentLocation`. shards None: the ids are compared.
+        shards, seq_nos, terms: (n,), as in :class:`DocumentLocation`. shards None: compare ids.
         """
         with self._reading() as db:
             found = db.execute(
@@ -133,12 +131,12 @@ class TextRows:
         return np.array([rows.get(key, -1) for key in keys], np.int64)
 
     def of_texts(self, documents: Sequence[Document]) -> NDArray[np.int64]:
-        """Return the rows of documents with these texts; -1: no row."""
+        """Return (n,) rows of these texts; -1: no row."""
         with self._reading() as db:
             return _rows(db, [digest(document) for document in documents])
 
     def categories(self, rows: NDArray[np.int64]) -> list[tuple[str, ...]]:
-        """Return the categories of the documents of existing rows."""
+        """Return the categories of existing rows."""
         with self._reading() as db:
             found = dict(
                 db.execute(
@@ -149,7 +147,7 @@ class TextRows:
             return [tuple(json.loads(found[row])) for row in rows.tolist()]
 
     def covered(self, name: str, version: str, uuid: str, shard: int) -> Ranges:
-        """Return the sequence numbers of a shard whose documents all have a feature."""
+        """Return the sequence numbers whose documents all have a feature."""
         with self._reading() as db:
             found = db.execute(
                 "SELECT ranges FROM covered JOIN indices USING (number)"
@@ -162,7 +160,7 @@ class TextRows:
     # -- writing -----------------------------------------------------------------------------------------
 
     def add(self, documents: Sequence[Document]) -> NDArray[np.int64]:
-        """Return the rows of these texts; a new text gets a new row."""
+        """Return the rows of texts; new ones are added."""
         hashes = [digest(document) for document in documents]
         with self._writing() as db:
             db.executemany(
@@ -184,7 +182,7 @@ class TextRows:
             )
 
     def cover(self, name: str, version: str, uuid: str, shard: int, first: int, last: int) -> None:
-        """Record that every document with these sequence numbers has a feature."""
+        """Mark sequence numbers as encoded."""
         if first > last:
             return
         with self._writing() as db:
@@ -197,13 +195,13 @@ class TextRows:
             db.execute("INSERT OR REPLACE INTO covered VALUES (?, ?, ?, ?, ?)", (*key, json.dumps(ranges)))
 
     def remove(self, name: str, version: str) -> None:
-        """Remove the features of a version."""
+        """Remove a version's features."""
         with self._writing() as db:
             db.execute("DELETE FROM covered WHERE ranker = ? AND version = ?", (name, version))
         self.features.remove(name, version)
 
     def drop_indices(self, present: Sequence[str]) -> None:
-        """Remove the locations of former indices, except the last ones."""
+        """Remove locations of former indices, except the last ones."""
         names = {self._key(uuid) for uuid in present}
         with self._writing() as db:
             stored = db.execute("SELECT number, uuid FROM indices ORDER BY number").fetchall()
@@ -212,7 +210,7 @@ class TextRows:
                 db.executemany(f"DELETE FROM {table} WHERE number = ?", former)
 
     def repaired(self) -> TextRows:
-        """Return these rows; corrupt ones are removed first, with all features."""
+        """Return these rows, without corrupt ones and their features."""
         with suppress(WorkspaceError), self._reading() as db:
             if db.execute("PRAGMA integrity_check").fetchone() == ("ok",):
                 return self
@@ -222,7 +220,7 @@ class TextRows:
         return TextRows(self._folder, self._layout)
 
     def corruptions(self) -> Iterator[tuple[Path, str]]:
-        """Check all files; yield each corrupt file and its problem."""
+        """Yield each corrupt file and its problem."""
         try:
             with self._reading() as db:
                 (problem,) = db.execute("PRAGMA integrity_check").fetchone()
@@ -237,7 +235,7 @@ class TextRows:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection to one thread; an empty database if nothing is stored."""
+        """The connection, for one thread; empty if nothing is stored."""
         with self._mutex, self._errors():
             inode = self._opened or self._inode()
             if self._db is None or inode != self._opened:
@@ -249,7 +247,7 @@ class TextRows:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the database against other writers, for a moment."""
+        """Lock the database briefly."""
         if not self._opened:
             self._folder.mkdir(parents=True, exist_ok=True)
             with folder_lock(self._folder, "storing features", patience=_PATIENCE), self._errors():
@@ -268,7 +266,7 @@ class TextRows:
                 db.close()
 
     def _connect(self, mode: str, path: Path | None = None) -> sqlite3.Connection:
-        """Connect to a file; mode "": to an empty database in memory."""
+        """Connect; mode "": to an empty database in memory."""
         name = f"file:{quote(str(path or self._path))}?mode={mode}" if mode else ":memory:"
         db = sqlite3.connect(name, _PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
         if mode in ("", "rwc"):
@@ -295,12 +293,11 @@ class TextRows:
         return found[0]
 
     def _key(self, uuid: str) -> str:
-        """The name of an index, read with these fields."""
         return re.sub(r"[^\w-]", "_", uuid) + (f"+{self._layout}" if self._layout else "")
 
 
 def digest(document: Document) -> bytes:
-    """Return the hash of all parts of a document that can be encoded, without its id.
+    """Return the hash of everything that can be encoded, without the id.
 
     >>> digest(Document("a", text="wolf")) == digest(Document("b", text="wolf"))
     True
@@ -320,7 +317,7 @@ def digest(document: Document) -> bytes:
 
 
 def union(ranges: Ranges) -> Ranges:
-    """Merge ranges that touch or overlap.
+    """Merge adjacent or overlapping ranges.
 
     >>> union([[5, 9], [0, 2], [3, 4], [20, 21]])
     [[0, 9], [20, 21]]
@@ -335,7 +332,7 @@ def union(ranges: Ranges) -> Ranges:
 
 
 def gaps(covered: Ranges, last: int) -> Ranges:
-    """Return the ranges from 0 to ``last`` that are not covered.
+    """Return the uncovered ranges from 0 to ``last``.
 
     >>> gaps([[0, 2], [5, 6]], 8), gaps([], 3), gaps([[0, 9]], 8)
     ([[3, 4], [7, 8]], [[0, 3]], [])

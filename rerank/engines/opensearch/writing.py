@@ -1,4 +1,4 @@
-"""Ingest: documents are written into the index in place, or into a new index that replaces it."""
+"""Ingest, in place or into a new index."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _CLEANUP = 5.0  # seconds that removing a half-written index may take
 
 @dataclass
 class _Spool:
-    """The checked actions of an ingest, in a temporary file.
+    """The actions of an ingest, in a temporary file.
 
-    columns: of the features among them. unchanged: number of documents that the index has already.
+    columns: of features. unchanged: skipped documents.
     """
 
     file: IO[bytes]
@@ -45,12 +45,11 @@ class _Spool:
     columns: dict[str, Column] = field(default_factory=dict)
 
     def put(self, found: Action) -> None:
-        """Append one action."""
         self.file.write("".join(f"{line}\n" for line in found if line is not None).encode())
         self.actions += 1
 
     def batches(self) -> Iterator[tuple[int, list[Action]]]:
-        """Read all actions, in batches for one request each; yields their number, too."""
+        """Read batches of actions, with their sizes."""
         self.file.seek(0)
         batch: list[Action] = []
         size = 0
@@ -86,11 +85,10 @@ class Writer:
     ) -> WriteResult:
         """Add, update and remove documents; see :meth:`Engine.write`.
 
-        All documents are read, checked and spooled to a temporary file before the first is sent. Run an
-        interrupted ingest again: documents that the index has already are skipped.
+        All documents are checked before the first is sent. If interrupted, run it again: stored documents are
+        skipped.
 
-        replace: the documents go into a new index, and the alias moves when it is complete. An empty
-            collection is always written this way.
+        replace: write a new index, then move the alias. An empty collection is always written this way.
         """
         if isinstance(self._layout, AttachedLayout):
             raise UsageError(
@@ -126,7 +124,7 @@ class Writer:
         )
 
     def _current(self, replace: bool) -> tuple[str, bool]:
-        """The index of the alias, and whether a new one replaces it: also if it is empty."""
+        """The index of the alias, and whether to replace it."""
         if replace and not self._index.indices():  # another client has deleted it
             check(self._client, self._settings)
             with self._index.asking("creating the index"):
@@ -153,7 +151,7 @@ class Writer:
         encoders: Sequence[Encoder],
         compare: bool,
     ) -> None:
-        """Check all documents and spool their actions. compare: skip those that the index has already."""
+        """Check documents and spool actions. compare: skip stored ones."""
         assert isinstance(self._layout, OwnedLayout)
         positions: dict[str, int] = {}
         stored = self._features.stored() if encoders else {}
@@ -196,14 +194,14 @@ class Writer:
                 spool.put(action("delete", id))
 
     def _key(self, document: Document) -> str:
-        """A document as the index stores it, for comparing."""
+        """A document as stored, for comparison."""
         assert isinstance(self._layout, OwnedLayout)
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
     def _send(
         self, target: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
     ) -> Written:
-        """Write the spooled documents to an index and make them visible."""
+        """Write to an index and refresh it."""
         with self._index.asking("ingesting"):
             now = time.time()
             self._features.map({key: replace(c, since=now) for key, c in spool.columns.items()}, target)
@@ -228,7 +226,7 @@ class Writer:
     def _replace(
         self, old: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
     ) -> Written:
-        """Write the spooled documents to a new index, and move the alias to it; a failure removes it."""
+        """Write a new index and move the alias; remove it on failure."""
         target = self._next(old)
         with self._index.asking("ingesting"):
             self._index.make(target, alias=False)
@@ -253,7 +251,7 @@ class Writer:
         return written
 
     def _keep_pipeline(self, old: str, target: str) -> None:
-        """Give the new index the default search pipeline of the old one, for example the hook's."""
+        """Copy the default search pipeline."""
         found = self._client.indices.get_settings(
             index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
         )
@@ -262,9 +260,9 @@ class Writer:
             self._client.indices.put_settings(index=target, body=settings)
 
     def _check_complete(self, target: str, uuid: str | None, expected: int) -> None:
-        """Raise EngineError if the new index is another one, or has other documents, than were sent.
+        """Raise EngineError if the new index was replaced or lacks documents.
 
-        A cluster recreates an index that was deleted while documents are sent to it, without its mapping.
+        A cluster recreates an index that is deleted during writing, without its mapping.
         """
         count = self._index.count({"match_all": {}}, target)
         if self._index.uuids(target).get(target) != uuid or count != expected:
@@ -275,7 +273,7 @@ class Writer:
             )
 
     def _next(self, current: str) -> str:
-        """Return the name of the index after ``current``; removes what an interrupted ingest has left."""
+        """Return the next index name; remove remains of an interrupted ingest."""
         found = re.fullmatch(r"(.*)-(\d{6})", current)
         name = f"{self._settings.index}-{(int(found[2]) if found else 0) + 1:06}"
         with self._index.asking("creating the index"):
