@@ -86,7 +86,6 @@ def by_depth(
 def _value(
     scores: NDArray[np.float64], at: NDArray[np.int64], grades: NDArray[np.float64], query: Judged
 ) -> float:
-    """nDCG. at, grades: of relevant documents."""
     own = scores[at][:, None]
     earlier = np.arange(len(scores)) < at[:, None]  # equal scores go by id
     ranks = ((scores > own) | ((scores == own) & earlier)).sum(axis=1)

@@ -55,7 +55,7 @@ class Stage:
 def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tuple[int, list[Stage]]:
     """Time some queries. Returns their number and stages, the last ``together``.
 
-    No stages: the stack cannot answer.
+    Returns no stages if the stack cannot answer.
     """
     asked = [query for query in queries if query.text.strip()]
     asked = asked[:: max(1, len(asked) // (TIMED + _WARM))][: TIMED + _WARM]

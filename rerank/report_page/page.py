@@ -148,7 +148,6 @@ def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
 
 
 def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[float, float]]:
-    """Return (protocol, stack, measure) -> 95 % interval."""
     intervals = {}
     for c in report.comparisons:
         evaluation = report.per_query[c.protocol]

@@ -17,7 +17,10 @@ from rerank.workspace import Workspace
 
 @dataclass
 class EncodeReport(Report):
-    """encoded: ranker -> encoded documents. reused: stored features that moved."""
+    """Result of ``encode``.
+
+    encoded: ranker -> encoded documents. reused: stored features that moved.
+    """
 
     encoded: dict[str, int]
     reused: int = 0

@@ -47,7 +47,10 @@ class MinedFile:
 
 @dataclass
 class MinedPairs(Report):
-    """left_out: documents without related ones. pairs: part -> pairs."""
+    """Mined pairs.
+
+    left_out: documents without related ones. pairs: part -> pairs.
+    """
 
     source: Source
     documents: int

@@ -36,7 +36,10 @@ Array = NDArray[np.float64]
 
 @dataclass
 class PairScores(Report):
-    """pairs: two ids and a label or None. threshold: smallest score of a related pair."""
+    """Scores of pairs.
+
+    pairs: two ids and a label or None. threshold: smallest score of a related pair.
+    """
 
     ranker: str
     threshold: float | None

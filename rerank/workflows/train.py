@@ -57,7 +57,10 @@ class FittedReport:
 
 @dataclass
 class TrainReport(DataReport):
-    """rankers: fitted. encoded: ranker -> encoded documents."""
+    """Result of a training.
+
+    rankers: fitted. encoded: ranker -> encoded documents.
+    """
 
     rankers: list[FittedReport] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
@@ -140,8 +143,6 @@ def train(
 
 
 class _Training:
-    """families: variant -> family. called: variant -> ranker."""
-
     def __init__(
         self, workspace: Workspace, names: list[str], as_name: str | None, configs: Mapping[str, Any]
     ) -> None:

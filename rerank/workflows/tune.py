@@ -356,7 +356,7 @@ def _joined(tuned: Mapping[str, TuningResult]) -> Linear | None:
 
 
 def _saved(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:
-    """Write the stack. The first one becomes active unless it loses."""
+    """Write the stack; the first becomes active unless it loses."""
     path = workspace.stack_path(stack.tuned_for) if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     stack.save(path, follow=out is not None)
