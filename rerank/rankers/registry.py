@@ -164,7 +164,7 @@ def trainable() -> dict[str, Family]:
 
 
 def families_of(variants: Iterable[str]) -> dict[str, Family]:
-    """Variant -> family. Raises UsageError if empty or untrainable.
+    """Variant -> family. Raises UsageError for none, or for untrainable ones.
 
     >>> {name: family.name for name, family in families_of(["s2net", "text"]).items()}
     {'s2net': 'projection', 'text': 'cnn'}
@@ -186,7 +186,7 @@ def configurations(
     config: options of one family, or mapping of ``OPTION``, ``FAMILY.OPTION`` or family.
     preset: for families that have it.
 
-    Raises UsageError for presets and options that are unread or ambiguous.
+    Raises UsageError for a preset or an option that no ranker reads, or that is ambiguous.
 
     >>> configurations(["lsi", "text"], {"epochs": 3, "projection": {"dim": 50}})["projection"].dim
     50
@@ -242,7 +242,7 @@ def _by_family(
 
 
 def _readers(option: str, chosen: Mapping[str, Family]) -> list[str]:
-    """Families that read an option. Raises UsageError if unread or ambiguous."""
+    """Families that read an option. Raises UsageError if none does, or if it is ambiguous."""
     readers = list(dict.fromkeys(one.name for variant, one in chosen.items() if one.reads(option, variant)))
     if not readers:
         others = [variant for variant, one in trainable().items() if one.reads(option, variant)]

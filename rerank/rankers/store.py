@@ -165,7 +165,7 @@ class RankerStore:
         return [one for one in records if needed is None or one.version in needed.get(name, ())]
 
     def _named(self) -> dict[str, list[Record]]:
-        """Name -> newest and needed versions."""
+        """Name -> versions to keep."""
         named = {}
         for name in self.names():
             with suppress(RerankError):
@@ -200,7 +200,6 @@ def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _changed(folder: Path, record: Record) -> dict[str, str]:
-    """File -> problem."""
     problems = {}
     for name, (size, crc) in record.files.items():
         try:

@@ -48,7 +48,7 @@ def word2vec(
     """Train skip-gram word2vec; vectors have mean length 1.
 
     texts: returns word lists for each epoch. total: their number.
-    epochs: default: 3 to 30, by WORDS_READ.
+    epochs: default: 3 to 30, to read WORDS_READ words.
     Words that occur once get no vector, unless all do.
     """
     from gensim.models import Word2Vec

@@ -70,7 +70,7 @@ class CnnTask(Task):
         self.spread = 0.0
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Adam, with a sparse one for trained embeddings."""
+        """Adam; trained embeddings have a sparse one."""
         embeddings = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
         learned = [one for one in self.model.parameters() if one.requires_grad]
         sparse = [one for one in learned if id(one) in embeddings]

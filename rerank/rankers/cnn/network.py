@@ -130,7 +130,6 @@ class _Pooled(torch.autograd.Function):
 
 
 def _weighted_mean(rows: Tensor, weights: Tensor | None, owner: Tensor, n: int) -> Tensor:
-    """Weighted mean per owner: (n, width)."""
     total = torch.zeros(n).index_add_(0, owner, torch.ones(len(owner)) if weights is None else weights)
     rows = rows if weights is None else rows * weights[:, None]
     summed = torch.zeros(n, rows.shape[1]).index_add_(0, owner, rows)

@@ -149,7 +149,6 @@ class ProjectionTrainer:
         return best
 
     def _steps(self, pairs: Pairs, start: Matrix) -> Iterator[Step]:
-        """Steps of L-BFGS, restarted if comparisons change."""
         config, count = self.config, len(pairs.target)
         comparisons = Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.worse, config.judged)
         objective = S2Net(pairs.queries, pairs.documents, comparisons, gamma=config.gamma)
@@ -171,7 +170,7 @@ class ProjectionTrainer:
                 return  # no step reduces the loss
 
     def _result(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
-        """Make a ranker, scaled to suit fp16."""
+        """Make a ranker, scaled for fp16."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
         terms = self.vectors.terms

@@ -77,7 +77,6 @@ def _lengths(lists: Sequence[Integers]) -> Integers:
 
 
 def _places(lists: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """(row, column) of each entry."""
     flat = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
     return np.repeat(np.arange(len(lists)), _lengths(lists)), flat
 

@@ -70,7 +70,6 @@ def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] |
 def _counts(
     corpus: Corpus, index: Mapping[str, int], letters: int, advance: Callable[[int], object] | None
 ) -> Any:
-    """Term counts, (n, len(index))."""
     from scipy.sparse import csr_matrix, vstack
 
     known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]

@@ -22,7 +22,7 @@ DEV_RANDOM = 12
 class DevSet:
     """Dev queries and candidates.
 
-    documents: (U,) distinct positions. columns: candidates in ``documents``, per query.
+    documents: (U,) distinct positions. columns: places of each query's candidates in them.
     """
 
     judged: list[Judged]

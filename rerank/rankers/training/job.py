@@ -36,7 +36,7 @@ class TrainingJob:
 class TrainingResult:
     """A fitted ranker and its training.
 
-    epoch, epochs: the kept one and the number, in ``unit``; 0: no iterations.
+    epoch, epochs: the kept one and their number, in ``unit``; 0: not iterative.
     dev, baseline: ``measure`` with the ranker, and ``without`` it.
     interrupted: stopped by the user; the best epoch is kept.
     remarks: lines on the data. details: the same and more, for JSON.

@@ -60,7 +60,7 @@ class Task:
         """Raise TrainingError if nothing is learned."""
 
     def on_start(self, resumed: bool) -> None:
-        """Called before the first step."""
+        """Called before the first step, after a checkpoint is restored."""
 
     def on_epoch_start(self, epoch: int) -> None:
         """Called before an epoch's first step, not when resuming within it."""
@@ -278,7 +278,6 @@ class Trainer:
             self.checkpoint.save(self.state, steps, self._weights(), self.optimizers, self._best)
 
     def _weights(self) -> Weights:
-        """Copies on the CPU."""
         whole = self.task.state().items()
         return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in whole}
 

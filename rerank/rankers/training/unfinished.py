@@ -33,7 +33,7 @@ class Unfinished:
 
 
 def about(variant: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
-    """State for :func:`unfinished`."""
+    """Fields of the state file, for :func:`unfinished`."""
     return {ABOUT: {"variant": variant, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
 
 
