@@ -402,10 +402,6 @@ def test_signals_and_options_that_are_none(run, small, trained):
             ["train", "lsi", "--init", "random", *files],
             "--init has no effect with lsi; it is a setting of s2net",
         ),
-        (
-            ["train", "s2net", "--judged", "0", "--hard", "3", *files],
-            "has no effect with --judged 0",
-        ),
         (["train", "text", "--hidden", "9", *files], "--hidden has no effect with --head cosine"),
         (["train", "text", "--epoch", "9", *files], "unknown option --epoch; did you mean --epoch"),
         (["train", "text", "--set", "epochs=9", *files], "unknown option --set; use"),

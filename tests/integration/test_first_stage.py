@@ -241,7 +241,7 @@ LINES = [
     ("own.json", '{"aggs": {}, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "aggs"'),
     ("own.json", '{"query": {"match": {"body": {{text}}}}}', 1, "no JSON after rendering"),
     ("own.json", '{"query": {"terms": {"tags": {{#toJson}}t{{/toJson}}}}, "q": "{{q}}"}', 1,
-     "own.json: query 'wolf' has no value for its slot t; give queries a field 't', or write {{#t}} and"),
+     "own.json: query 'wolf' has no value for its slot t; give queries a field 't'"),
     ("own.json", '{"query": {"matsch": {"body": "{{text}}"}}}', 1, "query [matsch]"),
     ("own.json", 'GET /other/_search\n{"query": {"match": {"body": "{{q}}"}}}', 2, "for index 'other'"),
     ("own.run", "wolf Q0 nobody 1 2 t\nwolf Q0 d35 2 1 t\n", 1, "1 of its 2 documents are not in the"),

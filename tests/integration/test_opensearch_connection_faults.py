@@ -164,7 +164,7 @@ def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_pa
             fails_again(
                 run("ingest", few, "-w", folder),
                 "does not answer as OpenSearch does",
-                "0 of 20 documents are in: run the same command again to go on",
+                "run the same command again",
             )
         proxy.rule = only_bulks(answering(body=b"{}"))
         fails_again(run("ingest", few, "-w", folder), "does not answer as OpenSearch does")
@@ -248,7 +248,7 @@ def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, s
             [few, key],
         ):
             options = profile(ca_file=ca, **dict(zip(("client_cert", "client_key"), pair)))
-            run(*command, *options).fails(1, "no client certificate in PEM with its own key, unencrypted")
+            run(*command, *options).fails(1, "no client certificate in PEM", "unencrypted")
         assert not folder.exists()
         done = run(*command, *profile(ca_file=ca, client_cert=certificate, client_key=key), "--json")
         assert done.json["added"] == 20

@@ -212,7 +212,7 @@ class Writer:
                 if progress is not None:
                     progress(count)
         except EngineError as error:
-            raise EngineError(f"{error}; then run the same command again") from error
+            raise EngineError(f"{error} (then run the same command again)") from error
         if written.refused and not skip_refused:
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
             raise EngineError(
