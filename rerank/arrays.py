@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 1 << 17  # numbers that are converted together: they fit into the cache
+_BLOCK = 1 << 17  # numbers converted together, in cache
 _FEW = 1 << 13  # up to so many numbers, one call of NumPy is faster
-_VECTORS = 1024  # passage vectors that are multiplied together: they fit into the cache
+_VECTORS = 1024  # passage vectors multiplied together, in cache
 _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",

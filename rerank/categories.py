@@ -22,7 +22,7 @@ MAX_CO_OCCURRING = 30
 
 
 def parents_of_path(category: str) -> list[str]:
-    """Return the prefixes of a category path, nearest first.
+    """Return a path's prefixes, nearest first.
 
     >>> parents_of_path("C.2.4"), parents_of_path("game::strategy"), parents_of_path("Deep Learning")
     (['C.2', 'C'], ['game'], [])
@@ -32,7 +32,7 @@ def parents_of_path(category: str) -> list[str]:
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
-    """Return child-parent edges of category paths; prefixes become categories.
+    """Return child-parent edges of category paths.
 
     >>> path_edges(["C.2.4"])
     [('C.2.4', 'C.2'), ('C.2', 'C')]
@@ -134,7 +134,7 @@ def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int
 
 
 def nearest_known(category: str, known: Container[str]) -> str | None:
-    """Return the category if known, else its nearest known prefix, else None."""
+    """Return the category or its nearest known prefix, or None."""
     if category in known:
         return category
     return next((p for p in parents_of_path(category) if p in known), None)
@@ -158,13 +158,13 @@ class CategoryNames:
         return {name.casefold(): name for name in sorted(self._names, reverse=True)}
 
     def find(self, category: str) -> str | None:
-        """Return the category as spelled in training; None: unknown. Longer paths are also known."""
+        """Return the category as spelled in training; None: unknown. Paths below known paths are known."""
         if nearest_known(category, self._names) is not None:
             return category
         folded = nearest_known(category.casefold(), self._folded)
         return None if folded is None else self._folded[folded]
 
     def similar(self, category: str, most: int = 3) -> list[str]:
-        """Return up to ``most`` known categories with a similar name, best first."""
+        """Return known categories with similar names, best first."""
         matches = get_close_matches(category.casefold(), self._folded, most, 0.6)
         return [self._folded[name] for name in matches]

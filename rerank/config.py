@@ -1,4 +1,4 @@
-"""Options as msgspec Structs: name, type, range, default and help.
+"""Options as msgspec Structs.
 
 >>> class Config(Options, frozen=True):
 ...     epochs: Annotated[Count, option("Maximum number of epochs.")] = 8
@@ -39,7 +39,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of configurations with fields annotated by :func:`option`.
+    """Base of configurations; annotate fields by :func:`option`.
 
     presets: name -> changed values.
     """
@@ -48,7 +48,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the defaults that follow from other values."""
+        """Return defaults that depend on other values."""
         return {}
 
     def unread(self) -> Mapping[str, str]:
@@ -96,7 +96,7 @@ class Option(Struct, frozen=True):
 
     @property
     def values(self) -> str:
-        """Accepted values for messages: ``a whole number, 1 or more``."""
+        """Accepted values, such as ``a whole number, 1 or more``."""
         parts = [", ".join(self.choices) or _TYPES[self.kind]]
         for meta in getattr(self.item, "__metadata__", ()):
             if meta.ge is not None and meta.le is not None:
@@ -158,7 +158,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def options_of(config: type) -> list[Option]:
-    """Return all options of a configuration in field order."""
+    """Return all options in field order."""
     options = []
     for field in fields(config):
         plain, kind = _plain(field.type), field.type
@@ -188,7 +188,7 @@ def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[O
 
 
 def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
-    """Build a configuration from values or texts on top of a preset.
+    """Build a configuration from values and a preset.
 
     Raises UsageError for unknown names, invalid values, and options without effect.
     """

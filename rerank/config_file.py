@@ -17,7 +17,7 @@ from rerank.errors import UsageError
 from rerank.text import language
 
 FORMAT = 1
-_LONGEST = 32_768  # bytes; reading a name of 100,000 parts takes a minute and gigabytes
+_LONGEST = 32_768  # bytes; long names take minutes and gigabytes
 
 
 class Config(Struct, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_st
 
 
 def changed(text: str, table: str, values: Mapping[str, Any]) -> str:
-    """Change values in one table; comments are kept. Raises ValueError for multiline values."""
+    """Change values and keep comments. Raises ValueError for multiline values."""
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if line.strip() == f"[{table}]"), None)
     if begin is None:
@@ -103,7 +103,7 @@ def load(file: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError for invalid TOML, deep nesting, or NUL."""
+    """Parse TOML. Raises ValueError."""
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         config: dict[str, Any] = tomllib.loads(text)

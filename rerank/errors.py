@@ -60,11 +60,11 @@ class UsageError(RerankError):
 
 
 class WorkspaceError(RerankError):
-    """The workspace is missing, damaged, or of another version."""
+    """Missing, damaged or incompatible workspace."""
 
 
 class BusyError(WorkspaceError):
-    """Another process is writing to the workspace."""
+    """Another process is writing."""
 
 
 class NoCollectionError(WorkspaceError):
@@ -97,6 +97,6 @@ class NotInstalledError(RerankError):
 
     @classmethod
     def of(cls, error: ModuleNotFoundError, what: str = "this") -> NotInstalledError | None:
-        """Return the error for a missing module; None if no extra has it."""
+        """Return the error for a missing module, or None."""
         package = (error.name or "").partition(".")[0]
         return cls(package, what) if package in EXTRAS else None

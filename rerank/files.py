@@ -41,11 +41,11 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary binary file, and rename it to ``path`` if the block succeeds.
 
-    A crash or an error leaves the old or the new file.
+    After a crash, the old or the new file exists.
 
     follow: write through a link, pipe or device. Otherwise links are replaced.
 
-    Raises RerankError if the folder is missing or not writable, or the disk is full.
+    Raises RerankError for a missing or unwritable folder, and a full disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +122,7 @@ _START = 1000
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError if a file name leads out of its folder.
+    """Raise ValueError for a path outside the folder.
 
     >>> check_name("model/config.json")
     >>> check_name("../other")
@@ -159,7 +159,7 @@ def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. Raises ValueError for invalid JSON and deep nesting.
+    """Parse JSON. Raises ValueError, also for deep nesting.
 
     >>> parse_json('{"id": "a"}')
     {'id': 'a'}

@@ -84,7 +84,7 @@ class Filter:
         return "".join(kind for kind, can in fits.items() if can)
 
     def terms(self) -> list[str | Span]:
-        """Return terms and spans; a document must have one of them."""
+        """Return terms and spans that match."""
         found: list[str | Span] = []
         for kind in self.kinds():
             begin = _begin(self.field, kind)
@@ -132,7 +132,7 @@ def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
 
 
 def every(field: str, kind: str) -> Span:
-    """Return the span of all terms of a field and kind."""
+    """Return the span of a field and kind."""
     begin = _begin(field, kind)
     return Span(begin, begin[:-1] + chr(ord(kind) + 1))
 
@@ -158,7 +158,7 @@ def _terms(field: str, value: object) -> Iterator[str]:
             if math.isfinite(_float(one)):
                 yield _begin(field, NUMBER) + _ordered(one)
         elif isinstance(one, str) and one and len(one) <= LONGEST:
-            when = period(one) if "-" in one else None  # four digits alone are a word: numbers are not quoted
+            when = period(one) if "-" in one else None  # four digits are a word
             yield _begin(field, TIME) + _ordered(when[0]) if when else _begin(field, WORD) + one
 
 

@@ -24,7 +24,7 @@ Run = Mapping[str, Sequence[str] | Sequence[tuple[str, float]] | Mapping[str, fl
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return a list; a single value becomes a list of one, None is empty.
+    """Return a list; a single value is its only item, None is empty.
 
     >>> as_list("text"), as_list(("text", "meta"))
     (['text'], ['text', 'meta'])
@@ -87,7 +87,6 @@ def as_run(name: str, run: Run) -> dict[str, list[str]]:
 
 
 def _ids(hits: Any) -> list[str]:
-    """Document ids of one query, best first."""
     scored = list(hits.items() if isinstance(hits, Mapping) else hits)
     if isinstance(hits, str) or not all(isinstance(one, (str, tuple, list)) for one in scored):
         raise TypeError

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np.intp]:
-    """Return the permutation that ranks n documents, best first: (n,) positions into ``ids``.
+    """Return (n,) positions into ``ids``, best first.
 
-    Ties are ordered by code points. Raises ValueError for NaN and different lengths.
+    Ties: ids by code point. Raises ValueError for NaN and different lengths.
 
     >>> rank(["d10", "d2", "d1"], [0.5, 0.9, 0.5]).tolist()
     [1, 2, 0]

@@ -95,7 +95,7 @@ class SearchTemplate:
 
 
 class Qrels(Mapping[str, Mapping[str, int]]):
-    """Judgments: query id -> document id -> grade (above 0: relevant).
+    """Query id -> document id -> grade (above 0: relevant).
 
     >>> qrels = Qrels([("q1", "d1", 2), ("q1", "d2", 0)])
     >>> qrels["q1"]["d1"], qrels.relevant("q1")
@@ -129,12 +129,12 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return f"Qrels({plural(len(self), 'quer[y|ies]')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
-        """Return documents with a grade above 0, and their grades."""
+        """Return relevant document -> grade."""
         return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
 
 
 class LabeledPair(NamedTuple):
-    """Two document ids, in any order, and whether they are related.
+    """Two document ids, and whether they are related.
 
     >>> LabeledPair("b", "a", True).key
     ('a', 'b')

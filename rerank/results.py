@@ -53,7 +53,7 @@ class Report:
         return html_table(rows) if rows else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the table rows, dictionaries with equal keys; empty: not a table."""
+        """Return table rows with equal keys; empty: not a table."""
         return []
 
     def to_frame(self) -> Any:
@@ -74,7 +74,7 @@ class Report:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = frozenset({0})
 ) -> str:
-    """Return a text table; columns in ``left`` are left-aligned."""
+    """Return a text table; ``left``: left-aligned columns."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = []
     for row in [header, *rows]:
@@ -105,7 +105,7 @@ def cell(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Return a short text; for large collections, the size."""
+    """Return a short text."""
     if isinstance(value, (Mapping, list, tuple)) and len(value) > 8:
         return f"<{len(value)}>"
     text = repr(value)

@@ -88,7 +88,7 @@ def analyzer(lang: str | None) -> TextAnalyzer:
 
     code = language(lang)
     stemmer = STEMMERS.get(code or "")
-    # The regular expression takes 2.5 times as long, so it is used only where it matters.
+    # The regular expression is 2.5 times slower.
     plain = stemmer is not None and code not in _MARKED
     tokenizer = Tokenizer.simple() if plain else Tokenizer.regex(_TOKEN)
     builder = TextAnalyzerBuilder(tokenizer).filter(Filter.remove_long(LONGEST_TERM + 1))
@@ -157,7 +157,7 @@ _CHOICE = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
 
 
 def plural(count: int, words: str) -> str:
-    """Return a number and its noun; ``[one|many]`` is chosen by number.
+    """Return a number and its noun, from ``[one|many]``.
 
     >>> plural(1, "[query retrieves|queries retrieve] nothing"), plural(2000, "pair[|s]")
     ('1 query retrieves nothing', '2,000 pairs')

@@ -50,7 +50,7 @@ _ELSEWHERE = "choose another folder with -w"
 
 
 class Workspace:
-    """One collection with its rankers and stacks. Use :meth:`open` or :meth:`create`.
+    """One collection with rankers and stacks. Use :meth:`open` or :meth:`create`.
 
     >>> import tempfile
     >>> from rerank import Document
@@ -139,7 +139,7 @@ class Workspace:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Workspace:
-        """Open a workspace. Raises WorkspaceError if it is missing or has another format."""
+        """Open a workspace. Raises WorkspaceError."""
         path = Path(folder)
         file = path / "rerank.toml"
         try:
@@ -205,14 +205,13 @@ class Workspace:
             self._engine = kind.in_workspace(folder, self.lang, settings, new=True, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
-        """Engine's class, settings, and their file."""
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
         kind = engine_class(name, file)
         return kind, self.config.get(name, {}), file
 
     @property
     def first_stage(self) -> str:
-        """The default first stage: a lexical signal, or ``search`` for a template."""
+        """Default first stage: a signal, or ``search`` (template)."""
         return self.first_stage_of(None)[0]
 
     def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
@@ -229,9 +228,7 @@ class Workspace:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Fields that other clients search for words; empty: all. Default for an attached index: title and
-        text.
-        """
+        """Fields that other clients search for words; empty: all. Attached index: title and text."""
         named = self.config.get("words")
         if named is None:
             fields = self.config.get("opensearch", {}).get("fields", {})
@@ -463,7 +460,7 @@ class Workspace:
 
         versions: ranker -> version; default: the newest.
 
-        Raises UsageError for a retriever that cannot retrieve.
+        Raises UsageError for invalid retrievers.
         """
         depths, versions = retriever_depths(retrieve), versions or {}
         rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
@@ -518,7 +515,7 @@ class Workspace:
     # -- stacks ------------------------------------------------------------------------------------------
 
     def stack_path(self, signals: Sequence[str]) -> Path:
-        """Return the file of the last tuned stack of these signals."""
+        """Return the file of the signals' last tuned stack."""
         return self.folder / "stacks" / f"{called(signals)}.json"
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
@@ -556,15 +553,15 @@ class Workspace:
         return self.releases.name or self.first_stage
 
     def use_stack(self, text: str | Stack, gate: Mapping[str, Any] | None = None) -> Stack:
-        """Activate a stack and return it; missing versions become the newest.
+        """Activate a stack and return it. Default versions: the newest.
 
         text: a stack, or a text as for :meth:`stack`. gate: comparison with the active stack.
 
-        Raises the errors of :meth:`stack`, NotTrainedError for an unknown ranker, UsageError for a missing
-        version.
+        Raises the errors of :meth:`stack`, NotTrainedError for unknown rankers, UsageError for missing
+        versions.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
-        with self._installed.changing():  # a training must not remove a version meanwhile
+        with self._installed.changing():  # training must not remove a version now
             for name in stack.rankers:
                 self.ranker(name)
             self._check_versions(stack, str(stack))
@@ -591,6 +588,6 @@ class Workspace:
                 )
 
     def outdated(self, stack: Stack) -> list[str]:
-        """Return rankers that were trained after the stack was tuned."""
+        """Return rankers trained after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]

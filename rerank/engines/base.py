@@ -92,7 +92,7 @@ class FilledTemplate(NamedTuple):
 class SearchRequest:
     """One search.
 
-    text: plain words, without query syntax. Unknown terms find nothing.
+    text: plain words, without query syntax. A text without known terms finds nothing.
     first_stage: the lexical signal that scores and orders all candidates.
     depth: number of documents per retriever.
     filters: conditions that every document must meet.
@@ -195,7 +195,8 @@ class Engine(ABC):
     """Documents, their text index, and their features.
 
     Only :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents` and :meth:`version` are
-    required. Results are ordered by score descending, then id ascending, before any cut.
+    required. Features that are not stored are computed for each search. Results are ordered by score
+    descending, then id ascending, before any cut.
 
     first_stages: the lexical signals.
     shared: whether searches of other clients, with scores of any scale, can be reranked.

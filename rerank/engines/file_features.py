@@ -152,7 +152,6 @@ class FeatureFiles:
                     yield path / "matrix", f"{plural(corrupt, 'row[|s]')} differ from the checksum"
 
     def _matrix(self, name: str, version: str, most: int) -> _Matrix | None:
-        """Mapped files, mapped again if more rows are needed."""
         cached = self._open.get((name, version))
         if cached is not None and most <= len(cached.sums):
             return cached
@@ -236,7 +235,6 @@ def row_sums(values: NDArray[Any], rows: NDArray[np.int64], salt: np.uint64) -> 
 
 
 def _put(path: Path, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
-    """Write rows and sync them to disk."""
     width = values.shape[1] * values.itemsize
     order = np.argsort(rows, kind="stable")
     rows, values = rows[order], values[order]

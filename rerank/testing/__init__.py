@@ -30,7 +30,7 @@ def engine_rules(
 def check_engine(
     make: Callable[[], Engine], *, features: bool = True, retrieves: bool = True, exact: bool = True
 ) -> None:
-    """Check that an engine keeps the contract of :class:`rerank.Engine`.
+    """Check an engine by the contract of :class:`rerank.Engine`.
 
     make: returns a new, empty engine for English documents.
     features: whether it stores features.

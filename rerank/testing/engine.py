@@ -210,7 +210,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
 
 @rule
 def a_search_is_in_order(engine: Engine) -> None:
-    """Candidates have descending float64 scores above 0; titles count; words are stemmed."""
+    """Scores are float64, above 0, descending; titles count; words are stemmed."""
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
         candidates = search(engine, "tree sorts", stage)
@@ -248,8 +248,8 @@ def query_syntax_is_plain_text(engine: Engine) -> None:
 
 @rule
 def a_cut_is_made_in_order(engine: Engine) -> None:
-    """Of equal documents, the smallest ids are among the ``depth`` best."""
-    # In an order that is neither that of the ids nor its reverse; 40 documents tie in two groups.
+    """Of equal documents, the smallest ids are found."""
+    # Shuffled ids; 40 documents tie in two groups.
     ids = [f"{(i * 7) % 40:02}" for i in range(40)]
     engine.write([Document(id, text="apple pear" if int(id) % 2 else "apple") for id in ids])
     wanted = [f"{i:02}" for i in (*range(1, 40, 2), *range(0, 40, 2))]
@@ -269,7 +269,7 @@ def repeated_words_weigh_more(engine: Engine) -> None:
 
 @rule
 def one_score_whoever_asks(engine: Engine) -> None:
-    """Scores do not depend on the method or the depth."""
+    """Scores are independent of method and depth."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
     rng = np.random.default_rng(7)
     engine.write(
@@ -430,7 +430,7 @@ def features_come_back(engine: Engine) -> None:
 
 @feature_rule
 def a_change_drops_features(engine: Engine) -> None:
-    """New and changed documents have zeros as features; only they are encoded next."""
+    """Features of new and changed documents are zero until encoded."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
@@ -454,7 +454,7 @@ def a_change_drops_features(engine: Engine) -> None:
 
 @feature_rule
 def versions_do_not_mix(engine: Engine) -> None:
-    """Only features of the requested ranker and version are returned."""
+    """Only the requested features are returned."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
@@ -513,7 +513,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
 
 @feature_rule
 def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
-    """A failed encoding leaves the former version in use."""
+    """A failed encoding keeps the former version."""
 
     def broken(documents: Sequence[Document]) -> NDArray[Any]:
         raise ZeroDivisionError
@@ -529,7 +529,7 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
 
 @feature_rule
 def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
-    """Features can be written before and after the documents."""
+    """Features can be written before documents exist."""
     same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 0}, "write_features()")
     true(engine.feature_versions() in ({}, {"text": "v1"}), "feature_versions() names others")
     engine.write(DOCUMENTS)

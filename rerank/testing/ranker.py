@@ -39,7 +39,7 @@ QUERIES = (
 RULES: dict[str, Callable[[Checked], None]] = {}
 """Name -> rule."""
 
-_TOLERANCE = 1e-3  # of the largest score: batches of another size add up in another order
+_TOLERANCE = 1e-3  # of the largest score, for batches of other sizes
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Checked:
         return features
 
     def close(self, found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
-        """Raise AssertionError unless scores are equal except for rounding."""
+        """Raise AssertionError unless scores are nearly equal."""
         room = _TOLERANCE * max(float(np.abs(wanted).max(initial=0)), 1e-3)
         true(
             np.allclose(found, wanted, rtol=0, atol=room), f"{what}: {found.tolist()}, not {wanted.tolist()}"
@@ -75,7 +75,7 @@ def rule(check: Rule) -> Rule:
 
 @rule
 def it_says_what_it_is(on: Checked) -> None:
-    """Family, name and version are valid in stacks and field names; bounds are finite and ascending."""
+    """Family, name and version are valid in stacks and fields; bounds are finite and ascending."""
     ranker = on.ranker
     for about in ("family", "name", "version"):
         text = getattr(ranker, about, "")
@@ -107,7 +107,7 @@ def features_have_one_shape(on: Checked) -> None:
 
 @rule
 def a_query_is_a_vector(on: Checked) -> None:
-    """``encode_query`` returns a vector of one dtype and shape, also for empty queries."""
+    """``encode_query`` returns vectors of one dtype and shape."""
     shape = on.ranker.encode_query(on.queries[0]).shape
     for query in on.queries:
         vector = on.ranker.encode_query(query)
@@ -140,7 +140,7 @@ def the_same_gives_the_same(on: Checked) -> None:
 
 @rule
 def company_does_not_matter(on: Checked) -> None:
-    """Scores do not depend on batches or order."""
+    """Scores are independent of the batch."""
     ranker, features = on.ranker, on.features
     backwards = ranker.encode_documents(on.documents[::-1])[::-1]
     alone = np.concatenate([ranker.encode_documents([document]) for document in on.documents])
@@ -262,7 +262,7 @@ def check_ranker(
     other: Ranker | None = None,
     without: Sequence[str] = ("torch",),
 ) -> None:
-    """Check that a fitted ranker keeps the contract of :class:`rerank.Ranker`.
+    """Check a fitted ranker by the contract of :class:`rerank.Ranker`.
 
     documents, queries: test data with known words.
     other: a ranker of the family with other weights and another version.

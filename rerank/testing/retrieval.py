@@ -48,7 +48,6 @@ def _same_vectors(documents: Sequence[Document]) -> NDArray[Any]:
 
 
 def _same_passages(documents: Sequence[Document]) -> NDArray[Any]:
-    """One best vector with different lengths and places."""
     features = np.zeros((len(documents), PASSAGES, WIDTH), np.int8)
     numbers = np.array([int(document.id) for document in documents])
     counts = 1 + numbers % PASSAGES
@@ -127,7 +126,6 @@ def found_by(candidates: Candidates, name: str) -> set[str]:
 
 
 def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document], NDArray[Any]]:
-    """Return documents with searchable features, and a query's vector."""
     documents = collection(count)
     engine.write(documents)
     engine.write_features([case.encoder()])
@@ -136,7 +134,7 @@ def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document]
 
 @rule
 def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
-    """Words and vectors each find their best; the first stage scores and orders all."""
+    """Words and vectors find their best; the first stage orders them."""
     documents, _ = _filled(engine, case, 120)
     texts, rows = queries(12)
     everything = {document.id: document for document in documents}
@@ -312,7 +310,7 @@ def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) ->
 
 @rule
 def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
-    """Vectors find the same documents together with thousands of words."""
+    """Long queries do not change the results of vectors."""
     documents, row = _filled(engine, case)
     stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
     retrieve: list[Retriever] = [stage, case.by(row)]
@@ -386,7 +384,7 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
 
 @rule
 def vectors_are_no_documents(engine: Engine, case: Case) -> None:
-    """Vectors are not counted, and do not change lexical scores."""
+    """Vectors do not change counts and lexical scores."""
     documents, stage = collection(40), engine.first_stages[0]
     engine.write(documents)
     before = search(engine, "alpha beta", stage, ids=engine.ids())

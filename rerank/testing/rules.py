@@ -47,7 +47,7 @@ def search(engine: Engine, text: str, first_stage: str, depth: int = 10, **optio
 
 @contextmanager
 def raises(kind: type[BaseException], pattern: str = "") -> Iterator[None]:
-    """Raise AssertionError unless the block raises ``kind`` with a matching message."""
+    """Raise AssertionError unless the block raises ``kind``."""
     try:
         yield
     except kind as error:

@@ -1,6 +1,6 @@
 """Documents in SQLite, from which all other files are derived.
 
-An update adds a row and marks the old row as dead; readers of the old version still see it.
+An update adds a row and marks the old one as dead, for readers of the old version.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ INSERT INTO versions VALUES (0, 0, 0, 0, 0);
 """
 
 _COLUMNS = "id, title, text, rest"
-_ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # parameters: rows and number of a version
+_ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # ?1: rows, ?2: version
 _CHUNK = 1000  # documents that are inserted together
 _DOING = "ingesting; nothing was ingested"
-_SOME = 500  # ids per statement; older versions of SQLite accept at most 999 parameters
+_SOME = 500  # ids per statement; old SQLite accepts 999 parameters
 
 
 class Version(NamedTuple):
@@ -71,7 +71,7 @@ class Documents:
         self._path = path
         # Without write permission, SQLite cannot create the log that it needs for reading.
         self.read_only = not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
-        self._files: object = None  # state of the files, if they were opened without a log
+        self._files: object = None  # files' state if opened without a log
         self._db = self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -91,7 +91,7 @@ class Documents:
                     raise
                 db = sqlite3.connect(f"{uri}?immutable=1", uri=True, **options)
                 self._files = files
-        # No automatic checkpoint: it would write every ingest twice before it is published.
+        # An automatic checkpoint would write every ingest twice.
         db.executescript(
             "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"
         )
@@ -106,7 +106,7 @@ class Documents:
     def create(cls, path: Path) -> None:
         """Create an empty database."""
         db = sqlite3.connect(path, isolation_level=None)
-        # Large pages: a document of some kilobytes needs no chain of overflow pages.
+        # Large pages avoid chains of overflow pages.
         db.executescript(f"PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
         db.close()
 
@@ -115,7 +115,7 @@ class Documents:
         self._db.close()
 
     def versions(self) -> list[Version]:
-        """Return the indexed version, then the unfinished one, if any."""
+        """Return the indexed version, then any unfinished one."""
         if self._files is not None and self._files != self._state_of_files():
             self._db = self._connect()
         return [Version(*row) for row in self._db.execute("SELECT * FROM versions ORDER BY number")]
@@ -202,7 +202,7 @@ class Documents:
         self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, r) for r in rows])
 
     def died(self, version: Version) -> list[int]:
-        """Return the rows that died in this version."""
+        """Return the rows deleted in this version."""
         rows = self._db.execute("SELECT row FROM documents WHERE died <> 0 AND died = ?", (version.number,))
         return [row for (row,) in rows]
 
@@ -251,7 +251,7 @@ class Documents:
     def alive(self, version: Version) -> NDArray[np.bool_]:
         """(rows,) bool: the living rows."""
         mask = np.zeros(version.rows, np.bool_)
-        # The plus makes SQLite read the index on ids, which has the rows, and not the table with all text.
+        # With the plus, SQLite reads only the index on ids.
         cursor = self._db.execute(
             f"SELECT row FROM documents WHERE +{_ALIVE}", (version.rows, version.number)
         )
@@ -286,7 +286,6 @@ class _Ingest:
         return self._before + len(self.added) - self.replaced
 
     def update(self, id: str, row: int) -> None:
-        """Raises InputError for a repeated id."""
         if self._updates[row]:
             raise _twice(id, int(self._updates[row]), self.count)
         self._updates[row] = self.count

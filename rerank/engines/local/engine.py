@@ -40,9 +40,9 @@ FORMAT = 3
 """Version of the folder's layout; a folder of another version is not opened."""
 
 _ABOUT = "engine.json"
-_WASTE = 500  # dead rows below this number do not start a compaction
+_WASTE = 500  # fewer dead rows are not compacted
 _TRIES = 20  # to open a folder while a compaction replaces it
-_GRACE = 60.0  # seconds during which candidates of the former folder can be scored
+_GRACE = 60.0  # seconds in which old candidates can be scored
 
 
 class CompactionWarning(UserWarning):
@@ -50,7 +50,7 @@ class CompactionWarning(UserWarning):
 
 
 class LocalEngine(Engine):
-    """Documents, text index and features in one folder. Others can read while one process writes.
+    """Documents, text index and features in one folder. Reads are possible during writes.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -204,7 +204,6 @@ class LocalEngine(Engine):
     def _replacing(
         self, documents: Iterable[Document], delete: Iterable[str]
     ) -> tuple[Iterator[Document], Iterator[str]]:
-        """Also delete the documents missing in the ingest."""
         kept: set[str] = set()
 
         def ingested() -> Iterator[Document]:
@@ -356,7 +355,7 @@ class LocalEngine(Engine):
     def documents(self) -> Iterator[Document]:
         """Stream all documents in the order of ingestion."""
         storage = self._storage()
-        # On another connection: an open cursor would keep the others at an old version.
+        # A cursor on the main connection would keep an old version.
         with storage.connection() as documents:
             for _, document in documents.documents(storage.snapshot().version):
                 yield document

@@ -57,7 +57,7 @@ class Features(FeatureFiles):
         excluded: NDArray[np.int64],
         ids: Callable[[NDArray[np.int64]], list[str]],
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the nearest of the first ``rows`` rows for each of (Q, width) vectors.
+        """Yield the nearest of the first ``rows`` rows per (Q, width) vector.
 
         Raises UsageError if nothing is stored, WorkspaceError for another width.
         """

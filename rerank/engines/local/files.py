@@ -24,7 +24,7 @@ _CHECKED = ("ids.*", "index/*", "tfidf/*.*", "tfidf/*/*")  # files that are writ
 def write_lock(folder: Path) -> Iterator[None]:
     """Hold the folder's write lock.
 
-    Raises BusyError if it is taken, WorkspaceError if the folder is not writable or cannot be locked.
+    Raises BusyError, or WorkspaceError if the folder is not writable or cannot be locked.
     """
     try:
         file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
@@ -40,7 +40,7 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def disk(doing: str) -> Iterator[None]:
-    """Turn errors of the disk and of SQLite into EngineError."""
+    """Turn disk and SQLite errors into EngineError."""
     try:
         yield
     except OSError as error:
@@ -61,7 +61,7 @@ def _failed(doing: str, cause: str, full: bool) -> EngineError:
 
 
 def unreadable(folder: Path, error: Exception) -> RerankError:
-    """Return the error for a folder that cannot be opened."""
+    """Return the error for an unreadable folder."""
     if isinstance(error, RerankError):
         return error
     text = " ".join(str(error).split())

@@ -25,10 +25,10 @@ except ImportError:
 Rows = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 
-_BLOCK = 1024  # rows that are converted together: they stay in the cache
+_BLOCK = 1024  # rows converted together, in cache
 _CELLS = 16_000_000  # scores that are held at a time
-_BATCH = 8  # from so many queries on, one product for all is cheaper than one for each
-_ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
+_BATCH = 8  # minimum number of queries for a common product
+_ROUNDING = 1e-5  # maximum error of a float32 product of unit vectors
 _SIGMAS = 4.5  # of each of two errors, added up: about six of both together
 _SIGMAS_ALONE = 6.4  # of one
 
@@ -102,7 +102,7 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Iterator[Rows]:
-        """Yield the rows of the ``depth`` best products above 0 per query, ascending. Ties: smallest ids.
+        """Yield the rows of the ``depth`` best products above 0 per query. Ties: smallest ids.
 
         matrix: (n, width), append-only. queries: (Q, width). dead: excluded rows.
         """
@@ -151,7 +151,6 @@ class Vectors:
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Rows:
-        """Select the best rows; doubtful ones are scored again."""
         scores[dead] = -np.inf
         sure, doubtful = _divide(scores, depth, margin)
         parts = [sure]
@@ -162,7 +161,7 @@ class Vectors:
             parts.append(doubtful[sure])
             left, doubtful = left - len(sure), doubtful[rest]
         if len(doubtful) and left > 0:
-            # Equal documents get equal scores: rounded, whatever the order in which a product was added up.
+            # Rounded, so that equal documents get equal scores.
             exact = self._products(matrix[doubtful], vector.astype(np.float64)).astype(np.float32)
             doubtful, exact = doubtful[exact > 0], exact[exact > 0]
             names = ids(doubtful)
@@ -214,7 +213,7 @@ class PassageVectors(Vectors):
             most = int(matrix[begin:end, -1].max())
             if not most:
                 continue
-            # Copied: rows of whole vectors are multiplied several times as fast.
+            # Contiguous copies are multiplied several times faster.
             vectors = np.ascontiguousarray(matrix[begin:end, : most * len(code)]).reshape(-1, len(code))
             products = _byte_products(code, vectors).reshape(-1, most)
             products *= inverse[begin:end, :most]
@@ -261,7 +260,7 @@ def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
     """Positions certainly among the ``depth`` best, and possible ones."""
     positions = np.arange(0)
     sample, place = scores[::16] - margin(slice(0, len(scores), 16)), depth // 8 + 32
-    if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at
+    if place < len(sample):  # about 2 * depth scores remain
         bound = np.partition(sample, len(sample) - place)[len(sample) - place]
         positions = np.flatnonzero(scores >= bound - np.float32(margin.most))
     errors = margin(positions)
@@ -271,7 +270,7 @@ def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
         errors = margin(slice(0, len(scores)))
         low = scores - errors
     high = scores[positions] + errors
-    floor = ceiling = 0.0  # what the last of the best reaches, at least and at most
+    floor = ceiling = 0.0  # bounds of the lowest selected score
     if len(positions) > depth:
         at = len(positions) - depth
         floor = max(float(np.partition(low, at)[at]), 0.0)

@@ -23,7 +23,7 @@ Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 _FILTERS = 16  # sets of filters whose rows are cached
-_NUMBER = 40  # bits of a handle for the row; the bits above are the number of the folder
+_NUMBER = 40  # bits for the row; higher bits: folder
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class Snapshot:
         return np.flatnonzero(~self.documents.alive(self.version))
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
-        """Return documents that meet all filters; None: all. Raises UsageError for an unknown field."""
+        """Return documents that meet all filters; None: all. Raises UsageError."""
         if not filters:
             return None
         key = tuple(filters)
@@ -130,7 +130,7 @@ class Lexical:
             if self._filtered is not None and len(scores):
                 scores = np.where(self._filtered.rows, scores, 0.0)
             rows, scores = best(scores, depth)
-        if len(rows) > depth:  # all documents that tie with the last one are included
+        if len(rows) > depth:  # ties are included
             first = int(np.searchsorted(-scores, -scores[depth - 1]))
             tied = rows[first:]
             ids = snapshot.ids.get(tied)

@@ -27,7 +27,7 @@ from rerank.errors import RerankError, WorkspaceError
 from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
-_CHARACTERS = 2_000_000  # of text whose terms are counted together
+_CHARACTERS = 2_000_000  # of text counted together
 
 
 class Storage:
@@ -63,7 +63,7 @@ class Storage:
         return storage
 
     def close(self) -> None:
-        """Close the database, so that the folder can be removed."""
+        """Close the database and release the folder."""
         self.documents.close()
         self.release()
 
@@ -100,7 +100,6 @@ class Storage:
             update_checksums(self.folder)
 
     def _index(self, documents: Documents, before: Version, new: Version) -> int:
-        """Derive a version; return its commit."""
         folder, writer = self.folder / "tfidf", self.index.writer()
         try:
             ids = StringWriter(self.folder / "ids", before.rows)
@@ -132,10 +131,10 @@ class Storage:
                 stamp = self.index.stamp()
                 version = versions[0] if stamp == versions[0].stamp else versions[-1]
                 if version.stamp not in (stamp, None):
-                    continue  # a writer publishes in this moment
+                    continue  # a writer is publishing
                 if old is not None and old.version.number == version.number:
                     return old
-                with suppress(FileNotFoundError):  # a writer removes the version in this moment
+                with suppress(FileNotFoundError):  # a writer is removing the version
                     if (snapshot := self._open(version, stamp)) is not None:
                         self._snapshot = snapshot
                         return snapshot

@@ -23,7 +23,7 @@ from rerank.records import Document
 from rerank.text import Terms, analyzer, normalize
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment
-_THREADS = 1  # keeps pace with Python; more threads make more segments, which are slower to search
+_THREADS = 1  # more threads make more, slower segments
 _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
@@ -88,7 +88,7 @@ class TextIndex:
             with _panics():
                 self._index.reload()
                 searcher = self._index.searcher()
-        # Numbers only rise: if it is still the last commit, it was the last one during the reload.
+        # Stamps only increase, so the reload read this commit.
         return searcher if self.stamp() == stamp else None
 
     def share(self, like: Path) -> None:
@@ -106,7 +106,7 @@ class TextIndex:
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for documents that meet all filters; it scores 0.
 
-        Raises UsageError for an unknown field or another kind of value.
+        Raises UsageError for unknown fields and wrong values.
         """
         clauses = []
         for one in filters:
@@ -151,7 +151,7 @@ class TextIndex:
             return np.empty(0, np.int64), np.empty(0, np.float64)
         if among is not None:
             query = tantivy.Query.boolean_query([(Occur.Must, among), (Occur.Must, query)])
-        # A few more than needed, because a tie at the cut costs a second search.
+        # A tie at the cut costs a second search.
         limit = min(depth + 1 + min(depth // 8, 32), documents)
         while True:
             with _panics():
@@ -171,7 +171,7 @@ class TextIndex:
         if query is None or searcher.num_docs == 0 or not len(rows):
             return np.zeros(len(rows), np.float64)
         wanted = np.unique(rows)
-        # The terms stay together in one clause, so that their float32 sum is the same as in `top`.
+        # One clause for all terms: the same float32 sum as in `top`.
         selected = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
         filtered = tantivy.Query.boolean_query(
             [(Occur.Must, tantivy.Query.const_score_query(selected, 0.0)), (Occur.Should, query)]
@@ -236,7 +236,7 @@ class IndexWriter:
         """Remove rows."""
         with _io():
             for i in range(0, len(rows), 1000):
-                # delete_documents_by_term reads every number as signed, and then finds no row.
+                # delete_documents_by_term reads numbers as signed and finds nothing.
                 some = tantivy.Query.term_set_query(self._schema, "row", rows[i : i + 1000])
                 self._writer.delete_documents_by_query(some)
 

@@ -27,7 +27,7 @@ from rerank.files import sync_folder
 
 _TERMS = "terms"
 _STRIDE = 16  # one score in so many is sampled
-_COUNTS = 1_000_000  # entries that are inverted together; each needs about 100 bytes of memory
+_COUNTS = 1_000_000  # entries inverted together, about 100 bytes each
 
 
 class TfIdf:
@@ -44,7 +44,7 @@ class TfIdf:
         self._terms = Strings(folder / _TERMS, len(self._idf))
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """(rows,) scores; empty if no term is known."""
+        """(rows,) scores; empty without known terms."""
         counts: dict[int, int] = {}
         for term, count in Counter(terms).items():
             number = self._terms.find(term, self._order)
@@ -58,7 +58,7 @@ class TfIdf:
         spans = [slice(int(self._starts[n]), int(self._starts[n + 1])) for n in numbers]
         rows = np.concatenate([self._rows[span] for span in spans], dtype=np.int64)
         parts = [np.multiply(self._weights[span], w, dtype=np.float64) for span, w in zip(spans, weights)]
-        # Added up term by term, so documents with equal vectors get exactly equal scores.
+        # Added term by term: equal vectors get equal scores.
         return np.bincount(rows, np.concatenate(parts), self._count).astype(np.float64, copy=False)
 
 
@@ -174,7 +174,7 @@ class TfIdfWriter:
             order = _by_term(term)
             term = term[order]
             here = np.bincount(term, minlength=terms)
-            # Entries of one term stand together: their place is counted from the first of them.
+            # Entries of one term are adjacent.
             place = filled[term] + np.arange(len(term)) - (np.cumsum(here) - here)[term]
             rows[place] = row[order] + first
             weights[place] = weight[order]
@@ -186,7 +186,6 @@ class TfIdfWriter:
         np.save(out / "idf.npy", idf)
 
     def _pieces(self, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Row ranges with about _COUNTS entries each."""
         pieces, first = [], 0
         while first < len(ends):
             done = int(ends[first - 1]) if first else 0
