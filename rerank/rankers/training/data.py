@@ -81,7 +81,7 @@ class Judged:
 class TrainingData:
     """Data of CNN and projection rankers; ``train`` and ``dev``: judged ``queries``.
 
-    pairs: two corpora of equal length. dev_pairs: the last ones, held out for dev.
+    pairs: two corpora of equal length. dev_pairs: number of the last pairs, held out for dev.
     """
 
     document_ids: Sequence[str]

@@ -152,7 +152,8 @@ class Trainer:
     def fit(self) -> TrainingRun:
         """Train, and leave the task in its best state.
 
-        KeyboardInterrupt keeps the best state, but is raised before the first measurement.
+        KeyboardInterrupt keeps the best state and marks the run as interrupted; before the first measurement,
+        it is raised.
         Raises TrainingError for a loss that is not finite, or a checkpoint of a different training.
         """
         if self.options.threads:
