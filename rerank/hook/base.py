@@ -47,7 +47,7 @@ class HookOptions:
     on_failure: one of ON_FAILURE.
     add_to:     an existing pipeline to extend.
     shadow:     score and count, but keep the order.
-    share:      percent of searches to rerank, by ``X-Opaque-Id`` or ``ext.rerank.user``.
+    share:      percent of searches to rerank, by a hash of ``X-Opaque-Id`` or ``ext.rerank.user``.
     token_name: a name in ``rerank.tokens.*``; None: ``rerank.token``.
     """
 
@@ -179,7 +179,7 @@ class Hook(ABC):
 
     @abstractmethod
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A pipeline's settings; None if rerank did not make it."""
+        """None if rerank did not make the pipeline."""
 
     @abstractmethod
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -216,7 +216,7 @@ class Hook(ABC):
         return (answer or {}).get(self.name)
 
     def config(self) -> dict[str, Any] | None:
-        """The pipeline's settings, or None. Raises EngineError for a foreign pipeline."""
+        """The pipeline's settings, or None. Raises EngineError if rerank did not make it."""
         pipeline = self._ours()
         return None if pipeline is None else self._config(pipeline)
 
@@ -274,7 +274,6 @@ class Hook(ABC):
         )
 
     def _counters(self, url: str) -> dict[str, Any] | None:
-        """A node's counters, or None."""
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
         with asking(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
@@ -286,13 +285,12 @@ class Hook(ABC):
         return answer
 
     def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
-        """Answer to ``/readyz``, and problems."""
         return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
     # -- steps of both routes ----------------------------------------------------------------------------
 
     def _ready(self, options: HookOptions, default: bool = False) -> list[str]:
-        """Check all requirements; return warnings."""
+        """Return warnings, or raise."""
         if options.stack is not None:
             self._stack(options.stack)
         warnings = word_problems(self.engine.index, self.workspace.words)
@@ -311,7 +309,7 @@ class Hook(ABC):
         return warnings
 
     def _ours(self) -> dict[str, Any] | None:
-        """The pipeline, or None. Raises EngineError for a foreign one."""
+        """The pipeline, or None. Raises EngineError if rerank did not make it."""
         pipeline = self.pipeline()
         if pipeline is not None and self._config(pipeline) is None:
             raise EngineError(
@@ -323,7 +321,7 @@ class Hook(ABC):
     def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Remove the default setting and the pipeline.
 
-        Raises EngineError for a foreign pipeline, or if another index uses it.
+        Raises EngineError if rerank did not make the pipeline or another index uses it.
         """
         requests = self._removal()
         if not dry_run:
@@ -410,7 +408,7 @@ class Hook(ABC):
         params: Mapping[str, str] | None = None,
         doing: str,
     ) -> dict[str, Any] | None:
-        """Send a request; None for status 404."""
+        """None for status 404."""
         with asking(self.settings, doing):
             try:
                 answer: dict[str, Any] = self._client.transport.perform_request(

@@ -78,8 +78,8 @@ class PluginHook(Hook):
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline. default: use it for every search.
 
-        Raises EngineError if nodes lack the plugin or must not call the service, or for a foreign pipeline or
-        default; UsageError or InputError if the stack does not exist.
+        Raises EngineError if nodes lack the plugin or must not call the service, or if rerank did not make
+        the pipeline or default; UsageError or InputError if the stack does not exist.
         """
         warnings = self._ready(options, default)
         if barred := self._barred(options.urls):
@@ -135,7 +135,6 @@ class PluginHook(Hook):
         return problems
 
     def _built_in(self) -> list[str]:
-        """The URLs built into the plugin."""
         params = {"flat_settings": "true", "include_defaults": "true"}
         with suppress(EngineError):
             answer = self._ask("GET", "/_cluster/settings", params=params, doing="reading the settings")

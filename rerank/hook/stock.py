@@ -137,7 +137,7 @@ class StockHook(Hook):
         """Make connector, model and pipeline. Fitting ones stay, old ones are deleted.
 
         Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the
-        call, or for a foreign pipeline.
+        call, or if rerank did not make the pipeline.
         """
         if default:
             raise UsageError(
@@ -181,7 +181,6 @@ class StockHook(Hook):
         return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
     def _complete(self, options: HookOptions) -> StockOptions:
-        """Add the id field. Raises UsageError."""
         given = {name: getattr(options, name) for name in options.__dataclass_fields__}
         own = isinstance(self.engine.layout, OwnedLayout)
         given["id_field"] = given.get("id_field") or ("id" if own else "_id")
@@ -195,7 +194,7 @@ class StockHook(Hook):
         return StockOptions(**given)
 
     def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
-        """Send requests; return the new model."""
+        """Return the new model."""
         known = {"<token>": token}
         for request in requests:
             if request.method == "DELETE":
@@ -226,7 +225,6 @@ class StockHook(Hook):
                 time.sleep(_PAUSE)
 
     def _wait(self, model: str) -> None:
-        """Wait for the deployment."""
         give_up, state = time.monotonic() + _PATIENCE, ""
         while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
             time.sleep(_PAUSE)
@@ -248,7 +246,6 @@ class StockHook(Hook):
         return about.get("description") == MADE and about.get("name") == self.name
 
     def _made(self) -> tuple[Resources, Resources]:
-        """Our models and connectors, by id."""
         connectors = {id: about for id, about in self._all("connectors").items() if self._is_ours(about)}
         models = {
             id: about
@@ -357,14 +354,12 @@ class StockHook(Hook):
 
 
 def _deletions(models: Resources, connectors: Resources, kept: Resources) -> list[Request]:
-    """Delete all but the kept models and their connectors."""
     in_use = {str(about.get("connector_id")) for about in kept.values()}
     parts = {"models": models.keys() - kept.keys(), "connectors": connectors.keys() - in_use}
     return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind, ids in parts.items() for id in sorted(ids)]
 
 
 def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
-    """The model of a pipeline or None."""
     if pipeline is None or pipeline.get("description") != MADE:
         return None
     try:
@@ -374,7 +369,6 @@ def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
 
 
 def _innermost(info: object) -> str:
-    """The innermost reason of an error."""
     found: Any = info.get("error") if isinstance(info, Mapping) else None
     reason = ""
     while isinstance(found, Mapping):

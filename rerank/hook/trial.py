@@ -82,7 +82,7 @@ class TrialReport(Report):
 
 
 def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
-    """Compare a search with and without the pipeline.
+    """Compare a search with and without the pipeline, and with the workspace.
 
     Raises EngineError without a pipeline, UsageError for a query without words.
     """
@@ -171,7 +171,6 @@ def try_queries(
 def _searches(
     hook: Hook, template: SearchTemplate, queries: Sequence[Query], count: int
 ) -> tuple[Runs, Counter[str], Counter[tuple[tuple[str, str], ...]]]:
-    """Rankings of both kinds, outcomes, and weights."""
     templates, runs = hook.engine.templates, Runs(plain={}, hooked={})
     outcomes: Counter[str] = Counter()
     weights: Counter[tuple[tuple[str, str], ...]] = Counter()
@@ -191,7 +190,6 @@ def _searches(
 
 
 def _installed(hook: Hook) -> dict[str, Any]:
-    """The pipeline's settings. Raises EngineError."""
     config = hook.config()
     if config is None:
         made = f"`rerank hook install --route {hook.route}`"
@@ -200,7 +198,6 @@ def _installed(hook: Hook) -> dict[str, Any]:
 
 
 def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
-    """The search for a stack's candidates."""
     if stack.first_stage == SEARCH:
         return hook.engine.templates.body(template_of(stack), Query("query", text))
     query = hook.engine.layout.query(text, stack.first_stage)
@@ -214,7 +211,6 @@ def _hooked(hook: Hook, body: Mapping[str, Any], size: int, more: Mapping[str, A
 
 
 def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-    """Rank hits by a stack of the workspace."""
     scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)

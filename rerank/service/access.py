@@ -29,7 +29,7 @@ class Access:
         return valid[0] if valid and scheme.lower() == b"bearer" else None
 
     def foreign(self, headers: Headers) -> str | None:
-        """The problem with the host or origin of a tokenless request, or None."""
+        """The problem with a host or origin without a token, or None."""
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if len(hosts) > 1 or not all(map(self._is_known, hosts)):
             return "the Host of the request is not a name of this service; start the service with its name"

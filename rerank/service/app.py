@@ -128,7 +128,6 @@ class Service:
         logs.event("reloaded", **newer.describe())
 
     def _report(self, name: str, **fields: str) -> None:
-        """Log a problem only once."""
         text = " ".join(fields.values())
         if text != self._reported:
             self._reported = text
@@ -226,7 +225,7 @@ class Application:
         return _as_answer(await service.in_thread(one, data, notes.context))
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the client may see the stack. Raises RefusedError."""
+        """Whether the client may see the stack."""
         if path == "/healthz":
             return False
         if self._access.open:
@@ -287,7 +286,7 @@ def _as_answer(content: bytes) -> Answer:
 
 
 async def _read(receive: Any, limit: int) -> bytes:
-    """Read a body. The excess is dropped, so that the client gets the answer."""
+    """Read a body; drop the excess, so that the client gets the answer."""
     parts, size, more = [], 0, True
     while more:
         message = await receive()

@@ -181,7 +181,8 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
 def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank_ids``: rerank documents of the engine, for the stock processors of OpenSearch.
 
-    Scores are floats of 18 characters or less, for ML Commons. Raises UsageError for unknown or repeated ids.
+    Scores have single precision and a point or exponent, for ML Commons. Raises UsageError if no id is known
+    or one repeats.
     """
     context.check_count(len(body.ids), "ids")
     context.query = body.query
@@ -212,7 +213,7 @@ def encodable(
 ) -> tuple[NDArray[np.bool_], ScoringInput]:
     """Which of n documents can be scored, (n,) bool, and these documents. Encodes while there is time.
 
-    timeout: seconds. ours: (n,) documents of the engine; others cannot be scored.
+    timeout: seconds that the client waits. ours: (n,) documents of the engine; others are not scored.
     """
     scorable = np.ones(len(given.ids), np.bool_) if ours is None else ours.copy()
     lacking = [missing for missing in given.missing.values() if missing.any()]

@@ -71,7 +71,6 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[st
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
-    """Step 1: words, stack and clauses."""
     ids, options, rows = call.ids, call.body.rerank or _NO_OPTIONS, call.rows()
     if len(call.numbers.scores) != len(ids):
         raise UsageError(f"{len(ids)} ids came with {len(call.numbers.scores)} scores; send one for each")
@@ -96,7 +95,6 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
 
 
 def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArray[np.float64]]:
-    """Signal -> scores of its clause."""
     scores: dict[str, NDArray[np.float64]] = {}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
@@ -111,7 +109,6 @@ def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArr
 
 
 def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> ScoringInput:
-    """Step 2: stored features."""
     call, hits, scorer, ids = search.call, search.hits, search.scorer, search.call.ids
     with context.stage("decode"):
         stored = {}
@@ -144,7 +141,6 @@ def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Sco
 def _score(
     search: _Search, given: ScoringInput, context: RequestContext
 ) -> tuple[NDArray[np.bool_], ScoringResult]:
-    """Steps 3 and 4: encode and score."""
     ours = search.hits.ours
     scorable, given = encodable(given, context, search.call.body.timeout, ours)
     counts = {"foreign": np.count_nonzero(~ours), "missing": np.count_nonzero(ours & ~scorable)}
@@ -162,7 +158,6 @@ def _score(
 def _answer(
     search: _Search, scorable: NDArray[np.bool_], scored: ScoringResult, context: RequestContext
 ) -> dict[str, Any] | bytes:
-    """Step 5: the answer."""
     call, ranking = search.call, rank(search.stack, scored, context)
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}

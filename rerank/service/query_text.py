@@ -68,8 +68,8 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     """Return the words that a query searches for, or None.
 
     query:  the ``query`` of a ``_search``.
-    fields: fields with user words; ``*`` is a wildcard. Other fields are used only if these have no text.
-            Empty: all fields.
+    fields: fields with user words and their sub-fields; ``*`` is a wildcard. Other fields are used only if
+            these have no text. Empty: all fields.
 
     >>> query_text({"bool": {"must": {"match": {"title": "grey wolf"}}, "filter": {"term": {"lang": "en"}}}})
     'grey wolf'
@@ -114,7 +114,6 @@ def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], list[Any]]])
 
 
 def _clause(clause: Query) -> tuple[Iterable[Text], list[Any]]:
-    """Texts of a clause, and inner clauses."""
     texts: list[Iterable[Text]] = []
     inner: list[Any] = []
     for kind, about in islice(clause.items(), _MOST):

@@ -114,7 +114,6 @@ def _serve(settings: Settings, bound: socket.socket, loaded: list[Snapshot] | No
 
 
 def _supervise(settings: Settings, bound: socket.socket) -> None:
-    """Keep workers running."""
     logs.start()
     context = multiprocessing.get_context("spawn")
     stopping = False

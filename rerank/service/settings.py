@@ -34,20 +34,20 @@ class Settings:
 
     folder:          the workspace.
     host, port:      address; port 0: any free port.
-    workers:         processes; threads: scoring threads per process.
-    stack:           default stack, may be a file. None: the stack in use.
-    tokens:          accepted bearer tokens. Empty: no token is needed.
+    workers:         processes; threads: per process, for scoring.
+    stack:           default stack or file; None: the stack in use.
+    tokens:          accepted bearer tokens; empty: none needed.
     only:            endpoints to serve; empty: all, but see :func:`withheld`.
-    max_body:        bytes of a body.
+    max_body:        bytes.
     max_candidates:  documents, hits or depth of a request.
     max_encoded:     documents that one hook call may encode.
-    max_requests:    running and waiting requests per process.
-    deadline:        seconds from a complete request to its answer.
-    request_timeout: seconds for each of headers, body and sending the answer.
-    max_connections: connections per process.
-    hosts:           accepted host names without a token, in addition to localhost.
+    max_requests:    running and waiting, per process.
+    deadline:        seconds to answer a complete request.
+    request_timeout: seconds for each of headers, body and answer.
+    max_connections: per process.
+    hosts:           accepted without a token, in addition to localhost.
     infer_categories: infer missing categories of queries.
-    log_queries:     log the words of queries.
+    log_queries:     log query words.
     """
 
     folder: str

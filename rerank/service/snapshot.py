@@ -197,7 +197,7 @@ class Snapshot:
         return bool(lexical(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
-        """A new ranker without all features stored, or None."""
+        """A newer ranker whose features are incomplete, or None."""
         for name, version in self.versions:
             newer = name in before.rankers and (name, version) not in before.versions
             if newer and not self.at_once and self.workspace.engine.missing_features(name, version):
@@ -206,7 +206,6 @@ class Snapshot:
 
 
 def _open(settings: Settings) -> Workspace:
-    """Open the workspace, with the timeout of requests."""
     workspace = Workspace.open(settings.folder)
     table = workspace.config.get("opensearch")
     if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):

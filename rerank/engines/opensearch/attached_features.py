@@ -107,10 +107,7 @@ class AttachedFeatures:
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode changed documents; see :meth:`Engine.write_features`.
-
-        force: encode all documents and replace corrupt files.
-        """
+        """Encode changed documents; see :meth:`Engine.write_features`. force: all documents."""
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
@@ -170,7 +167,7 @@ class AttachedFeatures:
 
 @dataclass(frozen=True)
 class _Job:
-    """One call of :meth:`AttachedFeatures.write`. count: called with ranker, encoded and read documents."""
+    """One call of :meth:`AttachedFeatures.write`. count: callback."""
 
     rows: TextRows
     force: bool
@@ -195,7 +192,6 @@ class _Job:
         documents: Sequence[Document],
         encoders: Sequence[Encoder],
     ) -> None:
-        """Encode documents without features, and store all rows."""
         if not documents:
             return
         rows = self.rows.add(documents)
@@ -215,7 +211,6 @@ class _Job:
         self.rows.locate(locations, rows)
 
     def cover(self, shard: Shard, encoders: Sequence[Encoder], first: int, last: int) -> None:
-        """Mark a range as encoded."""
         for encoder in encoders:
             self.rows.cover(encoder.name, encoder.version, shard.uuid, shard.number, first, last)
 

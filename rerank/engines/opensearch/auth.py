@@ -46,7 +46,7 @@ def trust(settings: Settings) -> None:
 def check_trust(settings: Settings, where: str) -> None:
     """Raise UsageError if a secret would go to a host that the user never named. Warn if it is unencrypted.
 
-    where: the settings file. Files of other users must not name secrets.
+    where: the settings file. Files of other users must not name secret files.
     """
     secret = _secret_of(settings)
     if not secret:
@@ -98,7 +98,6 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 
 def _read_secret(variable: str, file: str, kind: str) -> str:
-    """Read a secret from the environment or a file."""
     place, value = variable, os.environ.get(variable, "")
     if not value:
         place = file or os.environ.get(f"{variable}_FILE", "")
@@ -154,7 +153,7 @@ def _hosts_file() -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, if this user or root owns it."""
+    """Empty, unless this user or root owns the file."""
     if _owner(path) not in (0, os.geteuid()):
         return []
     try:

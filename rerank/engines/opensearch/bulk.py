@@ -94,7 +94,6 @@ def action(kind: str, id: str, source: object = None, **meta: Any) -> Action:
 
 
 def _dumps(value: object) -> str:
-    """Encode JSON, also half of a surrogate pair."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
@@ -175,7 +174,6 @@ def _unchanged(action: Action) -> Action:
 
 
 def _is_temporary(problem: client_errors.OpenSearchException) -> bool:
-    """Whether a retry may succeed."""
     if isinstance(problem, client_errors.SSLError):
         return False
     if isinstance(problem, client_errors.ConnectionError):  # refused, reset, timed out

@@ -132,7 +132,7 @@ class Column:
         return [text[i * size : (i + 1) * size] for i in range(len(values))]
 
     def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (n, width) rows, and (n,) bool: None, their rows are 0."""
+        """Return (n, width) rows, and (n,) bool: missing. Missing rows are 0."""
         size = -(-self.bytes // 3)
         stored = [text for text in texts if text is not None]
         raw = np.frombuffer(binascii.a2b_base64("".join(stored)), np.uint8)

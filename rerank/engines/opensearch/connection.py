@@ -36,14 +36,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     url: one or more nodes, http or https.
     index: an alias or index.
-    shards, replicas: of indices that rerank creates.
+    shards, replicas: of new indices.
     search_type: ``query_then_fetch``, or ``dfs_query_then_fetch`` for idf over all shards.
     timeout: seconds per request.
     ca_file: trusted certificates; empty: the system's.
-    user: for basic authentication, with RERANK_OPENSEARCH_PASSWORD or ``password_file``.
-    token_file: file with a bearer token; also RERANK_OPENSEARCH_TOKEN.
+    user: with RERANK_OPENSEARCH_PASSWORD or ``password_file``.
+    token_file: bearer token; also RERANK_OPENSEARCH_TOKEN.
     client_cert, client_key: client certificate.
-    aws_region, aws_service: sign with AWS Signature Version 4 and the usual AWS credentials (extra ``aws``).
+    aws_region, aws_service: AWS Signature Version 4 with the usual credentials (extra ``aws``).
     """
 
     url: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -135,7 +135,7 @@ def _is_url(url: str) -> bool:
 
 
 class _Json(JSONSerializer):
-    """JSON by msgspec, which is faster."""
+    """Faster than the client's JSON."""
 
     def loads(self, s: str) -> Any:
         try:
@@ -183,7 +183,6 @@ def _has(answer: Mapping[str, Any], part: str) -> bool:
 
 
 def _certificates(settings: Settings) -> dict[str, Any]:
-    """The client's TLS options. Raises InputError for a bad file."""
     options: dict[str, Any] = {}
     for name in ("ca_file", "client_cert", "client_key"):
         if file := getattr(settings, name):

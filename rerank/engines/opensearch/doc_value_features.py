@@ -53,7 +53,6 @@ class _Plan:
     force: bool
 
     def body(self, source: bool | list[str]) -> dict[str, Any]:
-        """The search for documents to write."""
         lacking = [{"bool": {"must_not": _exists(key)}} for key in self.wanted]
         lacking += [without_vectors(key, self.wanted[key].passages) for key in self.vectors]
         some = {"bool": {"should": lacking, "minimum_should_match": 1}}
@@ -252,7 +251,6 @@ class DocValueFeatures:
         return features, encoded
 
     def _column(self, plan: _Plan, key: str, values: NDArray[Any], count: int) -> Column:
-        """The column of encoded values; maps a new field."""
         encoder, known = plan.wanted[key], plan.stored.get(key)
         found = column(encoder.name, values, count, known)
         if known is None:

@@ -95,7 +95,6 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
 
 def _refusal(error: Exception, settings: Settings) -> str:
-    """Why a server refuses a request."""
     where, index, status = settings.where, settings.index, getattr(error, "status_code", None)
     kind, reason = cause(getattr(error, "info", None), str(getattr(error, "error", error)))
     window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)

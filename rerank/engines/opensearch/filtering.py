@@ -63,7 +63,6 @@ class Fields:
         return found
 
     def _check_kept(self) -> None:
-        """Raise UsageError if the index has no filter terms."""
         index = self._index.settings.index
         with self._index.asking("looking for fields"):
             known = self._index.client.field_caps(index=index, params={"fields": FIELD})

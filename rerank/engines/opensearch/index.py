@@ -85,7 +85,7 @@ class Index:
         self.check_fields(found)
 
     def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Raise UsageError or EngineError if an attached index lacks a field or its type differs.
+        """Raise UsageError or EngineError if an attached index does not have these fields.
 
         indices: see :meth:`indices`; None: the current ones.
         """

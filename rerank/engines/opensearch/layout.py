@@ -174,8 +174,6 @@ def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tupl
 
 
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:
-    """Whether ``_source`` includes a field."""
-
     def covers(patterns: Sequence[str]) -> bool:
         parts = path.split(".")
         above = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -186,7 +184,7 @@ def _in_source(path: str, source: Mapping[str, Any]) -> bool:
 
 
 def _at(source: Any, path: Sequence[str]) -> Any:
-    """The value at a path, also in lists and dotted keys."""
+    """The value at a path, also in lists."""
     if not path:
         return source
     if isinstance(source, list):
@@ -201,7 +199,6 @@ def _at(source: Any, path: Sequence[str]) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All scalars as strings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

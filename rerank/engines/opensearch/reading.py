@@ -59,7 +59,7 @@ class Reader:
         return found
 
     def _pipelines(self) -> Any:
-        """Search pipelines; None without permission."""
+        """None without permission."""
         try:
             return self._client.transport.perform_request("GET", "/_search/pipeline")
         except client_errors.TransportError as error:

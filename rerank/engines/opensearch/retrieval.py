@@ -94,7 +94,6 @@ class Retrieval:
         return parts
 
     def _prepared(self, one: VectorQuery) -> Column:
-        """The column of searchable vectors. Raises UsageError."""
         column = self._features.searchable(one.name, one.version)
         if column is None:
             raise cannot_retrieve(one.name)
@@ -139,7 +138,6 @@ class Retrieval:
     def _union(
         self, parts: Mapping[str, Found], request: SearchRequest, wanted: Mapping[str, str]
     ) -> Candidates:
-        """Merge hits, with first-stage scores."""
         scores: dict[str, float] = {}
         for name, part in parts.items():
             if part.scores and (name == request.first_stage or name not in self._layout.first_stages):
@@ -175,7 +173,6 @@ class Retrieval:
         return self._candidates(found, request.features, wanted)
 
     def _among(self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str]) -> Found:
-        """The existing documents, with scores."""
         merged = Found([], [], {key: [] for key in keys}, 0.0, [])
         for found in self._searcher.among(ids, text, signal, keys, matching=False):
             if found is None:
@@ -206,7 +203,7 @@ class Retrieval:
         return total
 
     def _lexical(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64] | None:
-        """(n,) scores; None: too many terms."""
+        """None: too many terms."""
         scores: dict[str, float] = {}
         for found in self._searcher.among(ids, text, signal, (), matching=True):
             if found is None:
@@ -215,7 +212,6 @@ class Retrieval:
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
     def _candidates(self, found: Found, features: Mapping[str, str], wanted: Mapping[str, str]) -> Candidates:
-        """Hits as candidates, with features."""
         ids, scores = found.ids, np.array(found.scores, np.float64)
         values: dict[str, NDArray[Any]] = {}
         missing: dict[str, NDArray[np.bool_]] = {}

@@ -104,7 +104,7 @@ class Templates:
         return {**asked, "search_pipeline": pipeline} if pipeline else asked
 
     def _complete(self, search: SearchTemplate) -> SearchTemplate:
-        """Add the stored text. Raises UsageError for another index."""
+        """Add the stored text."""
         if search.kind == "stored" and not search.source:
             source = self._stored(search.name)
             check_slots(source, str(search))
@@ -174,7 +174,7 @@ class Templates:
         return rendered
 
     def _without_ours(self, name: str | None) -> str | dict[str, Any]:
-        """A pipeline without our processor: name, definition, or "" for the index default."""
+        """A pipeline without our processor: name, definition, or "": default."""
         client, settings = self._index.client, self._index.settings
         try:
             if name is None:
@@ -231,7 +231,6 @@ class Templates:
 
 
 def _check(body: Mapping[str, Any], where: str) -> None:
-    """Raise InputError for a body without candidates."""
     for name, why in _REFUSED.items():
         if name in body:
             raise InputError(f'{where}: the template has "{name}", but {why}; remove it')
@@ -244,7 +243,6 @@ def _check(body: Mapping[str, Any], where: str) -> None:
 
 
 def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
-    """A Search Relevance Workbench template with the query words."""
     try:
         template = parse_json(search.source)
     except ValueError as error:

@@ -210,7 +210,7 @@ class TextRows:
                 db.executemany(f"DELETE FROM {table} WHERE number = ?", former)
 
     def repaired(self) -> TextRows:
-        """Return these rows, without corrupt ones and their features."""
+        """Return these rows. Corrupt rows are removed first, with all features."""
         with suppress(WorkspaceError), self._reading() as db:
             if db.execute("PRAGMA integrity_check").fetchone() == ("ok",):
                 return self
@@ -247,7 +247,6 @@ class TextRows:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Lock the database briefly."""
         if not self._opened:
             self._folder.mkdir(parents=True, exist_ok=True)
             with folder_lock(self._folder, "storing features", patience=_PATIENCE), self._errors():

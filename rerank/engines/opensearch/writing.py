@@ -124,7 +124,7 @@ class Writer:
         )
 
     def _current(self, replace: bool) -> tuple[str, bool]:
-        """The index of the alias, and whether to replace it."""
+        """The alias's index, and whether to replace it."""
         if replace and not self._index.indices():  # another client has deleted it
             check(self._client, self._settings)
             with self._index.asking("creating the index"):
@@ -151,7 +151,7 @@ class Writer:
         encoders: Sequence[Encoder],
         compare: bool,
     ) -> None:
-        """Check documents and spool actions. compare: skip stored ones."""
+        """Check documents and spool actions."""
         assert isinstance(self._layout, OwnedLayout)
         positions: dict[str, int] = {}
         stored = self._features.stored() if encoders else {}
@@ -194,14 +194,12 @@ class Writer:
                 spool.put(action("delete", id))
 
     def _key(self, document: Document) -> str:
-        """A document as stored, for comparison."""
         assert isinstance(self._layout, OwnedLayout)
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
     def _send(
         self, target: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
     ) -> Written:
-        """Write to an index and refresh it."""
         with self._index.asking("ingesting"):
             now = time.time()
             self._features.map({key: replace(c, since=now) for key, c in spool.columns.items()}, target)
@@ -251,7 +249,6 @@ class Writer:
         return written
 
     def _keep_pipeline(self, old: str, target: str) -> None:
-        """Copy the default search pipeline."""
         found = self._client.indices.get_settings(
             index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
         )
