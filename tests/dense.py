@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rerank.config import options_of, over, values_of
 from rerank.progress import Progress
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig, dense_config
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -47,3 +48,10 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
     documents = collection() if documents is None else documents
     texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
     return DenseTask(texts, encoder, config, progress)
+
+
+def changed(config, **changes):
+    """The options with changes, and with those that the changes imply."""
+    known = options_of(DenseConfig)
+    wanted = over({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
+    return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense.config import changed, dense_config
+from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import TripletLoss
 from rerank.rankers.dense.neighbors import CitedNeighbors
@@ -25,6 +25,7 @@ from rerank.rankers.graphs.citation_graph import held_out
 from rerank.rankers.graphs.cocitation import Mention
 from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
+from tests.dense import changed
 from tests.quintuplets import vectors
 from tests.unit.test_cocitation import X, Y
 from tests.unit.test_dense_training import Stop

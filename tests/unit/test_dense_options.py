@@ -9,7 +9,7 @@ import torch
 from rerank.config import options_of
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense import neighbors as neighbors_of
-from rerank.rankers.dense.config import PRESETS, DenseConfig, changed, dense_config
+from rerank.rankers.dense.config import PRESETS, DenseConfig, dense_config
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import make_loss
 from rerank.rankers.dense.neighbors import by_pagerank
@@ -17,7 +17,7 @@ from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages, Texts, Words
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
-from tests.dense import Said, collection, trainer
+from tests.dense import Said, changed, collection, trainer
 from tests.quintuplets import vectors
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]

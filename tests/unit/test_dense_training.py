@@ -13,7 +13,7 @@ import torch
 import rerank
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
-from rerank.rankers.dense.config import changed, dense_config
+from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.losses import Contrastive
@@ -25,6 +25,7 @@ from rerank.rankers.encoder.transformer import TextEncoder, model_folder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.trainer import SHARES, between
 from rerank.records import Document
+from tests.dense import changed
 
 on_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes a batch at once, in bf16")
 

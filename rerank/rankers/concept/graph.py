@@ -42,16 +42,10 @@ class PairCounts:
 
 @dataclass(frozen=True)
 class Expansion:
-    """Labeled and sampled pairs.
-
-    possible: number of related pairs within so many hops. target: number of related pairs that was wanted.
-    ratio: twice the related pairs, divided by the labeled pairs.
-    """
+    """Labeled and sampled pairs. ratio: twice the related pairs, divided by the labeled pairs."""
 
     related: Pairs
     unrelated: Pairs
-    possible: int
-    target: int
     ratio: float
 
 
@@ -148,7 +142,7 @@ class ConceptGraph:
         taken = np.concatenate((related, self.unrelated, self.kept))
         others = self._sample(len(related) - len(self.unrelated), taken, rng)
         unrelated = self._sorted(np.concatenate((self.unrelated, others)))
-        return Expansion(related, unrelated, len(reached), target, 2 * len(related) / max(1, labeled))
+        return Expansion(related, unrelated, 2 * len(related) / max(1, labeled))
 
     def _reached(self, hops: int) -> Iterator[Pairs]:
         from scipy import sparse

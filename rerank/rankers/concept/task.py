@@ -65,7 +65,7 @@ class ConceptTask(EncoderTask):
         if config.hops > 1:
             self.pairs = graph.expand(config.hops, config.ratio, seed=config.seed)
         else:
-            self.pairs = Expansion(graph.related, graph.unrelated, len(graph.related), 0, 1.0)
+            self.pairs = Expansion(graph.related, graph.unrelated, 1.0)
         single = graph.sizes[graph.component] == 1
         self.groups = np.full(len(concepts.ids), -1, dtype=np.int64)
         numbers = np.cumsum(graph.sizes > 1) - 1

@@ -13,9 +13,6 @@ from rerank.config import (
     Share,
     build,
     option,
-    options_of,
-    over,
-    values_of,
 )
 from rerank.errors import UsageError, option_name
 from rerank.rankers.dense.triplets import Strategy
@@ -188,16 +185,3 @@ def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
     """
     given = {name: value for name, value in changes.items() if value is not None}
     return build(DenseConfig, given, preset)
-
-
-def changed(config: DenseConfig, **changes: Any) -> DenseConfig:
-    """Return the options with changes.
-
-    >>> changed(dense_config(temperature=0.1), objective="quintuplet", epochs=2).epochs
-    2
-    """
-    implied = DenseConfig.implied(changes)
-    values = {**values_of(config), **implied}
-    known = options_of(DenseConfig)
-    wanted = over(values, changes, known)
-    return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})
