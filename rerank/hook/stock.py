@@ -290,7 +290,7 @@ class StockHook(Hook):
                 "model": model,
                 "state": str(about.get("model_state", "missing")),
             }
-        except (KeyError, IndexError, TypeError, ValueError):  # somebody has changed it
+        except (KeyError, IndexError, TypeError, ValueError):  # changed by another user
             return None
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:

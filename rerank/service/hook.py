@@ -189,7 +189,7 @@ def _answer(
 def _requested_fields(search: _Search) -> dict[str, Any]:
     """The fields that the next call must send."""
     infers, sidecar, categories = search.scorer.infers, search.hits.sidecar, search.call.body.categories
-    # By ids, documents are found faster: if their categories are needed and did not come.
+    # If categories are needed and were not sent: documents are found faster by id.
     reads = infers and not (sidecar or categories or search.query.categories)
     without_ids = search.hits.locatable and not (search.by_id or reads)
     keys = [feature_key(name, version) for name, version in search.scorer.features.items()]

@@ -194,7 +194,7 @@ def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
     excluded = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
     excluded += [f"all but {path}" for path in source.get("includes", ())]
     if source.get("enabled") is False or excluded:
-        # Storing features writes a document again from its _source: the rest of it would be lost.
+        # Storing features rewrites a document from its _source: other parts would be lost.
         raise EngineError(
             f"index {index!r} excludes {', '.join(excluded) or 'everything'} from _source, which storing"
             " vectors would lose; reindex it with the whole _source"

@@ -173,7 +173,7 @@ class DocValueFeatures:
                     break
                 force = False  # changed documents have lost their features
             except EngineError:
-                # The point in time is lost with a node: continue on another one if that may help.
+                # The point in time is lost with its node: try another one.
                 if not left or sum(encoded.values()) == before:
                     raise
                 time.sleep(_PAUSE)
@@ -194,7 +194,7 @@ class DocValueFeatures:
         }
         self.map(new, self._settings.index)
         stored |= new
-        # An update of a document drops its features (they are not part of _source): all are written again.
+        # An update drops features, which are not part of _source: write all again.
         serving = {feature_key(name, version) for name, version in self.versions().items()}
         kept = sorted(key for key in stored if key in serving or key in wanted or key in others)
         # They are part of _source in an attached index, where null removes the unused ones.

@@ -55,7 +55,7 @@ _TLS = (
     ("Hostname mismatch|doesn't match|IP address mismatch", "its certificate is for another host"),
     ("certificate has expired", "its certificate has expired"),
     ("WRONG_VERSION_NUMBER|record layer failure", "it does not speak TLS; is it http?"),
-    # Without a client certificate, a server reports that, or something else, or closes the connection.
+    # Servers report a missing client certificate in several ways.
     (
         "certificate required|alert|EOF occurred",
         "it ends the handshake; does it need another client certificate (client_cert)?",

@@ -36,7 +36,7 @@ pipeline; the hook does not change them, because they have no words."""
 OURS = {"search_pipeline": NO_PIPELINE}
 """The body of our own searches."""
 
-_FRESH = 2.0  # seconds until the cluster is asked again which indices are behind the name
+_FRESH = 2.0  # seconds until the indices of the name are read again
 
 
 class Shape(NamedTuple):

@@ -23,7 +23,7 @@ LONGEST_ID = 512
 
 _PAGE = 1000  # documents per request
 _WITHOUT_EFFECT = ("blocks", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "routing")
-_KEEP = "10m"  # the cluster keeps a point in time so long between two pages
+_KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 
 
 class Reader:

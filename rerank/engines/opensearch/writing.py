@@ -232,7 +232,7 @@ class Writer:
             self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
         try:
             written = self._send(target, spool, skip_refused, progress)
-            # One that was sent twice, because the first answer was lost, is no update.
+            # A repeated action, after a lost answer, is not an update.
             written.created, written.updated = written.created + written.updated, 0
             with self._index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
