@@ -67,7 +67,7 @@ def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
     """(n, most) cosines of documents' vectors with the query; 0: no vector.
 
-    query: (E,) of length 1, in the dtype of the result. most: largest number of vectors of a document.
+    query: (E,) of length 1, in the dtype of the result. most: maximum number of vectors.
 
     >>> features = np.array([[3, 4, 5, 0, 2], [0, 2, 0, 0, 1]], np.int8)
     >>> passage_cosines(np.array([1.0, 0.0]), features, 2).tolist()

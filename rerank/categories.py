@@ -75,8 +75,8 @@ class CategoryGraph:
     ) -> CategoryGraph:
         """Build the graph of the categories in ``sets`` (one per document or query).
 
-        Default edges: from paths, else from co-occurrences. Loops and duplicates are ignored. A path without
-        edges is connected to its nearest known prefix.
+        Default edges: from paths, else from co-occurrences. Unconnected paths are linked to their nearest
+        known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.origin, graph.adjacency.nnz
@@ -113,10 +113,9 @@ class CategoryGraph:
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:
-    """Infer up to ``most`` categories with at least a quarter of the candidates' votes.
+    """Infer up to ``most`` categories with a quarter of the candidates' votes, most votes first.
 
-    ranked: (first-stage score, categories). Each candidate votes with its score. Returns most votes first,
-        ties by name.
+    ranked: (first-stage score, categories); the score is the weight of the vote.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')

@@ -146,7 +146,7 @@ def option(
 ) -> Meta:
     """Annotate a field as an option; see :class:`Option`.
 
-    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. Inside lists and optional types, annotate the number:
+    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. Inside other types, annotate the number:
         ``Annotated[Count | None, option("Maximum number.")]``.
     """
     extra = {"only": only, "instead_of": instead_of, "metavar": metavar}

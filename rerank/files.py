@@ -171,7 +171,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def trouble(error: BaseException, where: object) -> RerankError | None:
-    """Return the error for a system problem such as a full disk; None: the file is invalid.
+    """Return the error for a system problem such as a full disk; None: invalid file.
 
     >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
     ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again
@@ -192,7 +192,7 @@ def _user() -> str:
 
 
 def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
-    """Lock an open file; False: another process holds the lock. Raises WorkspaceError without file locks."""
+    """Lock an open file; False if another process holds the lock. Raises WorkspaceError without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -210,7 +210,7 @@ def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float =
     """Hold the lock of a folder (on NFS: of its file ``.lock``).
 
     Raises BusyError (``another process is`` + ``doing``) after ``patience`` seconds, WorkspaceError without
-    file locks.
+    locks.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     give_up = time.monotonic() + patience

@@ -77,7 +77,7 @@ def language_or_none(code: str | None) -> str | None:
 
 
 def analyzer(lang: str | None) -> TextAnalyzer:
-    """Return the analyzer: words without very long ones, in lower case, stemmed.
+    """Return the analyzer, which splits, lower-cases and stems words.
 
     Without a stemmer for ``lang``, Chinese and Japanese characters are terms.
 

@@ -261,7 +261,7 @@ class Workspace:
     def verify(self) -> dict[str, str]:
         """Compare files with checksums; return corrupt file -> problem. Takes minutes for large collections.
 
-        Raises BusyError while another process writes.
+        Raises BusyError.
         """
         wrong = self._installed.verify()
         for folder in ("stacks", "releases"):
@@ -346,7 +346,7 @@ class Workspace:
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
         """Ranker -> versions whose features must be stored.
 
-        before: include earlier stacks and the newest versions; if a stack is unreadable, all.
+        before: include earlier stacks and the newest versions; all if a stack is unreadable.
         """
         named = tuned_versions(self.folder, 1 + KEPT if before else 1)
         if named is None or before:
@@ -557,7 +557,7 @@ class Workspace:
 
         text: a stack, or a text as for :meth:`stack`. gate: comparison with the active stack.
 
-        Raises the errors of :meth:`stack`, NotTrainedError for unknown rankers, UsageError for missing
+        Raises the errors of :meth:`stack`, NotTrainedError for unknown rankers, UsageError for unknown
         versions.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
@@ -570,7 +570,7 @@ class Workspace:
         return stack
 
     def rollback(self) -> Stack:
-        """Activate the previous stack. Raises UsageError if it or one of its rankers is missing."""
+        """Activate the previous stack. Raises UsageError if it or a ranker is missing."""
         with self._installed.changing():
             releases = self.releases
             release = releases.previous()

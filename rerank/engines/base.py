@@ -67,7 +67,7 @@ class VectorQuery(NamedTuple):
 
     vector: (width,) float32.
     depth: number of documents; None: the request's depth.
-    passages: vectors per feature: the largest cosine counts, ``vector`` has length 1. 0: one vector.
+    passages: vectors per feature, compared by largest cosine (``vector`` has length 1). 0: one vector.
     """
 
     name: str
@@ -219,8 +219,7 @@ class Engine(ABC):
     ) -> Engine:
         """Open the engine of a workspace, or create a ``new`` one.
 
-        lang: language of documents; None: unknown or mixed.
-        settings: the engine's table in ``rerank.toml`` (``where``).
+        lang: language of documents; None: unknown or mixed. settings: from the file ``where``.
         """
         raise NotImplementedError(f"{cls.__name__} cannot be used in a workspace")
 
@@ -246,10 +245,10 @@ class Engine(ABC):
     ) -> WriteResult:
         """Add or update ``documents`` by id, and remove the ids of ``delete``.
 
-        An interruption leaves the old or the new state, except in a cluster: run an interrupted ingest in
-        place again.
+        An interruption leaves the old or the new state. In a cluster, run an interrupted ingest in place
+        again.
 
-        encoders: write these features now, or later by :meth:`write_features`.
+        encoders: also write these features.
         replace: remove all other documents.
         skip_refused: skip refused documents instead of raising EngineError.
         progress: called with numbers of written documents.
@@ -305,7 +304,7 @@ class Engine(ABC):
 
         Requests with equal options (:func:`batches`) are faster together.
 
-        Raises UsageError for an unknown first stage, an invalid filter, and a ranker that cannot retrieve
+        Raises UsageError for unknown signals, invalid filters, and rankers that cannot retrieve
         (:meth:`prepared`).
         """
 
@@ -319,10 +318,7 @@ class Engine(ABC):
         """(n,) scores by a lexical signal; 0: no shared term."""
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Test a template on a query; return it with its current text.
-
-        Raises UsageError, InputError or EngineError.
-        """
+        """Test a template; return its current version. Raises UsageError, InputError or EngineError."""
         if search.kind != "run":
             raise UsageError(
                 f"--first-stage {search}: only OpenSearch can make that search; give what"
@@ -357,7 +353,8 @@ class Engine(ABC):
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents without searchable features of a ranker.
 
-        None: the ranker cannot retrieve until :meth:`write_features` gets an encoder that ``retrieves``.
+        None: the ranker cannot retrieve; :meth:`write_features` with an encoder that ``retrieves`` changes
+        this.
         """
         return None
 
@@ -370,7 +367,7 @@ class Engine(ABC):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode documents that have no feature of an encoder's version.
+        """Encode documents that have no feature of an encoder's version; return ranker -> number of them.
 
         Older versions stay until the new one is complete. If interrupted, completed work is kept.
 
@@ -378,8 +375,6 @@ class Engine(ABC):
         force: encode all documents again.
         keep: ranker -> versions to keep.
         progress: called with numbers of (document, ranker) pairs.
-
-        Returns ranker -> number of encoded documents.
         """
         return {encoder.name: 0 for encoder in encoders}
 

@@ -109,7 +109,7 @@ class FeatureFiles:
     ) -> None:
         """Store the (n, width) features of n rows durably.
 
-        replace: remove features of another dtype or width, instead of raising EngineError.
+        replace: accept another dtype or width, instead of raising EngineError.
         """
         check_features(name, values, len(rows))
         folder, about = self._path(name, version), self._about(name, version)

@@ -35,9 +35,9 @@ def check_engine(
     make: returns a new, empty engine for English documents.
     features: whether it stores features.
     retrieves: whether it finds documents by vectors.
-    exact: whether ties among the nearest vectors are ordered by id.
+    exact: whether equally near documents are ordered by id.
 
-    Raises AssertionError for the first broken rule, with its text and the difference.
+    Raises AssertionError for the first broken rule.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -1,7 +1,4 @@
-"""Documents in SQLite, from which all other files are derived.
-
-An update adds a row and marks the old one as dead, for readers of the old version.
-"""
+"""Documents in SQLite. An update adds a row and marks the old one as dead, for readers of the old version."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Features(FeatureFiles):
     ) -> Iterator[NDArray[np.int64]]:
         """Yield the nearest of the first ``rows`` rows per (Q, width) vector.
 
-        Raises UsageError if nothing is stored, WorkspaceError for another width.
+        Raises UsageError without features, WorkspaceError for another width.
         """
         name, version = query.name, query.version
         if version not in self.versions().get(name, ()):

@@ -22,10 +22,7 @@ _CHECKED = ("ids.*", "index/*", "tfidf/*.*", "tfidf/*/*")  # files that are writ
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's write lock.
-
-    Raises BusyError, or WorkspaceError if the folder is not writable or cannot be locked.
-    """
+    """Hold the folder's write lock. Raises BusyError, or WorkspaceError if it cannot be locked."""
     try:
         file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
     except OSError as error:

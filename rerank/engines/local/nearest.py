@@ -1,7 +1,6 @@
-"""Exact search for the largest inner products with a vector.
+"""Exact search for the largest inner products with a vector: by bytes, and near the cut by floats.
 
-Documents are scored with one byte per number, then near the cut in float32, and near ties in float64. The
-result is exact unless a byte error exceeds six standard deviations.
+The result is exact unless a byte error exceeds six standard deviations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Documents and derived files with one numbering of rows.
 
-Written in this order: documents, ids, tf-idf, text index, the index's commit number in SQLite. After an
-interruption, the next writer derives the missing files.
+After an interruption, the next writer derives the missing files.
 """
 
 from __future__ import annotations

@@ -104,10 +104,7 @@ class TextIndex:
         return IndexWriter(self._index)
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
-        """Return the query for documents that meet all filters; it scores 0.
-
-        Raises UsageError for unknown fields and wrong values.
-        """
+        """Return the query for documents that meet all filters; it scores 0. Raises UsageError."""
         clauses = []
         for one in filters:
             with _panics():
@@ -142,7 +139,7 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rows and scores of the ``depth`` best documents and all ties with the last, best first.
+        """Return rows and scores of the ``depth`` best documents and ties with the last, best first.
 
         among: restricts the documents.
         """

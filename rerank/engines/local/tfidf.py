@@ -31,9 +31,9 @@ _COUNTS = 1_000_000  # entries inverted together, about 100 bytes each
 
 
 class TfIdf:
-    """The inverted index of one version, by columns of the document-term matrix.
+    """The inverted index of one version: columns of the document-term matrix.
 
-    ``starts``: (terms + 1,). ``rows``, ``weights``: (postings,). ``idf``: 0 for unused terms.
+    ``starts``: (terms + 1,). ``rows``, ``weights``: (postings,).
     """
 
     def __init__(self, folder: Path, version: int, rows: int) -> None:
@@ -63,7 +63,7 @@ class TfIdf:
 
 
 def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return rows and scores of the ``depth`` best documents and all ties with the last, best first."""
+    """Return rows and scores of the ``depth`` best documents and ties with the last, best first."""
     rows = _near_best(scores, depth)
     values = scores[rows]
     if len(rows) > depth:
@@ -108,10 +108,7 @@ class _Vocabulary(dict[str, int]):
 
 
 class TfIdfWriter:
-    """Counts the terms of new rows and inverts all counts.
-
-    before: version to continue, or None. rows: its number of rows.
-    """
+    """Inverts the terms of new rows; continues version ``before`` (or None) of ``rows`` rows."""
 
     def __init__(self, folder: Path, before: int | None, rows: int) -> None:
         self._folder, self._row = folder, rows
