@@ -1,4 +1,4 @@
-"""Options of ``dense``, read without torch."""
+"""Options of ``dense``, without torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _READ: Mapping[str, Mapping[str, frozenset[str]]] = {
 
 
 class DenseConfig(EncoderConfig, frozen=True):
-    """Options of a training."""
+    """Training options."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
@@ -133,24 +133,24 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     @property
     def margin(self) -> float:
-        """The structural margin."""
+        """Structural margin."""
         if self.structural_margin is not None:
             return self.structural_margin
         return 1.0 if self.objective == "cocitation" else 2.0
 
     @property
     def keeps_isolated(self) -> bool:
-        """Whether documents without related ones are anchors."""
+        """Whether unrelated documents are anchors."""
         return self.objective == "quintuplet" and self.gamma > 0
 
     @property
     def separator(self) -> bool:
-        """Whether title and text are separated (Ding et al.)."""
+        """Whether a separator follows the title (Ding et al.)."""
         return self.positives == "cited"
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Draw triplets of co-citations if their loss or their strategy is given."""
+        """Draw co-citation triplets if their loss or strategy is given."""
         found: dict[str, Any] = {}
         if values.get("objective") == "cocitation" or values.get("strategy") is not None:
             found["positives"] = "cited"
@@ -159,7 +159,7 @@ class DenseConfig(EncoderConfig, frozen=True):
         return found
 
     def unread(self) -> dict[str, str]:
-        """Return the options that have no effect, with the reason."""
+        """Return options without effect, with the reason."""
         found = super().unread()
         for choice, reads in _READ.items():
             chosen = getattr(self, choice)
@@ -176,9 +176,9 @@ class DenseConfig(EncoderConfig, frozen=True):
 
 
 def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
-    """Return the options of a preset with changes; None changes nothing.
+    """Return the options of a preset with changes; None keeps a value.
 
-    Raises UsageError for a change that has no effect.
+    Raises UsageError for a change without effect.
 
     >>> dense_config("paper").epochs, dense_config("paper", epochs=3).epochs
     (1, 3)

@@ -1,4 +1,4 @@
-"""Fits ``dense``: documents and their relations -> a fine-tuned transformer."""
+"""Fits ``dense`` on relations between documents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LEFT_OUT = {
 
 @dataclass(frozen=True)
 class DenseFitter:
-    """Fits encoders on relations between documents. An interrupted training resumes from its checkpoint."""
+    """Fits encoders on relations; resumes from checkpoints."""
 
     job: TrainingJob
     config: DenseConfig
@@ -102,14 +102,14 @@ class DenseFitter:
 
 
 def left_out(texts: Texts) -> dict[str, int]:
-    """Return counts of links and documents that are not learned from, by reason."""
+    """Count unused links and documents by reason."""
     counts = {**asdict(texts.graph.counts), "left_out": texts.graph.left_out}
     counts["without_text"] = int((~texts.usable).sum())
     return {name: counts[name] for name in _LEFT_OUT}
 
 
 def describe_left_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield one sentence for each reason of :func:`left_out`."""
+    """Yield a sentence for each reason."""
     for reason, text in _LEFT_OUT.items():
         if counts[reason]:
             yield plural(counts[reason], f"{text} [is|are] left out")
@@ -122,9 +122,9 @@ def read_collection(
     progress: Progress,
     separator: Sequence[int] | None = None,
 ) -> Texts:
-    """Tokenize the documents of an engine, and read the relation that the settings name.
+    """Tokenize documents and read their relation.
 
-    separator: tokens between title and text, if the settings separate them.
+    separator: tokens after the title, if the options use them.
 
     Raises TrainingError without documents.
     """

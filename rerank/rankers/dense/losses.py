@@ -1,4 +1,4 @@
-"""The losses of ``dense``: contrastive, triplet and quintuplet."""
+"""Contrastive, triplet and quintuplet losses."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Vectors:
-    """The vectors of a batch of B anchors; None if the loss does not read them.
+    """Vectors of B anchors; None if the loss does not read them.
 
-    anchor:             (B, E) h.
-    positive, negative: (B, E) structural ones, h_phi+ and h_phi-.
-    corrupted:          (B, E) the semantic positive h_psi+: the anchor with replaced tokens.
-    level:              (B,) long, from 1; 0: the anchor has no structural pair.
-    near:               (B, B) bool: document j is i, its positive or related to i, and so no negative of i.
-    near_positive:      (B, B) bool: the same for the structural positive of j.
+    anchor:        (B, E) h.
+    positive:      (B, E) structural positive h_phi+.
+    negative:      (B, E) structural negative h_phi-.
+    corrupted:     (B, E) semantic positive h_psi+.
+    level:         (B,) long, from 1; 0: no structural pair.
+    near:          (B, B) bool: document j is no negative of i.
+    near_positive: (B, B) bool: the same for the positive of j.
     """
 
     anchor: Tensor
@@ -40,25 +41,26 @@ class Vectors:
 
 
 class RowLoss(Loss):
-    """A mean over the anchors of a batch; subclasses define :meth:`rows`.
+    """Mean of :meth:`rows` over a batch.
 
-    name: of the anchors with a loss, in the counts. hinged: a row can be 0.
+    name:   name of the count.
+    hinged: whether a row can be 0.
     """
 
     name: ClassVar[str] = "structural"
     hinged: ClassVar[bool] = True
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """Return (B,) losses, and (B,) bool: the anchors that have one."""
+        """Return losses, (B,), and which anchors have one, (B,) bool."""
         raise NotImplementedError
 
     def forward(self, vectors: Vectors) -> Tensor:
-        """Return the mean over the anchors that have a loss, or 0."""
+        """Return the mean loss, or 0."""
         losses, valid = self.rows(vectors)
         return losses[valid].sum() / valid.sum().clamp_min(1)
 
     def count(self, vectors: Vectors) -> dict[str, int]:
-        """Return the number of anchors with a loss, and of those with a loss above 0."""
+        """Count anchors with a loss, and with a loss above 0."""
         losses, valid = self.rows(vectors)
         counts = {self.name: int(valid.sum())}
         if self.hinged:
@@ -67,10 +69,9 @@ class RowLoss(Loss):
 
 
 class Contrastive(RowLoss):
-    """-log(exp(c_i+ / t) / sum_j exp(c_ij / t)): softmax over the structural positives of the batch.
+    """InfoNCE: -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) (van den Oord et al. 2018).
 
-    c: cosines of anchor i with the positives (van den Oord et al. 2018, InfoNCE). Positives of other anchors
-    that are related to the anchor are left out of the sum.
+    c: cosines of an anchor with all positives, except other related ones.
     """
 
     reads = ("anchor", "positive")
@@ -81,7 +82,7 @@ class Contrastive(RowLoss):
         self.temperature = temperature
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """Anchors with a structural pair and a negative have a loss."""
+        """Require a structural pair and a negative."""
         assert vectors.positive is not None
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
@@ -95,9 +96,9 @@ class Contrastive(RowLoss):
 
 
 class TripletLoss(RowLoss):
-    """max(|h - h+| - |h - h-| + m, 0) of the anchors with a structural pair (Ding et al., SPECTER).
+    """max(|h - h+| - |h - h-| + m, 0) (Ding et al., SPECTER).
 
-    by_level: the margin of level l is m / l (Raman et al. 2021, L_phi).
+    by_level: level l has margin m / l (Raman et al. 2021, L_phi).
     """
 
     reads = ("anchor", "positive", "negative")
@@ -107,11 +108,11 @@ class TripletLoss(RowLoss):
         self.margin, self.by_level = margin, by_level
 
     def margins(self, level: Tensor) -> Tensor:
-        """Return the (B,) margins of (B,) levels."""
+        """Return margins, (B,), of levels, (B,)."""
         return self.margin / (level.clamp_min(1) if self.by_level else torch.ones_like(level))
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """Anchors with a structural pair have a loss."""
+        """Require a structural pair."""
         assert vectors.positive is not None
         assert vectors.negative is not None
         near = distance(vectors.anchor, vectors.positive)
@@ -122,7 +123,7 @@ class TripletLoss(RowLoss):
 class SemanticLoss(RowLoss):
     """L_psi: max(|h - h_psi+| - |h - h_psi-| + m, 0) (Raman et al. 2021, equation 5).
 
-    h_psi-: the nearest other anchor of the batch that is not related.
+    h_psi-: nearest unrelated anchor of the batch.
     """
 
     reads = ("anchor", "corrupted")
@@ -133,7 +134,7 @@ class SemanticLoss(RowLoss):
         self.margin = margin
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """Anchors with a negative in the batch have a loss."""
+        """Require a negative in the batch."""
         assert vectors.corrupted is not None
         chosen, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
@@ -144,7 +145,7 @@ class SemanticLoss(RowLoss):
 class Quintuplet(Loss):
     """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5).
 
-    gamma 0 is structure only, 1 semantics only. structure: None: a triplet loss with margins by level.
+    structure: replaces L_phi, the triplet loss with margins by level.
     """
 
     def __init__(
@@ -163,16 +164,16 @@ class Quintuplet(Loss):
         self.reads = tuple(dict.fromkeys(name for _, half in self.halves for name in half.reads))
 
     def forward(self, vectors: Vectors) -> Tensor:
-        """Return the weighted sum of the halves."""
+        """Return the weighted sum."""
         return torch.stack([weight * half(vectors) for weight, half in self.halves]).sum()
 
     def count(self, vectors: Vectors) -> dict[str, int]:
-        """Return the counts of both halves."""
+        """Return the counts of both losses."""
         return {name: value for _, half in self.halves for name, value in half.count(vectors).items()}
 
 
 def make_loss(config: DenseConfig) -> Loss:
-    """Return the loss of a training."""
+    """Return the configured loss."""
     if config.objective == "contrastive":
         return Contrastive(config.temperature)
     if config.objective == "cocitation":
@@ -181,7 +182,7 @@ def make_loss(config: DenseConfig) -> Loss:
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Euclidean distance sqrt(max(|a - b|^2, FLOOR)): (..., E), (..., E) -> (...).
+    """Return the Euclidean distance, (...), of (..., E) and (..., E), at least sqrt(FLOOR).
 
     >>> distance(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])).item()
     5.0
@@ -190,9 +191,10 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nearest_negative(anchors: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the (B,) position of the nearest other anchor, and (B,) bool whether there is one.
+    """Return the nearest other anchor, (B,), and whether one exists, (B,) bool.
 
-    anchors: (B, E), read without gradient; near: (B, B) bool, True if j may not be chosen for i.
+    anchors: (B, E), without gradient.
+    near:    (B, B) bool: pairs to skip.
 
     >>> nearest_negative(torch.tensor([[0.0], [0.1], [0.3]]), torch.eye(3, dtype=torch.bool))[0].tolist()
     [1, 0, 1]

@@ -1,4 +1,4 @@
-"""The related documents of each document, and the choice of positives and negatives."""
+"""Related documents, and the choice of positives and negatives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = 10_000
 
 @dataclass(frozen=True)
 class StructuralPair:
-    """A positive and a negative of an anchor, and their level, from 1. Level 0, with -1: it has none."""
+    """Positive and negative of an anchor. Level 0: no pair; the positions are -1."""
 
     anchor: int
     level: int = 0
@@ -38,10 +38,11 @@ class StructuralPair:
 
 @dataclass(frozen=True)
 class Neighbors:
-    """The related documents of each of N documents, nearest first, in levels.
+    """Related documents of N documents, nearest first.
 
-    indptr, ids: documents ``ids[indptr[i]:indptr[i + 1]]`` are related to i; scores: their nearness.
-    usable:      (N,) bool: documents with text. Others are not related.
+    indptr, ids: documents ``ids[indptr[i]:indptr[i + 1]]`` are related to i.
+    scores:      nearness of ``ids``.
+    usable:      (N,) bool: documents with text.
 
     >>> found = Neighbors.of([0, 0, 1], [1, 2, 0], [0.5, 0.25, 0.5], np.ones(3, bool))
     >>> found.near(0).tolist(), found.paired.tolist()
@@ -61,27 +62,27 @@ class Neighbors:
         scores: NDArray[np.floating] | list[float],
         usable: NDArray[np.bool_],
     ) -> Neighbors:
-        """Read documents in increasing order, each with a related one, and its score."""
+        """Build from pairs of document and related document, in increasing order."""
         counts = np.bincount(np.asarray(rows, dtype=np.int64), minlength=len(usable))
         indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         return cls(indptr, np.asarray(ids, dtype=np.int32), np.asarray(scores, dtype=np.float32), usable)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return the documents that are never negatives of this one, nearest first."""
+        """Return documents that are never negatives of this one."""
         return self.ids[self.indptr[document] : self.indptr[document + 1]]
 
     @property
     def paired(self) -> NDArray[np.bool_]:
-        """(N,) bool: documents with a positive."""
+        """Documents with a positive, (N,) bool."""
         found: NDArray[np.bool_] = np.diff(self.indptr) > 0
         return found
 
     def turns(self) -> NDArray[np.int64]:
-        """Return how often each document is an anchor in an epoch, (N,), if it has a positive."""
+        """Return how often each document is an anchor per epoch, (N,)."""
         return np.ones(len(self.usable), np.int64)
 
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
-        """Draw a document with text that is not in :meth:`near`; -1 after TRIES draws."""
+        """Draw an unrelated document with text; -1 after TRIES draws."""
         near = self.near(document)
         for drawn in rng.integers(len(self.usable), size=TRIES).tolist():
             if drawn != document and self.usable[drawn] and drawn not in near:
@@ -91,8 +92,9 @@ class Neighbors:
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw level, positive and negative (Raman et al. 2021, equations 2 and 3).
 
-        Of n related documents the nearest n_l = ceil(n / 2^(l-1)) are the positives of level l, and the other
-        positives of level l - 1 its negatives. Pairs with equal scores are drawn again, up to REDRAWS times.
+        Positives of level l: the nearest n_l of n documents.
+        Negatives: the other positives of level l - 1.
+        Pairs with equal scores are drawn again, up to REDRAWS times.
         """
         near = self.near(anchor)
         count, least, top = len(near), 1, levels(len(near))
@@ -116,10 +118,10 @@ class Neighbors:
 
 
 class LinkedNeighbors(Neighbors):
-    """The documents that are linked with each document, without levels."""
+    """Linked documents, without levels."""
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw a linked document, and one that is not linked."""
+        """Draw a linked and an unlinked document."""
         near = self.near(anchor)
         if not len(near):
             return StructuralPair(anchor)
@@ -130,10 +132,11 @@ class LinkedNeighbors(Neighbors):
 
 @dataclass(frozen=True)
 class CitedNeighbors(Neighbors):
-    """The texts that are cited with each text (Ding et al.), read from the network on demand.
+    """Texts cited together (Ding et al.).
 
-    triplets: draws from the network. texts: (V,) text of each reference of the network, refs: (N,) reference
-    of each text; -1: none.
+    triplets: draws from the network.
+    texts:    (V,) text of each reference.
+    refs:     (N,) reference of each text; -1: none.
     """
 
     triplets: TripletSampler = field(kw_only=True)
@@ -141,7 +144,7 @@ class CitedNeighbors(Neighbors):
     refs: Ids = field(kw_only=True)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return the texts that are cited near this one, the nearest first. They are never negatives."""
+        """Return texts cited near this one, nearest first; never negatives."""
         ref, network = int(self.refs[document]), self.triplets.network
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)
@@ -151,17 +154,17 @@ class CitedNeighbors(Neighbors):
 
     @property
     def paired(self) -> NDArray[np.bool_]:
-        """(N,) bool: texts with a positive."""
+        """Texts with a positive, (N,) bool."""
         return self.turns() > 0
 
     def turns(self) -> NDArray[np.int64]:
-        """Return the number of triplets of each text in an epoch, (N,)."""
+        """Return triplets per text and epoch, (N,)."""
         found = np.zeros(len(self.usable), np.int64)
         found[self.texts[self.triplets.targets()]] = EACH
         return found
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw all triplets of an anchor, and return one; level 4 is a common sentence, 1 a document."""
+        """Draw a triplet; level 4 is a common sentence, 1 a document."""
         found = self.triplets.draw(int(self.refs[anchor]), rng) if self.refs[anchor] >= 0 else []
         if turn >= len(found):
             return StructuralPair(anchor)
@@ -172,7 +175,7 @@ class CitedNeighbors(Neighbors):
 
 
 def levels(related: int) -> int:
-    """Return L = 1 + ceil(log2 n), the number of levels of n related documents; 0 of none.
+    """Return L = 1 + ceil(log2 n), the levels of n related documents; 0 for none.
 
     >>> [levels(n) for n in (0, 1, 2, 5, 64, 1325)]
     [0, 1, 2, 4, 7, 12]
@@ -181,7 +184,7 @@ def levels(related: int) -> int:
 
 
 def level_size(related: int, level: int) -> int:
-    """Return n_l = ceil(n / 2^(l-1)), the number of positives of a level, from 1.
+    """Return n_l = ceil(n / 2^(l-1)), the positives of level l.
 
     >>> [level_size(10, level) for level in range(1, 6)]
     [10, 5, 3, 2, 1]
@@ -199,10 +202,10 @@ def by_pagerank(
 ) -> Neighbors:
     """Rank documents by personalized PageRank (Raman et al. 2021, equation 1).
 
-    related: maximum number of related documents of each; 0: all reachable documents.
-    usable: (N,) bool, documents with text.
+    usable:  (N,) bool: documents with text.
+    related: maximum per document; 0: all reachable documents.
 
-    Raises UsageError for all reachable documents of more than ALL documents.
+    Raises UsageError for ``related=0`` with more than ALL documents.
     """
     if not related and len(usable) > ALL:
         raise UsageError(
@@ -216,7 +219,7 @@ def by_pagerank(
 
 
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
-    """Return the documents that are linked with each document; scores are the weights of the links."""
+    """Return linked documents, scored by link weight."""
     rows = graph.matrix().tocoo()
     kept = usable[rows.row] & usable[rows.col]
     return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
@@ -225,7 +228,7 @@ def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
 def by_citations(
     graph: CitationGraph, usable: NDArray[np.bool_], strategy: Strategy, hard: int = 0
 ) -> CitedNeighbors:
-    """Return neighbors that draw triplets; for strategy and hard see :class:`TripletSampler`."""
+    """Return neighbors that draw triplets; see :class:`TripletSampler`."""
     network = graph.direct if strategy == "direct" else graph.network
     texts, refs = graph.places(network)
     with_text = texts >= 0

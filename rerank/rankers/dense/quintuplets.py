@@ -1,7 +1,4 @@
-"""Quintuplets: anchor, structural positive and negative, corrupted anchor, and the nearest other anchor.
-
-All random choices depend on (seed, epoch, document) only, so an epoch always has the same batches.
-"""
+"""Batches of anchors with positives and negatives, fixed by seed and epoch."""
 
 from __future__ import annotations
 
@@ -24,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quintuplets:
-    """The texts of a step, as token numbers.
+    """Texts of a step, as token numbers.
 
-    pairs: of the B anchors. anchor, positive, negative, corrupted: B sequences each; an anchor without a
-    structural pair stands in its place. near, near_positive: (B, B) bool; see ``Vectors``.
+    pairs: of the B anchors.
+    anchor, positive, negative, corrupted: B sequences; the anchor replaces a missing pair.
+    near, near_positive: (B, B) bool; see ``Vectors``.
     """
 
     pairs: list[StructuralPair]
@@ -39,7 +37,7 @@ class Quintuplets:
     near_positive: NDArray[np.bool_]
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return the texts to encode; reads: names of fields."""
+        """Return the texts of the fields ``reads``."""
         return [text for name in reads for text in getattr(self, name)]
 
     def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Vectors:
@@ -62,7 +60,7 @@ class Quintuplets:
 
 @dataclass(frozen=True)
 class QuintupletSampler:
-    """Draws the quintuplets of an epoch. isolated: also documents without neighbors are anchors."""
+    """Draws quintuplets. isolated: whether unrelated documents are anchors."""
 
     neighbors: Neighbors
     passages: Passages
@@ -72,7 +70,7 @@ class QuintupletSampler:
     seed: int = 0
 
     def anchors(self) -> NDArray[np.int64]:
-        """Return the (A, 2) anchors of an epoch: document, and number of its turn."""
+        """Return (A, 2) documents and turns of an epoch."""
         usable = self.neighbors.usable
         documents = np.flatnonzero(usable if self.isolated else usable & self.neighbors.paired)
         turns = np.maximum(self.neighbors.turns(), self.isolated)[documents]
@@ -80,17 +78,17 @@ class QuintupletSampler:
         return np.stack((np.repeat(documents, turns), numbers), axis=1)
 
     def steps(self) -> int:
-        """Return the number of batches of an epoch. Only an only batch may be smaller."""
+        """Return batches per epoch."""
         return max(1, len(self.anchors()) // self.batch)
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Quintuplets]:
-        """Yield the batches of an epoch, starting with batch ``first``."""
+        """Yield the batches of an epoch, from ``first``."""
         order = np.random.default_rng((self.seed, number)).permutation(self.anchors())
         for step in range(first, self.steps()):
             yield self.draw(order[step * self.batch : (step + 1) * self.batch].tolist(), number)
 
     def draw(self, anchors: list[tuple[int, int]], epoch: int) -> Quintuplets:
-        """Draw the texts of anchors, each a document and its turn."""
+        """Draw the texts of (document, turn) anchors."""
         size = (len(anchors), len(anchors))
         batch = Quintuplets([], [], [], [], [], np.zeros(size, np.bool_), np.zeros(size, np.bool_))
         for anchor, turn in anchors:

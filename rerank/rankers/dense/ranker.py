@@ -1,4 +1,4 @@
-"""The ranker ``dense``: cosines of the passages of a document with the query."""
+"""Ranking by cosines of query and passages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SCALE = 127
 
 @dataclass(kw_only=True, repr=False)
 class DenseRanker(EncoderRanker):
-    """The score is the decayed sum of the best cosines of passages (Raman et al. 2021, section 3.4).
+    """Scores by a decayed sum of the best passage cosines (Raman et al. 2021, section 3.4).
 
-    passages:  F, maximum number of passages of a document.
-    best:      number of cosines in the sum. separator: tokens between title and text, or None.
+    passages:  F, maximum passages per document.
+    best:      number of cosines in the sum.
+    separator: tokens after the title, or None.
 
-    The features of a document are F vectors of E int8 numbers, and the number of its passages: F * E + 1
-    bytes.
+    Features: F vectors of E int8 and the passage count, F * E + 1 bytes.
     """
 
     family: ClassVar[str] = "dense"
@@ -69,7 +69,7 @@ class DenseRanker(EncoderRanker):
         )
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
-        """Return (n, F * E + 1) int8: vectors of the passages, zeros, and their number."""
+        """Return passage vectors and their number, (n, F * E + 1) int8."""
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
         if not any(one.content for one in documents):  # without torch
             return features
@@ -89,9 +89,9 @@ class DenseRanker(EncoderRanker):
         return features
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (n,) scores from 0 to 1; 0 for a document without text.
+        """Return scores, (n,), from 0 to 1; 0 without text.
 
-        Raises WorkspaceError for features of another width.
+        Raises WorkspaceError for another feature width.
         """
         self.check(features, arrays.feature_width(self.passages, self.width))
         counts = features[:, -1].astype(np.int64)
@@ -99,11 +99,11 @@ class DenseRanker(EncoderRanker):
         return decayed_sum(cosines, counts, best=self.best)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
-        """Return (n, F) cosines of the passages with the query; 0 after the last passage."""
+        """Return cosines of passages and query, (n, F); 0 after the last passage."""
         return arrays.passage_cosines(query, features, self.passages)
 
     def own_record(self) -> dict[str, Any]:
-        """Return the options of passages and scores."""
+        """Return the fields of ``ranker.json``."""
         return {
             "passages": self.passages,
             "best": self.best,
@@ -112,13 +112,13 @@ class DenseRanker(EncoderRanker):
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the arguments of the class."""
+        """Return the class arguments."""
         separator = record.pop("separator", None)
         return {**record, "separator": None if separator is None else tuple(separator)}
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return (n, E) vectors as int8, each scaled so that its largest number is SCALE.
+    """Return vectors, (n, E), as int8, each scaled to a maximum of SCALE.
 
     >>> quantized(np.float32([[0.6, -0.8]])).tolist()
     [[95, -127]]

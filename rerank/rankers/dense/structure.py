@@ -1,4 +1,4 @@
-"""The structure that a training learns from: pairs are held out, then neighbors are computed."""
+"""Held-out pairs and neighbors of a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from rerank.text import plural
 
 @dataclass(frozen=True)
 class Structure:
-    """graph: without the held-out pairs. held_out: (H, 2) pairs of documents. neighbors: in this graph."""
+    """Structure to learn.
+
+    graph:     without held-out pairs.
+    held_out:  (H, 2) pairs.
+    neighbors: in this graph.
+    """
 
     graph: LinkGraph
     held_out: NDArray[np.int32]
@@ -28,7 +33,7 @@ class Structure:
 
     @classmethod
     def find(cls, texts: Texts, config: DenseConfig, progress: Progress | None = None) -> Structure:
-        """Hold pairs out, then compute neighbors. Raises TrainingError if no two documents are related."""
+        """Hold out pairs and compute neighbors. Raises TrainingError without related documents."""
         if not texts.usable.any():
             raise TrainingError("no document has any text; dense has nothing to learn from")
         if not texts.graph.adjacency.nnz:
@@ -53,7 +58,6 @@ def _neighbors(
 
 
 def _no_pair(graph: LinkGraph, config: DenseConfig) -> str:
-    """Message if no two related documents have text, or are cited together by the strategy."""
     if config.positives != "cited":
         return (
             f"no two documents related by {config.structure_from} have text; dense has nothing to learn from"
@@ -68,7 +72,6 @@ def _no_pair(graph: LinkGraph, config: DenseConfig) -> str:
 
 
 def _no_relation(texts: Texts, config: DenseConfig) -> str:
-    """Message if no two documents are related."""
     counts, judged = texts.graph.counts, "or train s2net or text on judged queries"
     if config.structure_from == "categories":
         return (

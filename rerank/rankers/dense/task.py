@@ -1,4 +1,4 @@
-"""Training of ``dense`` on the relations between the documents of a collection."""
+"""Training of ``dense``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ POOL = 2000
 
 
 class DenseTask(EncoderTask):
-    """Trains an encoder on links, common categories or co-citations.
+    """Trains an encoder on links, categories or co-citations.
 
-    evaluator: None: held-out pairs. structure, loss: None: as the settings name them.
-    graph, held: the pairs to learn from, and the (H, 2) held-out pairs.
+    evaluator:       None: held-out pairs.
+    structure, loss: None: from the options.
+    graph:           training pairs.
+    held:            (H, 2) held-out pairs.
     """
 
     name: str = "dense"
@@ -74,7 +76,7 @@ class DenseTask(EncoderTask):
         return self._loss
 
     def identity(self) -> Iterable[bytes]:
-        """Yield the texts and the links."""
+        """Yield texts and links."""
         graph = self.texts.graph
         yield json.dumps(graph.ids).encode()
         if isinstance(graph, CitationGraph):
@@ -84,7 +86,7 @@ class DenseTask(EncoderTask):
             yield array.tobytes()
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Return the tokens of the first passage of a document."""
+        """Return the first passage."""
         return self.cut.get(document)
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
@@ -94,7 +96,7 @@ class DenseTask(EncoderTask):
                 yield self.cut.get(document, start)
 
     def count(self, vectors: Any) -> None:
-        """Count also the anchors without a structural pair."""
+        """Count also anchors without a structural pair."""
         super().count(vectors)
         self.counts["masked"] = self.counts.get("masked", 0) + int((vectors.level == 0).sum())
 
@@ -107,7 +109,7 @@ class DenseTask(EncoderTask):
             )
 
     def report_data(self) -> None:
-        """Report the median distance of the texts of a batch; warn if the margin is larger."""
+        """Report the median distance of texts; warn if the margin is larger."""
         batch = next(self.sampler.epoch(0))
         self.encoder.model.eval()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The input of a training of ``dense``: token numbers of the documents, and a relation between them."""
+"""Training data of ``dense``: tokens and a relation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Texts:
-    """N texts: the documents of the collection, then references outside it, which have only a title.
+    """N texts: documents, then titles of references outside the collection.
 
-    tokens: without special ones. graph: the relation. categorized: number of documents with categories.
-    outside: number of references.
+    tokens:      without special tokens.
+    graph:       the relation.
+    categorized: number of documents with categories.
+    outside:     number of references.
     """
 
     tokens: Ragged
@@ -47,7 +49,7 @@ class Texts:
         structure_from: Relation = "links",
         separator: Sequence[int] | None = None,
     ) -> Texts:
-        """Tokenize documents as they stream by; 4 bytes per token are kept. separator: after the title."""
+        """Tokenize streamed documents. separator: tokens after the title."""
         flat: list[NDArray[np.int32]] = []
         titles: list[str] = []
         categorized = 0
@@ -75,7 +77,7 @@ class Texts:
         return cls(Ragged(joined, offsets), titles, graph, categorized, len(outside))
 
     def without_judged(self, files: Sequence[str]) -> Texts:
-        """Return the texts without the pairs that the judgments in ``files`` give the same query."""
+        """Exclude pairs that are relevant to the same query in ``files``."""
         if not files:
             return self
         judgments = [read_qrels(file) for file in files]
@@ -85,18 +87,18 @@ class Texts:
         return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
-        """Return the number of passages of the longest document, between 1 and ``most``."""
+        """Return the passages of the longest document, from 1 to ``most``."""
         return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, most)))
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """(N,) bool: texts with tokens."""
+        """Texts with tokens, (N,) bool."""
         return self.tokens.lengths > 0
 
 
 @dataclass(frozen=True)
 class Passages:
-    """The passages of documents, cut on demand. size: tokens of a passage; most: passages of a document."""
+    """Passages of documents. size: tokens per passage; most: passages per document."""
 
     tokens: Ragged
     size: int
@@ -104,15 +106,15 @@ class Passages:
 
     @classmethod
     def of(cls, texts: Texts, encoder: TextEncoder, most: int | None) -> Passages:
-        """Return the passages that an encoder reads."""
+        """Return passages for an encoder."""
         return cls(texts.tokens, encoder.room, most)
 
     def starts(self, document: int) -> list[int]:
-        """Return the starts of the passages of a document."""
+        """Return the passage starts of a document."""
         return windows(int(self.tokens.lengths[document]), self.size, self.most)
 
     def get(self, document: int, start: int = 0) -> NDArray[np.int32]:
-        """Return the tokens of one passage."""
+        """Return the tokens of a passage."""
         begin = int(self.tokens.offsets[document]) + start
         end = min(begin + self.size, int(self.tokens.offsets[document + 1]))
         return self.tokens.flat[begin:end]
@@ -124,7 +126,7 @@ class Passages:
 
 
 class Words:
-    """Words as tokens, without a tokenizer: numbers from 1 in order of appearance; 0 is ``[MASK]``.
+    """Words numbered from 1 by first appearance; 0 is ``[MASK]``.
 
     >>> words = Words()
     >>> words.tokens(["to be or", "not to"]), words.decode([1, 0])
@@ -135,7 +137,7 @@ class Words:
         self.number: dict[str, int] = {"[MASK]": 0}
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
-        """Number the words of texts."""
+        """Return the numbers of words."""
         return [[self.number.setdefault(word, len(self.number)) for word in text.split()] for text in texts]
 
     def decode(self, numbers: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""Triplets of a co-citation network: a reference, one cited near it, and one that is not (Ding et al.)."""
+"""Triplets of a co-citation network (Ding et al.)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Strategy = Literal["sentence", "paragraph", "section", "document", "direct"]
 
 
 class Triplet(NamedTuple):
-    """Positions in the keys of the network. level: of the positive, 1 (sentence) to 4 (document)."""
+    """Positions in the network's keys. level: of the positive, 1 (sentence) to 4 (document)."""
 
     positive: int
     negative: int
@@ -33,12 +33,12 @@ class Triplet(NamedTuple):
 class TripletSampler:
     """Draws triplets from a network.
 
-    strategy: level that cites the positives with the target; ``direct``: the network has direct citations.
-    hard:     number of a target's EACH triplets with a negative that shares a section, but no such group.
-    usable:   (V,) bool, references with a text. The others are never drawn.
-    direct:   reference -> references that it cites or is cited by. They are never negatives.
-    excluded: reference -> references that are neither positives nor negatives.
-    only:     (V,) bool, references that may be targets; None: all.
+    strategy: level of positives; ``direct``: a network of direct citations.
+    hard:     triplets, of EACH, with a negative in the same section.
+    usable:   (V,) bool: references with text.
+    direct:   citing and cited references, never negatives.
+    excluded: references that are never drawn with the key.
+    only:     (V,) bool: possible targets; None: all.
 
     >>> from rerank.rankers.graphs.cocitation import Mention
     >>> papers = [("x", [Mention(ref, 0, 0, at) for ref, at in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]),
@@ -69,17 +69,17 @@ class TripletSampler:
 
     @property
     def widest(self) -> Level:
-        """Texts that share a group of this level are never easy negatives."""
+        """Texts with a common group of this level are never easy negatives."""
         return "document" if self.strategy == "document" else "section"
 
     def targets(self) -> Ids:
-        """Return the references with a text that share a group with another reference."""
+        """Return usable references that share a group."""
         ends = self.network.levels[self.level].ref_indptr
         found: Ids = self._nodes[np.diff(ends)[self._nodes] > 0]
         return found if self.only is None else found[self.only[found]]
 
     def draw(self, target: int, rng: np.random.Generator) -> list[Triplet]:
-        """Draw EACH triplets of a target; none without a positive, or if all references are near."""
+        """Draw EACH triplets; none without a positive or negative."""
         excluded = self.excluded.get(target, ())
         positives = self._allowed(self.network.neighbors(target, self.level), excluded)
         if not len(positives):
@@ -107,7 +107,7 @@ class TripletSampler:
         return np.setdiff1d(refs, excluded) if len(excluded) else refs
 
     def _easy(self, others: list[int], near: Ids, count: int, rng: np.random.Generator) -> list[int] | None:
-        """Draw different references with text that are neither near nor others; None if there are none."""
+        """Draw distinct usable references outside ``near`` and ``others``; None if impossible."""
         known, found = {*others, *near.tolist()}, list[int]()
         for _ in range(REJECTIONS):
             if len(found) == count:
