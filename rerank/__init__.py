@@ -1,4 +1,4 @@
-"""Learned signals on top of BM25 and tf-idf, for OpenSearch. Names are imported when first used.
+"""Learned signals on top of BM25 and tf-idf, for OpenSearch.
 
 >>> import rerank
 >>> rerank.Document("1", title="Sorting").content

@@ -212,7 +212,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: str = "default
 
 
 def unknown_option(name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown option."""
+    """Return the error for unknown options."""
     close = get_close_matches(name, known, 1)
     return UsageError(f"setting {name!r} is unknown" + (f"; did you mean {close[0]}?" if close else ""))
 

@@ -94,7 +94,7 @@ def _quoted(value: object) -> str:
 
 
 def load(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a settings file. Raises OSError, and ValueError for invalid TOML."""
+    """Read a settings file. Raises OSError or ValueError."""
     with open(file, "rb") as opened:
         data = opened.read(_LONGEST + 1)
     if len(data) > _LONGEST:

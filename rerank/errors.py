@@ -1,6 +1,6 @@
 """All errors of rerank.
 
-Messages spell options as on the command line; ``--held-out`` is the argument ``held_out`` in Python.
+Messages name command-line options; ``--held-out`` is ``held_out`` in Python.
 
     RerankError
     ├── InputError              exit 1
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 
 def option_name(name: str) -> str:
-    """Return the command-line option of a setting.
+    """Return a setting's command-line option.
 
     >>> option_name("held_out")
     '--held-out'

@@ -58,7 +58,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError."""
+        """Parse, for example, ``FIELD>=VALUE``. Raises UsageError."""
         found = _FILTER.fullmatch(text)
         parts = [part.strip() for part in found.groups()] if found else [""]
         if not all(parts):
@@ -74,7 +74,7 @@ class Filter:
         return f"{self.field}{self.op}{self.value}"
 
     def kinds(self) -> str:
-        """Kinds of values that the filter can compare."""
+        """Kinds of comparable values."""
         fits = {
             WORD: self.op == "=",
             NUMBER: number(self.value) is not None,
@@ -109,7 +109,7 @@ class Filter:
         return found
 
     def check(self, kinds: str) -> None:
-        """Raise UsageError for kinds that cannot be compared."""
+        """Raise UsageError for incomparable kinds."""
         if not kinds:
             raise UsageError(
                 f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
@@ -138,7 +138,7 @@ def every(field: str, kind: str) -> Span:
 
 
 def terms_of(document: Document) -> list[str]:
-    """Return the terms of categories, language and other fields.
+    """Return the terms of all fields.
 
     >>> terms_of(Document("1", categories=("a b",), extra={"new": True, "nested": {"not": "kept"}}))
     ['63617465676f72696573ka b', '6e6577ytrue']

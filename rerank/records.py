@@ -42,8 +42,7 @@ class Document:
 class Query:
     """One query. Empty ``categories`` are inferred from candidates.
 
-    lexical_text: replaces ``text`` in lexical signals, for example a translation (Kuwa et al. 2020, section
-        5.3).
+    lexical_text: replaces ``text`` in lexical signals (Kuwa et al. 2020, section 5.3).
     params: other fields, for search templates.
 
     >>> Query("q1", "grey wolf", categories=("Carnivora",)).lexical
@@ -73,8 +72,8 @@ class SearchTemplate:
     name:        file or id.
     source:      text of the template.
     pipeline:    default search pipeline. index: intended index.
-    fingerprint: hash; scores of different fingerprints differ.
-    hits:        of a run: query id -> (document id, score) pairs, best first.
+    fingerprint: hash of the search.
+    hits:        query id -> (document id, score) pairs, best first.
 
     >>> str(SearchTemplate("template", "shop.json"))
     'template:shop.json'

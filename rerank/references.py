@@ -66,7 +66,7 @@ def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str =
 
 
 def named_key(name: str) -> str:
-    """Return the key for a DOI or PMID; other names are unchanged.
+    """Normalize a DOI or PMID; other names are unchanged.
 
     >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "b17")]
     ['10.1000/abc', 'pmid:77', 'b17']

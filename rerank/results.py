@@ -17,7 +17,7 @@ MOST_ROWS = 50
 
 @dataclass
 class Report:
-    """Base of action results. ``--json`` prints its fields; notebooks show ``rows()`` as HTML.
+    """Base of results. ``--json`` prints its fields; notebooks show ``rows()``.
 
     >>> @dataclass
     ... class Counted(Report):
@@ -53,7 +53,7 @@ class Report:
         return html_table(rows) if rows else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return table rows with equal keys; empty: not a table."""
+        """Return table rows with equal keys."""
         return []
 
     def to_frame(self) -> Any:

@@ -259,7 +259,7 @@ class Workspace:
         return self.config.get("lang") or None
 
     def verify(self) -> dict[str, str]:
-        """Compare files with checksums; return corrupt file -> problem. Takes minutes for large collections.
+        """Compare files with checksums; return corrupt file -> problem. Large collections take minutes.
 
         Raises BusyError.
         """
@@ -407,7 +407,7 @@ class Workspace:
             )
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:
-        """Return a ranker's training and dev queries; empty if unknown. Default version: the newest."""
+        """Return training and dev queries, or empty. Default version: the newest."""
         version = version if version is not None and self._has(name, version) else None
         try:
             path = self._installed.version_folder(name, version) / "seen.json"

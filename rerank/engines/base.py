@@ -129,7 +129,7 @@ class SearchRequest:
         )
 
     def check(self, first_stages: Sequence[str]) -> None:
-        """Raise UsageError for an unknown signal or a depth below 1."""
+        """Raise UsageError for unknown signals and depths below 1."""
         for signal in (self.first_stage, *self.signals):
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
@@ -169,7 +169,7 @@ def _second(value: object) -> object:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a number that fits a double."""
+    """Whether a value fits a double."""
     try:
         return isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:
@@ -177,7 +177,7 @@ def _is_number(value: object) -> bool:
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
-    """Raise UsageError for an unknown signal or a depth below 1."""
+    """Raise UsageError for unknown signals and depths below 1."""
     if signal not in known:
         raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(known)}")
     if depth < 1:
@@ -194,12 +194,12 @@ def cannot_retrieve(name: str) -> UsageError:
 class Engine(ABC):
     """Documents, their text index, and their features.
 
-    Only :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents` and :meth:`version` are
-    required. Features that are not stored are computed for each search. Results are ordered by score
-    descending, then id ascending, before any cut.
+    Required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents`, :meth:`version`.
+    Features that are not stored are computed for each search. Results are ordered by score descending, then
+    id ascending, before any cut.
 
     first_stages: the lexical signals.
-    shared: whether searches of other clients, with scores of any scale, can be reranked.
+    shared: whether searches of other clients can be reranked.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -250,7 +250,7 @@ class Engine(ABC):
 
         encoders: also write these features.
         replace: remove all other documents.
-        skip_refused: skip refused documents instead of raising EngineError.
+        skip_refused: do not raise EngineError for refused documents.
         progress: called with numbers of written documents.
 
         Raises BusyError if another process writes, InputError for a repeated id.
@@ -287,12 +287,12 @@ class Engine(ABC):
         return sorted(document.id for document in self.documents())
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the existing ids."""
+        """Return existing ids."""
         return {document.id for document in self.get(list(ids)) if document is not None}
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return documents in the order of ``ids``; None: unknown."""
+        """Return documents in this order; None: unknown."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
@@ -379,7 +379,7 @@ class Engine(ABC):
         return {encoder.name: 0 for encoder in encoders}
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count the documents without a feature of this version."""
+        """Count documents without a feature."""
         return len(self)
 
     def feature_versions(self) -> dict[str, str]:

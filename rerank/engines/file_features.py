@@ -214,7 +214,7 @@ def check_features(name: str, values: NDArray[Any], count: int) -> None:
 
 
 def other_kind(name: str, new: tuple[str, int], stored: tuple[str, int]) -> EngineError:
-    """Return the error for features of another dtype or width."""
+    """Return the error for another dtype or width."""
     return EngineError(
         f"ranker {name!r} encoded features of dtype {new[0]} and width {new[1]}, but its stored ones have"
         f" dtype {stored[0]} and width {stored[1]}; give it a new version"

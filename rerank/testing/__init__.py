@@ -32,9 +32,9 @@ def check_engine(
 ) -> None:
     """Check an engine by the contract of :class:`rerank.Engine`.
 
-    make: returns a new, empty engine for English documents.
+    make: returns an empty engine for English documents.
     features: whether it stores features.
-    retrieves: whether it finds documents by vectors.
+    retrieves: whether it searches vectors.
     exact: whether equally near documents are ordered by id.
 
     Raises AssertionError for the first broken rule.

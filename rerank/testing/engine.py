@@ -126,7 +126,7 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
 
 @rule
 def what_is_deleted_is_gone(engine: Engine) -> None:
-    """Deleted documents are not found and can return; unknown ids are reported."""
+    """Deleted documents are not found; unknown ids are reported."""
     engine.write(DOCUMENTS)
     same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
     same(engine.ids(), ["a", "d"], "ids()")
@@ -151,7 +151,7 @@ def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
 
 @rule
 def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
-    """InputError for a repeated id, an id both written and deleted, and wrong objects."""
+    """InputError for repeated ids, ids both written and deleted, and wrong objects."""
     engine.write(DOCUMENTS[:1])
     with raises(InputError, r"'b' occurs twice.*document 1 .*document 3"):
         engine.write([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
@@ -295,7 +295,7 @@ def one_score_whoever_asks(engine: Engine) -> None:
 
 @rule
 def given_documents_can_be_scored(engine: Engine) -> None:
-    """A request with ids scores these documents; 0: no shared term; unknown ids are skipped."""
+    """A request with ids scores these; 0: no shared term; unknown ids are skipped."""
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
         candidates = search(engine, "trees", stage, ids=["d", "b", "a", "c"])
@@ -345,7 +345,7 @@ def what_cannot_be_asked_is_refused(engine: Engine) -> None:
 
 @rule
 def only_what_the_filters_leave_is_found(engine: Engine) -> None:
-    """All results meet all filters, before the cut, after updates and deletions."""
+    """Filters apply before the cut, and after changes."""
     kinds: list[dict[str, Any]] = [
         {"year": 2019, "tags": ["a"], "published": "2024-05-31", "free": True},
         {"year": 2020, "tags": ["a", "b c"], "published": "2024-06-01T12:00:00+02:00", "free": False},

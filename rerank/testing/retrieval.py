@@ -167,7 +167,7 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
 
 @rule
 def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
-    """A ranker cannot retrieve if its first encoding stored nothing."""
+    """A ranker without stored features cannot retrieve."""
 
     def fails(documents: Sequence[Document]) -> NDArray[Any]:
         raise ArithmeticError("no vectors")
@@ -326,7 +326,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
 
 @rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
-    """UsageError for versions without vectors; WorkspaceError for another width."""
+    """UsageError without vectors; WorkspaceError for another width."""
     engine.write(collection(20))
     _, row = queries(1)
     stage = engine.first_stages[0]
