@@ -40,7 +40,7 @@ _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKE
 class HookOptions:
     """The settings of a pipeline.
 
-    service:    one or more URLs of the service, tried in turn.
+    service:    URL of the service, as the nodes reach it; several are tried in turn.
     stack:      the stack that scores; None: the default.
     depth:      candidates per search.
     timeout:    seconds to wait for the service.
@@ -197,7 +197,7 @@ class Hook(ABC):
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """Outcome and reason."""
+        """The outcome of a search, and its reason."""
 
     # -- status ------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Hook(ABC):
     # -- steps of both routes ----------------------------------------------------------------------------
 
     def _ready(self, options: HookOptions, default: bool = False) -> list[str]:
-        """Return warnings, or raise."""
+        """Check all requirements; return warnings."""
         if options.stack is not None:
             self._stack(options.stack)
         warnings = word_problems(self.engine.index, self.workspace.words)
@@ -408,7 +408,7 @@ class Hook(ABC):
         params: Mapping[str, str] | None = None,
         doing: str,
     ) -> dict[str, Any] | None:
-        """None for status 404."""
+        """None for status 404, except for PUT."""
         with asking(self.settings, doing):
             try:
                 answer: dict[str, Any] = self._client.transport.perform_request(

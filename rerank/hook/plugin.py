@@ -197,7 +197,7 @@ class PluginHook(Hook):
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """Outcome and reason."""
+        """The outcome of a search, and its reason."""
         about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
 

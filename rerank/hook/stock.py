@@ -347,7 +347,7 @@ class StockHook(Hook):
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """Outcome and reason."""
+        """The outcome of a search, and its reason."""
         hits = [hit["_id"] for hit in answer["hits"]["hits"]]
         reason = self._predict(config["model"], text, hits) if hits else "there are no hits"
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)

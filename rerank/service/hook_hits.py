@@ -46,7 +46,7 @@ class HookHits:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Row of each hit in the feature files; -1: none."""
+        """(n,) row of each hit in the feature files; -1: none."""
         if self._rows is None:
             shards, numbers, terms = self._numbers.shards, self._numbers.seq_nos, self._numbers.terms
             self._rows = np.full(len(self.ids), -1, np.int64)

@@ -155,7 +155,7 @@ class HookBody(Struct, kw_only=True):
 
     @classmethod
     def read(cls, data: bytes) -> HookCall:
-        """Read JSON, numbers and features. Raises msgspec.DecodeError, InputError."""
+        """Read JSON, numbers and features. Raises msgspec.DecodeError; InputError for a wrong length."""
         framed = data[:1] in (b"\0", NUMBERS_FOLLOW)  # JSON never begins like this
         begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
         if end > len(data):
@@ -196,7 +196,7 @@ class _NumbersFollow(HookBody, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of n hits, (n,) each; without places, only scores."""
+    """Numbers of n hits, (n,) each; without places, all but the scores are (0,)."""
 
     scores: NDArray[np.float64]
     shards: NDArray[np.int64]
@@ -223,7 +223,7 @@ class HookCall:
         return self.numbers_follow and not self.body.ids
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
-        """RANKER@VERSION -> rows. Raises InputError."""
+        """RANKER@VERSION -> rows. Raises InputError if their length is wrong."""
         found, begin = {}, 0
         for key, rows in self.body.features.items():
             size = rows.bytes * (len(self.ids) - len(rows.missing))
@@ -285,7 +285,7 @@ class SearchAnswer(Struct):
 
 
 class HookAnswer(Struct):
-    """Ids in their new order, or why they keep it."""
+    """Ids in their new order, or why the order is kept."""
 
     ids: list[str] | None = None
     scores: list[float] | None = None
@@ -318,7 +318,7 @@ EXAMPLES: dict[type[Struct], dict[str, Any]] = {
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Read a JSON body. Raises msgspec.ValidationError, msgspec.DecodeError."""
+    """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
     try:
         found: T = _decoder(cast(Any, kind)).decode(data)
     except RecursionError as error:

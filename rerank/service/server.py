@@ -31,7 +31,10 @@ _KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that 
 
 
 def serve(settings: Settings, listening: Callable[[str], object]) -> None:
-    """Serve until a signal. listening: called with the URL. Raises RerankError."""
+    """Serve until a signal. listening: called with the URL.
+
+    Raises RerankError if the workspace or address cannot be used.
+    """
     loaded = [Snapshot.load(settings)]
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):

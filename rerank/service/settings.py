@@ -38,14 +38,14 @@ class Settings:
     stack:           default stack or file; None: the stack in use.
     tokens:          accepted bearer tokens; empty: none needed.
     only:            endpoints to serve; empty: all, but see :func:`withheld`.
-    max_body:        bytes.
+    max_body:        bytes of a body.
     max_candidates:  documents, hits or depth of a request.
     max_encoded:     documents that one hook call may encode.
-    max_requests:    running and waiting, per process.
+    max_requests:    running and waiting requests per process.
     deadline:        seconds to answer a complete request.
     request_timeout: seconds for each of headers, body and answer.
-    max_connections: per process.
-    hosts:           accepted without a token, in addition to localhost.
+    max_connections: connections per process.
+    hosts:           host names accepted without a token, in addition to localhost.
     infer_categories: infer missing categories of queries.
     log_queries:     log query words.
     """

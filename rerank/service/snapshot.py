@@ -61,7 +61,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
-        """Read the workspace. Raises RerankError."""
+        """Read the workspace. Raises RerankError if that fails or the stack does not exist."""
         for _ in range(_TRIES):
             before = signature(settings)
             problem: RerankError | None = None

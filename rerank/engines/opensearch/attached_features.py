@@ -107,7 +107,10 @@ class AttachedFeatures:
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode changed documents; see :meth:`Engine.write_features`. force: all documents."""
+        """Encode changed documents; see :meth:`Engine.write_features`.
+
+        force: encode all documents and replace corrupt files.
+        """
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
