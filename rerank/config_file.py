@@ -21,7 +21,7 @@ _LONGEST = 32_768  # bytes; long names take minutes and gigabytes
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """The settings, without the tables of the engines."""
+    """The settings, without engines' tables."""
 
     format: int
     engine: str = "local"

@@ -40,7 +40,7 @@ EXTRAS = {
 
 
 class RerankError(Exception):
-    """Base of all errors of rerank.
+    """Base of all errors.
 
     >>> import rerank
     >>> try:

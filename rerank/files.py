@@ -237,7 +237,7 @@ def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder or file to disk, if possible."""
+    """Flush a folder or file to disk."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -195,7 +195,7 @@ class Engine(ABC):
     """Documents, their text index, and their features.
 
     Required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents`, :meth:`version`.
-    Features that are not stored are computed for each search. Results are ordered by score descending, then
+    Features are stored, or computed for each search. Results are ordered by score descending, then
     id ascending, before any cut.
 
     first_stages: the lexical signals.

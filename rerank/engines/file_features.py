@@ -31,7 +31,7 @@ _PLACE = np.uint64(0x9E3779B97F4A7C15)  # a row in another row's place has anoth
 
 
 class _Matrix(NamedTuple):
-    """Mapped files of one version. intact: rows with a correct checksum."""
+    """Mapped files. intact: rows with a correct checksum."""
 
     values: NDArray[Any]
     sums: NDArray[np.uint64]

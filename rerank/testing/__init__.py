@@ -16,7 +16,7 @@ __all__ = ["check_engine", "check_ranker", "engine_rules"]
 def engine_rules(
     *, features: bool = True, retrieves: bool = True, exact: bool = True
 ) -> dict[str, Callable[[Engine], None]]:
-    """Name -> rule, a function of an empty engine; see :func:`check_engine`.
+    """Name -> rule, a function of an empty engine.
 
     >>> len(engine_rules()) > len(engine_rules(retrieves=False)) > 10
     True

@@ -44,7 +44,7 @@ _TOLERANCE = 1e-3  # of the largest score, for batches of other sizes
 
 @dataclass
 class Checked:
-    """A ranker under test; see :func:`check_ranker`."""
+    """A ranker under test."""
 
     ranker: Ranker
     documents: Sequence[Document]

@@ -1,4 +1,4 @@
-"""Rules for vectors: engines retrieve the same documents as brute force."""
+"""Rules for retrieval by vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules, and assertions with clear messages."""
+"""Rules and assertions."""
 
 from __future__ import annotations
 

@@ -199,19 +199,19 @@ class Documents:
         self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, r) for r in rows])
 
     def died(self, version: Version) -> list[int]:
-        """Return the rows deleted in this version."""
+        """Return rows deleted in this version."""
         rows = self._db.execute("SELECT row FROM documents WHERE died <> 0 AND died = ?", (version.number,))
         return [row for (row,) in rows]
 
     def publish(self, version: Version, stamp: int) -> None:
-        """Record the text index's commit, and remove older versions."""
+        """Record the commit, and remove older versions."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             self._db.execute("UPDATE versions SET stamp = ? WHERE number = ?", (stamp, version.number))
             self._db.execute("DELETE FROM versions WHERE number < ?", (version.number,))
 
     def checkpoint(self) -> None:
-        """Merge the write-ahead log into the database."""
+        """Merge the write-ahead log."""
         self._db.execute("PRAGMA busy_timeout = 0")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

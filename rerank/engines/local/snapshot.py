@@ -64,7 +64,7 @@ class Snapshot:
         return np.flatnonzero(~self.documents.alive(self.version))
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
-        """Return documents that meet all filters; None: all. Raises UsageError."""
+        """Return documents that meet filters; None: all. Raises UsageError."""
         if not filters:
             return None
         key = tuple(filters)
@@ -99,7 +99,7 @@ class Snapshot:
 
 
 def number_of(handles: Rows) -> int:
-    """Return the candidates' folder number."""
+    """Return the folder number."""
     return int(handles[0]) >> _NUMBER if len(handles) else 0
 
 
@@ -154,7 +154,7 @@ class Lexical:
 
 
 def _order_of_ties(ids: list[str], scores: NDArray[Any]) -> list[int] | None:
-    """Permutation to the order of rerank.order; None: ordered."""
+    """Permutation to rerank.order; None: ordered."""
     tied = scores[1:] == scores[:-1]
     edges = np.flatnonzero(np.diff(tied, prepend=False, append=False)).tolist()
     order = None

@@ -1,4 +1,4 @@
-"""Append-only string tables in memory-mapped files."""
+"""Append-only string tables."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Strings:
         return [utf8[start:end].decode() for start, end in zip([0, *ends], ends)]
 
     def find(self, string: str, order: NDArray[np.int32]) -> int:
-        """Return the number of a string, or -1. order: all numbers by UTF-8."""
+        """Return a string's number, or -1. order: numbers by UTF-8."""
         wanted = string.encode()
         low, high = 0, len(order)
         while low < high:

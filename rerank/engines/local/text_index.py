@@ -74,7 +74,7 @@ class TextIndex:
         tantivy.Index(builder.build(), str(folder))
 
     def stamp(self) -> int:
-        """Return the number of the last commit."""
+        """Return the last commit's number."""
         return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
 
     def searcher(self, stamp: int) -> tantivy.Searcher | None:
@@ -104,7 +104,7 @@ class TextIndex:
         return IndexWriter(self._index)
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
-        """Return the query for documents that meet all filters; it scores 0. Raises UsageError."""
+        """Return the query for all filters; it scores 0. Raises UsageError."""
         clauses = []
         for one in filters:
             with _panics():
@@ -139,7 +139,7 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rows and scores of the ``depth`` best documents and ties with the last, best first.
+        """Return rows and scores of the ``depth`` best documents and ties, best first.
 
         among: restricts the documents.
         """

@@ -1,4 +1,4 @@
-"""Cosine of tf-idf vectors, from a memory-mapped inverted index.
+"""Cosine of tf-idf vectors.
 
 SMART's ltc with the idf of scikit-learn: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1, length 1.
 
@@ -63,7 +63,7 @@ class TfIdf:
 
 
 def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return rows and scores of the ``depth`` best documents and ties with the last, best first."""
+    """Return rows and scores of the ``depth`` best documents and ties, best first."""
     rows = _near_best(scores, depth)
     values = scores[rows]
     if len(rows) > depth:
@@ -195,7 +195,7 @@ class TfIdfWriter:
     def _entries(
         self, ends: NDArray[np.int64], first: int, last: int, alive: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
-        """Row (less ``first``), term and count of living documents in [first, last)."""
+        """Row (less ``first``), term and count in [first, last)."""
         start, stop = int(ends[first - 1]) if first else 0, int(ends[last - 1])
         sizes = np.diff(ends[first:last], prepend=start)
         row = np.repeat(np.arange(last - first), sizes)
@@ -224,7 +224,7 @@ def _map(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
 
 
 def _allocate(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
-    """Map a new .npy file. Reserves space: a full disk would cause SIGBUS."""
+    """Map a new .npy file with reserved space, to avoid SIGBUS."""
     if not length:
         np.save(path, np.empty(0, dtype))
         return np.empty(0, dtype)
