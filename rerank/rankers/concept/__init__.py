@@ -1,1 +1,1 @@
-"""``concept``: how related two texts are, learned from labeled pairs."""
+"""``concept``: relatedness of texts, learned from labeled pairs."""

@@ -1,4 +1,4 @@
-"""Batches of texts with the labeled pairs among them. An epoch of a seed always has the same batches."""
+"""Batches of texts and their labeled pairs, fixed by the seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSES = 4
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Texts of a step and the labeled pairs among them; for the fields see ``PairVectors``."""
+    """Texts of a step and their pairs; see ``PairVectors``."""
 
     documents: NDArray[np.int64]
     component: NDArray[np.int64]
@@ -59,10 +59,11 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class LabeledTexts:
-    """N texts and P pairs to learn from.
+    """N texts and P training pairs.
 
-    component: (N,) of each text, from 0; -1: it is related to none.
-    first, second: (P,) texts. related: (P,) bool.
+    component: (N,) from 0; -1: related to none.
+    first, second: (P,) texts.
+    related: (P,) bool.
     """
 
     component: NDArray[np.int64]
@@ -72,7 +73,7 @@ class LabeledTexts:
 
 
 class _Orders:
-    """Random orders of all texts, component by component."""
+    """Random orders of all texts."""
 
     def __init__(self, labeled: LabeledTexts) -> None:
         single = labeled.component < 0
@@ -89,7 +90,7 @@ class _Orders:
         self.ties = np.searchsorted(ends[order, 0], np.arange(self.count + 1))
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw an order; a component is often followed by one that an unrelated pair ties to it."""
+        """Draw an order in which unrelated pairs often connect consecutive components."""
         rest = rng.permutation(self.count).tolist()
         left = np.ones(self.count, dtype=bool)
         found: list[NDArray[np.int64]] = []
@@ -108,12 +109,13 @@ class _Orders:
 
 @dataclass
 class PairSampler:
-    """Draws batches of an epoch: each text once in a pass, and all labeled pairs among the texts of a batch.
+    """Draws batches of texts with all their labeled pairs.
 
-    A text is encoded once for many pairs. A pair is weighted by the inverse of the frequency of its texts in
-    one batch, so that all pairs count alike in expectation.
+    Weights are inverse pair frequencies, so that all pairs count equally in expectation.
 
-    text: position of a document -> its tokens. batch: texts of a step. weights: (P,) of the pairs.
+    text: returns the tokens of a position.
+    batch: texts per step.
+    weights: (P,) of the pairs.
     """
 
     labeled: LabeledTexts
@@ -142,11 +144,11 @@ class PairSampler:
         self._starts = np.searchsorted(ends[order], np.arange(size + 1))
 
     def steps(self) -> int:
-        """Return the number of batches of an epoch. Only an only batch may be smaller."""
+        """Return batches per epoch."""
         return PASSES * self._passes
 
     def epoch(self, number: int, first: int = 0) -> Iterator[PairBatch]:
-        """Yield the batches of an epoch, starting with batch ``first``."""
+        """Yield the batches of an epoch, from ``first``."""
         for step in range(first, self.steps()):
             turn, place = divmod(step, self._passes)
             if step == first or not place:
@@ -155,7 +157,7 @@ class PairSampler:
             yield self._batch(texts, np.random.default_rng((self.seed, 4, number, step)))
 
     def _batch(self, texts: NDArray[np.int64], rng: np.random.Generator) -> PairBatch:
-        """All labeled pairs among texts, in random order of their two texts: the head is not symmetric."""
+        """Return all pairs among texts, each in random order."""
         parts = [self._pairs[self._starts[text] : self._starts[text + 1]] for text in texts.tolist()]
         found, times = np.unique(np.concatenate(parts), return_counts=True)
         pairs, labeled = found[times == 2], self.labeled

@@ -1,4 +1,4 @@
-"""Options of ``concept``, read without torch."""
+"""Options of ``concept``, without torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOMENTUM = ("queue", "momentum", "temperature")
 
 
 class ConceptConfig(EncoderConfig, frozen=True):
-    """Options of a training."""
+    """Training options."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "whole": WHOLE, "paper": PAPER}
 
@@ -56,12 +56,12 @@ class ConceptConfig(EncoderConfig, frozen=True):
 
     @property
     def contrasts(self) -> tuple[bool, bool]:
-        """Whether texts are contrasted with components, and with each other."""
+        """Whether to contrast texts with components, and with each other."""
         both = self.objective == "graph-component" and self.beta > 0
         return both and self.gc_nce, both and self.moco
 
     def unread(self) -> dict[str, str]:
-        """Return the options that have no effect, with the reason."""
+        """Return options without effect, with the reason."""
         found = super().unread()
         if self.hops == 1:
             found["ratio"] = "--hops 1"
@@ -76,9 +76,9 @@ class ConceptConfig(EncoderConfig, frozen=True):
 
 
 def concept_config(preset: str = "default", **changes: Any) -> ConceptConfig:
-    """Return the options of a preset with changes; None changes nothing.
+    """Return the options of a preset with changes; None keeps a value.
 
-    Raises UsageError for a change that has no effect.
+    Raises UsageError for a change without effect.
 
     >>> concept_config("paper", beta=0.2).beta, concept_config("paper").momentum
     (0.2, 0.9999)

@@ -1,4 +1,4 @@
-"""Measures of an encoder and its head during a training, on labeled dev pairs."""
+"""Evaluation on labeled dev pairs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from rerank.rankers.encoder.batching import Encode
 class DevPairs:
     """Labeled pairs.
 
-    documents: (D,) positions. first, second: (P,) places in these. related: (P,) bool.
-    head: returns the current head; None: the cosine is the score.
+    documents: (D,) positions.
+    first, second: (P,) places in ``documents``.
+    related: (P,) bool.
+    head: returns the current head; None: cosine.
     """
 
     documents: NDArray[np.int64]
@@ -28,7 +30,7 @@ class DevPairs:
     head: Callable[[], Head | None]
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return AUC, which decides; the best threshold, and accuracy and F1 there; AUC of the cosine."""
+        """Return AUC, which decides, best threshold, its accuracy and F1, and cosine AUC."""
         head, vectors = self.head(), encode(self.documents)
         scores = self.scores(vectors, head)
         threshold = best_threshold(scores, self.related)
@@ -41,6 +43,6 @@ class DevPairs:
         return found | ({"cosine AUC": auc(self.scores(vectors, None), self.related)} if head else {})
 
     def scores(self, vectors: NDArray[np.float32], head: Head | None) -> NDArray[np.float64]:
-        """Return (P,) scores from (D, E) vectors of length 1."""
+        """Return scores, (P,), from unit vectors, (D, E)."""
         a, b = vectors[self.first], vectors[self.second]
         return np.einsum("ij,ij->i", a, b).astype(np.float64) if head is None else head.relatedness(a, b)

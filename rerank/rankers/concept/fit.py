@@ -1,4 +1,4 @@
-"""Fits ``concept``: labeled pairs of documents -> a fine-tuned encoder and a head."""
+"""Fits ``concept`` on labeled pairs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ConceptFitter:
-    """Fits an encoder and a head on labeled pairs. An interrupted training resumes from its checkpoint."""
+    """Fits an encoder and a head; resumes from checkpoints."""
 
     job: TrainingJob
     config: ConceptConfig
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Fine-tune an encoder, and train its head."""
+        """Fine-tune an encoder and train its head."""
         job, config, progress = self.job, self.config, self.job.progress
         assert job.labeled is not None
         pairs, kept = job.labeled
@@ -80,9 +80,9 @@ def read_concepts(
     kept: Sequence[LabeledPair],
     progress: Progress,
 ) -> Concepts:
-    """Build the graph, and tokenize the documents of all pairs. kept: dev pairs.
+    """Build the graph and tokenize all documents. kept: dev pairs.
 
-    Raises TrainingError for unknown ids, a document without text, and pairs of one label only.
+    Raises TrainingError for unknown ids, documents without text, and pairs of one label only.
     """
     graph = ConceptGraph.of(pairs, kept)
     for label, found in (("related", graph.related), ("unrelated", graph.unrelated)):

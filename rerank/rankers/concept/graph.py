@@ -1,4 +1,4 @@
-"""The graph of labeled pairs: its connected components are groups of related documents (Ma et al. 2023)."""
+"""Graph of labeled pairs and its components (Ma et al. 2023)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MISSES = 50
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Counts of the labeled pairs.
+    """Counts of labeled pairs.
 
-    repeated:       pairs that occur again with the same label, in either order.
-    reflexive:      documents paired with themselves.
-    disagreeing:    pairs with both labels, which are left out.
-    contradictions: unrelated pairs within a component. They keep their label, and are never sampled.
-    withheld:       pairs left out because they are dev pairs.
-    implied:        related dev pairs that follow from the graph. They are never sampled.
+    repeated: same pair and label again, in either order.
+    reflexive: a document with itself.
+    disagreeing: both labels, excluded.
+    contradictions: unrelated within a component, never sampled.
+    withheld: excluded because they are dev pairs.
+    implied: related dev pairs implied by the graph, never sampled.
     """
 
     repeated: int = 0
@@ -42,7 +42,7 @@ class PairCounts:
 
 @dataclass(frozen=True)
 class Expansion:
-    """Labeled and sampled pairs. ratio: twice the related pairs, divided by the labeled pairs."""
+    """Labeled and sampled pairs. ratio: twice the related pairs per labeled pair."""
 
     related: Pairs
     unrelated: Pairs
@@ -51,10 +51,11 @@ class Expansion:
 
 @dataclass(frozen=True)
 class ConceptGraph:
-    """N documents of labeled pairs, in ascending order of their ids.
+    """N documents of labeled pairs, in order of id.
 
-    related, unrelated: the labeled pairs. kept: dev pairs, which are not in the graph and never sampled.
-    component: (N,) of each document, numbered by their first documents.
+    related, unrelated: labeled pairs.
+    kept: dev pairs, never sampled.
+    component: (N,) in order of first document.
 
     >>> pairs = [LabeledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]
     >>> pairs += [LabeledPair(*pair, False) for pair in ("AE", "FG")]
@@ -74,7 +75,7 @@ class ConceptGraph:
 
     @classmethod
     def of(cls, pairs: Iterable[LabeledPair], kept: Iterable[LabeledPair] = ()) -> ConceptGraph:
-        """Return the graph of the pairs to learn from, without the dev pairs ``kept``."""
+        """Return the graph of training pairs, without dev pairs ``kept``."""
         labels: dict[tuple[str, str], set[bool]] = {}
         repeated = reflexive = 0
         for pair in pairs:
@@ -112,7 +113,7 @@ class ConceptGraph:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """Number of documents of each component; 1: a document that is related to none."""
+        """Documents per component."""
         return np.bincount(self.component)
 
     @property
@@ -121,16 +122,16 @@ class ConceptGraph:
         return int((self.sizes > 1).sum())
 
     def within(self, hops: int) -> Pairs:
-        """Return the pairs at most so many related pairs apart, whatever their label."""
+        """Return pairs at most ``hops`` related pairs apart, with any label."""
         found = list(self._reached(hops))
         return np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
 
     def expand(self, hops: int = 2, ratio: float = 2.0, *, seed: int = 0) -> Expansion:
         """Sample more pairs (Ma et al. 2023, section 3.2).
 
-        Related ones are at most ``hops`` related pairs apart, until there are ratio / 2 times as many as
-        labeled pairs. Unrelated ones are of different components, until they are as many as the related ones.
-        Labeled pairs keep their labels; dev pairs are never sampled.
+        Related pairs: at most ``hops`` apart, up to ratio / 2 times the labeled pairs.
+        Unrelated pairs: of different components, as many as related pairs.
+        Labels are kept; dev pairs are never sampled.
         """
         rng = np.random.default_rng((seed, 2))
         labeled = len(self.related) + len(self.unrelated)
@@ -164,7 +165,7 @@ class ConceptGraph:
             yield self._sorted(found[found[:, 0] < found[:, 1]])
 
     def _sample(self, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
-        """Sample different pairs of two components that are not taken, or all of them."""
+        """Sample distinct new pairs of two components."""
         known = set(self._keys(taken).tolist())
         found: list[int] = []
         misses = 0
@@ -188,7 +189,7 @@ class ConceptGraph:
 
 
 def _components(size: int, related: Pairs) -> NDArray[np.int64]:
-    """(size,) components, numbered by their first members."""
+    """Return components, (size,), numbered by first members."""
     from scipy import sparse
     from scipy.sparse.csgraph import connected_components
 
@@ -207,13 +208,13 @@ def centroids(
     smoothing: float = 10.0,
     mean: float = 0.1,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the centroids of C components, (C, E) of length 1, and their concentration, (C,).
+    """Return unit centroids, (C, E), and concentrations, (C,), of C components.
 
-    vectors: (n, E) of length 1. component: (n,) from 0 to C - 1; negative: none.
+    vectors: (n, E), unit length.
+    component: (n,) from 0 to C - 1; negative: none.
 
-    A centroid is the mean of the vectors, scaled to length 1; if the mean is 0, the concentration is
-    infinite. Concentration (Ma et al. 2023, equation 3): sum_k |z_k - c| / (p ln(p + smoothing)) of p
-    members. A component of one member gets the largest one; all are clipped to the 10th and 90th percentile,
+    Concentration of p members: sum_k |z_k - c| / (p ln(p + smoothing)) (Ma et al. 2023, equation 3);
+    infinite for a zero mean, the maximum for one member. It is clipped to the 10th and 90th percentile
     and scaled to ``mean`` (Li et al. 2021).
 
     >>> z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])

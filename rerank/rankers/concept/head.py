@@ -1,4 +1,4 @@
-"""The head of ``concept``: two vectors -> how related the texts are."""
+"""Relatedness of two vectors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ PARTS = ("first", "second", "apart")
 
 @dataclass(frozen=True)
 class Head:
-    """sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6), for vectors u, v of length 1.
+    """sigma(w [u; v; |u - v|] + b) for unit vectors u, v (Ma et al. 2023, equation 6).
 
-    first, second, apart: (E,) w. bias: b.
-
-    It is not symmetric; :meth:`relatedness` is the mean over both orders.
+    first, second, apart: (E,) w.
+    bias: b.
 
     >>> zero = np.zeros(2, dtype=np.float32)
     >>> head = Head(zero, zero, np.float32([-1, -1]), 1.0)
@@ -33,9 +32,9 @@ class Head:
     bias: float
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return (n,) probabilities that (n, E) and (n, E) vectors are related.
+        """Return probabilities, (n,), that vectors, (n, E) and (n, E), are related; a mean over both orders.
 
-        One side may be (1, E) or (E,): the same for all.
+        One side may be (1, E) or (E,).
         """
         a, b = a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
         difference = a - b
@@ -47,7 +46,7 @@ class Head:
         return (_sigmoid(forward) + _sigmoid(backward)) / 2
 
     def arrays(self) -> dict[str, Float32]:
-        """Return all parameters by name."""
+        """Return parameters by name."""
         return {**{name: getattr(self, name) for name in PARTS}, "bias": np.full(1, self.bias, np.float32)}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The losses of ``concept`` (Ma et al. 2023): a classifier of pairs, and two contrasts."""
+"""Classification and contrastive losses (Ma et al. 2023)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ DISTANCE = 4.0
 
 @dataclass(frozen=True)
 class PairVectors:
-    """T texts of a batch, each once, and P labeled pairs of them.
+    """T texts and P labeled pairs.
 
-    anchor: (T, E) their vectors. documents: (T,) their positions. tokens: T sequences.
-    component: (T,) of each; -1: it is related to none.
-    first, second: (P,) places among the texts. related: (P,) 1.0 or 0.0. weight: (P,) of each pair.
+    anchor: (T, E) vectors.
+    documents: (T,) positions.
+    tokens: T sequences.
+    component: (T,); -1: related to none.
+    first, second: (P,) places among texts.
+    related: (P,) 1.0 or 0.0.
+    weight: (P,).
     """
 
     anchor: Tensor
@@ -47,10 +51,9 @@ class PairVectors:
 
 
 class Classifier(Loss):
-    """Cross-entropy of sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6), weighted mean over pairs.
+    """Weighted cross-entropy of sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6).
 
-    u and v have length sqrt(E), so that the head learns equally fast for all widths. At the start, the head
-    is the distance of the two texts.
+    u, v: vectors of length sqrt(E), so that learning speed does not depend on E.
     """
 
     rate_factor = 10.0
@@ -63,36 +66,34 @@ class Classifier(Loss):
         self.bias = nn.Parameter(torch.full((1,), DISTANCE))
 
     def logits(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return (P,) logits of (P, E) and (P, E) vectors of any length."""
+        """Return logits, (P,), of vectors, (P, E) and (P, E)."""
         u, v = (functional.normalize(one, dim=-1) * sqrt(self.width) for one in (first, second))
         logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
         return logits
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Return the weighted mean over the pairs; 0 without pairs."""
+        """Return the weighted mean over pairs, or 0."""
         logits = self.logits(pairs.anchor[pairs.first], pairs.anchor[pairs.second])
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
         return (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
 
     def count(self, pairs: PairVectors) -> dict[str, int]:
-        """Return counts of pairs, related pairs, and batches without related pairs."""
+        """Count pairs, related pairs, and batches without related pairs."""
         related = int(pairs.related.sum())
         return {"pairs": len(pairs.related), "related": related, "without_related": int(not related)}
 
     def head(self) -> Head:
-        """Return the current head, for vectors of length 1."""
+        """Return the head for unit vectors."""
         arrays = {name: getattr(self, name).detach().float().cpu().numpy() for name in (*PARTS, "bias")}
         factor = np.float32(sqrt(self.width))
         return Head.from_arrays({**{name: arrays[name] * factor for name in PARTS}, "bias": arrays["bias"]})
 
 
 class GraphComponentLoss(Loss):
-    """GC-NCE: a text is nearer to the centroid of its component than to all other centroids.
+    """GC-NCE: -log(exp(z_i c_s / phi_s) / sum_j exp(z_i c_j / phi_j)) (Ma et al. 2023, equation 2).
 
-    -log(exp(z_i c_s / phi_s) / sum_j exp(z_i c_j / phi_j)) (Ma et al. 2023, equation 2), the mean over the
-    texts with a component. z: vectors of length 1. c, phi: centroids and concentrations of the components
-    (equation 3) at the start of the epoch.
-
+    z: unit vectors.
+    c, phi: centroids and concentrations at the start of the epoch.
     component: (N,) of all documents; -1: none.
     """
 
@@ -107,21 +108,21 @@ class GraphComponentLoss(Loss):
         self.register_buffer("phi", torch.full((count,), CONCENTRATION))
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
-        """Compute the centroids."""
+        """Compute centroids."""
         members = np.flatnonzero(self.component >= 0)
         means, phi = centroids(encode(members), self.component[members], SMOOTHING, CONCENTRATION)
         self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Return the mean over the texts with a component, or 0."""
+        """Return the mean over texts with a component, or 0."""
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
             return pairs.anchor.sum() * 0
         return self.each(functional.normalize(pairs.anchor[anchors], dim=-1), pairs.component[anchors]).mean()
 
     def each(self, vectors: Tensor, component: Tensor) -> Tensor:
-        """Return (n,) losses of (n, E) vectors of length 1 with (n,) components."""
+        """Return losses, (n,), of unit vectors, (n, E), and components, (n,)."""
         cosines = vectors @ self.centroids.to(vectors.dtype).T
         invalid = self.phi.isinf()  # no centroid in this epoch
         logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
@@ -130,11 +131,11 @@ class GraphComponentLoss(Loss):
 
 
 class MomentumLoss(Loss):
-    """MoCo: a text is nearer to its key, the vector of a momentum encoder, than to the keys of a queue.
+    """MoCo: -log(exp(z_i k_i / t) / sum_j exp(z_i k_j / t)) (Ma et al. 2023, equation 5).
 
-    -log(exp(z_i k_i / t) / sum_j exp(z_i k_j / t)) (Ma et al. 2023, equation 5), the mean over the texts.
-    z: vectors of length 1. k: keys, without dropout and gradient. The queue has keys of earlier batches; keys
-    of the same text are left out. Momentum encoder (equation 4): k <- m k + (1 - m) q after every step.
+    z: unit vectors.
+    k: keys of a momentum encoder, and of other texts in a queue.
+    Momentum update (equation 4): k <- m k + (1 - m) q.
     """
 
     keys: Tensor
@@ -154,7 +155,7 @@ class MomentumLoss(Loss):
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def encoded(self, tokens: list[NDArray[np.int32]]) -> Tensor:
-        """Return the (n, E) keys of texts, of length 1."""
+        """Return unit keys of texts, (n, E)."""
         model = self.encoding.encoder.model
         training = model.training
         model.eval()
@@ -167,18 +168,18 @@ class MomentumLoss(Loss):
             model.train(training)
 
     def _swap(self) -> None:
-        """Exchange the weights of the momentum encoder and the encoder."""
+        """Exchange momentum and encoder weights."""
         for slow, parameter in zip(self.slow, self.parameters_of_encoder):
             parameter.data, slow.data = slow.data, parameter.data
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Return the mean over the texts; a text without a negative has 0."""
+        """Return the mean over texts; 0 without negatives."""
         keys = self.encoded(pairs.tokens)
         self._batch = (keys, pairs.documents)
         return self.each(functional.normalize(pairs.anchor, dim=-1), keys, pairs.documents).mean()
 
     def each(self, vectors: Tensor, keys: Tensor, documents: Tensor) -> Tensor:
-        """Return (T,) losses of (T, E) vectors and (T, E) keys of T texts, at positions (T,)."""
+        """Return losses, (T,), of vectors, (T, E), keys, (T, E), and positions, (T,)."""
         hidden = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
         negatives = vectors @ self.keys.to(vectors.dtype).T
         own = (vectors * keys).sum(dim=1, keepdim=True)
@@ -186,7 +187,7 @@ class MomentumLoss(Loss):
         return logits.logsumexp(dim=1) - logits[:, 0]
 
     def on_step_end(self, step: int) -> None:
-        """Update the momentum encoder, and add the batch to the queue."""
+        """Update momentum encoder and queue."""
         m = self.momentum
         with torch.no_grad():
             for slow, fast in zip(self.slow, self.parameters_of_encoder):
@@ -198,7 +199,7 @@ class MomentumLoss(Loss):
 
 
 class ConceptLoss(Loss):
-    """L = L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7), each a mean instead of a sum."""
+    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7), from means."""
 
     rate_factor = Classifier.rate_factor
 
@@ -213,12 +214,12 @@ class ConceptLoss(Loss):
 
     @property
     def contrasts(self) -> list[Loss]:
-        """The contrasts that are used."""
+        """Contrastive losses in use."""
         return [one for one in (self.components, self.momentum) if one is not None]
 
     @property
     def memory(self) -> int:
-        """Bytes of the momentum encoder, the queue and the centroids."""
+        """Bytes of momentum encoder, queue and centroids."""
         tensors = (tensor for part in self.contrasts for tensor in part.state_dict().values())
         return sum(one.numel() * one.element_size() for one in tensors)
 
@@ -230,15 +231,15 @@ class ConceptLoss(Loss):
         return total
 
     def count(self, pairs: Any) -> dict[str, int]:
-        """Return the counts of the classifier."""
+        """Return the classifier's counts."""
         return self.classifier.count(pairs)
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
-        """Call the contrasts."""
+        """Notify the contrastive losses."""
         for part in self.contrasts:
             part.on_epoch_start(epoch, encode)
 
     def on_step_end(self, step: int) -> None:
-        """Call the contrasts."""
+        """Notify the contrastive losses."""
         for part in self.contrasts:
             part.on_step_end(step)

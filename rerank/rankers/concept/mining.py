@@ -1,4 +1,4 @@
-"""Labeled pairs of a collection without labels: its related documents, and samples of pairs."""
+"""Pairs sampled from collections without labels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BLOCK = 512
 
 
 class PairMining(Options, frozen=True):
-    """Options of the samples."""
+    """Sampling options."""
 
     each: Annotated[Count, option("Related pairs of a document.")] = 3
     negatives: Annotated[Positive, option("Unrelated pairs for each related one.")] = 1.0
@@ -46,13 +46,13 @@ class PairMining(Options, frozen=True):
 
 @dataclass(frozen=True)
 class RelatedDocuments:
-    """The related documents of a collection of n documents.
+    """Related documents of n documents.
 
-    ids:    (n,) ascending.
-    units:  (n,) group of each document, which a split keeps together; -1: it is related to none.
-    mates:  the documents that are related to each document.
-    labels, kin: two documents are no unrelated pair if a label of one is a label or kin of the other.
-    topics: of each document; documents of a common topic are similar, but not related.
+    ids: (n,) ascending.
+    units: (n,) group that a split keeps together; -1: none.
+    mates: related documents of each.
+    labels, kin: documents whose labels match labels or kin are never unrelated pairs.
+    topics: of each; a common topic means similar, not related.
     """
 
     ids: list[str]
@@ -66,7 +66,7 @@ class RelatedDocuments:
         return len(self.ids)
 
     def related(self, i: int, j: int) -> bool:
-        """Return whether two documents are related, or may be."""
+        """Return whether two documents are, or may be, related."""
         if i == j or bool((self.mates[i] == j).any() or (self.mates[j] == i).any()):
             return True
         return bool(
@@ -77,10 +77,10 @@ class RelatedDocuments:
     def by_categories(
         cls, documents: Iterable[Document], edges: Sequence[tuple[str, str]] | None, mining: PairMining
     ) -> RelatedDocuments:
-        """Relate documents of a category. The parents of a category are topics.
+        """Relate documents of a category; its parents are topics.
 
-        The group of a document is the smallest of its categories that has ``mining.smallest`` documents
-        without a smaller group. edges: child and parent; None: the edges that paths imply.
+        A document's group: its smallest category with ``mining.smallest`` documents not yet in a group.
+        edges: child and parent; None: implied by paths.
 
         >>> documents = [Document(f"{c}{i}", categories=(c,)) for c in ("a.x", "a.y") for i in range(2)]
         >>> found = RelatedDocuments.by_categories(documents, None, PairMining(smallest=2, largest=0.5))
@@ -105,9 +105,9 @@ class RelatedDocuments:
 
     @classmethod
     def by_qrels(cls, ids: Iterable[str], qrels: Qrels) -> RelatedDocuments:
-        """Relate the documents that are relevant for a query. A query is a topic of its judged documents.
+        """Relate documents relevant to the same query; queries are topics of their judged documents.
 
-        The group of a document is the query with the fewest relevant documents.
+        A document's group: the query with fewest relevant documents.
         """
         ordered = sorted(ids)
         place = {one: i for i, one in enumerate(ordered)}
@@ -129,7 +129,7 @@ class RelatedDocuments:
 
     @classmethod
     def by_links(cls, documents: Iterable[Document]) -> RelatedDocuments:
-        """Relate linked documents. Each document is a group."""
+        """Relate linked documents. Each is a group."""
         ordered = sorted(documents, key=lambda one: one.id)
         links = LinkGraph.of(ordered).matrix()
         linked = np.diff(links.indptr) > 0
@@ -138,7 +138,7 @@ class RelatedDocuments:
 
     @classmethod
     def by_titles(cls, documents: Iterable[Document]) -> RelatedDocuments:
-        """Relate documents with SIMILAR titles. Their connected components are the groups."""
+        """Relate documents with SIMILAR titles. Groups are connected components."""
         from scipy.sparse.csgraph import connected_components
 
         ordered = sorted(documents, key=lambda one: one.id)
@@ -150,7 +150,7 @@ class RelatedDocuments:
 
 @dataclass(frozen=True)
 class SampledPairs:
-    """Pairs of one part of a split. hard: number of unrelated pairs with a common topic or similar words."""
+    """Pairs of one split. hard: number of unrelated pairs with a common topic or similar words."""
 
     pairs: list[LabeledPair]
     hard: int
@@ -159,9 +159,9 @@ class SampledPairs:
 
 
 def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 0) -> list[NDArray[np.int64]]:
-    """Return the documents of each part; a group goes to the part that lacks most of its share.
+    """Return documents per split, with groups kept together.
 
-    Raises UsageError for shares that are not above 0.
+    Raises UsageError for shares not above 0.
 
     >>> related = RelatedDocuments(list("abcd"), np.array([0, 0, 1, -1]), [np.array([], int)] * 4)
     >>> [part.tolist() for part in split_units(related, [0.7, 0.3])]
@@ -184,9 +184,9 @@ def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 
 def sample_pairs(
     related: RelatedDocuments, part: NDArray[np.int64], mining: PairMining, near: Near
 ) -> SampledPairs:
-    """Sample related and unrelated pairs of some documents.
+    """Sample related and unrelated pairs.
 
-    Hard unrelated pairs have a common topic, or similar words (``near``); the others are random.
+    Hard unrelated pairs share a topic or similar words (``near``); others are random.
     """
     sampler = _PairSampler.of(related, part, mining, near)
     owed = owed_hard = 0.0
@@ -211,7 +211,7 @@ def sample_pairs(
 
 @dataclass
 class _PairSampler:
-    """The pairs so far. by_topic: topic -> documents of the part."""
+    """Pairs so far. by_topic: topic -> documents."""
 
     related: RelatedDocuments
     mining: PairMining
@@ -240,7 +240,7 @@ class _PairSampler:
         self.pairs.append(LabeledPair(self.related.ids[i], self.related.ids[j], label))
 
     def add_related(self, i: int) -> int:
-        """Add related pairs of a document; return their number."""
+        """Add and count a document's related pairs."""
         mates = self.related.mates[i][self.inside[self.related.mates[i]]]
         chosen = self.rng.permutation(mates)[: self.mining.each].tolist()
         fresh = [j for j in chosen if (min(i, j), max(i, j)) not in self.keys]
@@ -249,7 +249,7 @@ class _PairSampler:
         return len(fresh)
 
     def unrelated(self, i: int, candidates: Iterable[int]) -> int | None:
-        """Return the first candidate of the part that is not related to a document, or paired with it."""
+        """Return the first candidate not related to or paired with a document."""
         for j in candidates:
             known = not self.inside[j] or (min(i, j), max(i, j)) in self.keys
             if not known and not self.related.related(i, j):
@@ -267,7 +267,7 @@ class _PairSampler:
 
 
 def _disjoint(groups: Iterable[list[int]], size: int, smallest: int) -> NDArray[np.int64]:
-    """(n,) the first group of each document; -1: none. Groups need ``smallest`` documents without a group."""
+    """Return the first group of each document, (n,), or -1."""
     units = np.full(size, -1, dtype=np.int64)
     number = 0
     for group in groups:
@@ -279,7 +279,7 @@ def _disjoint(groups: Iterable[list[int]], size: int, smallest: int) -> NDArray[
 
 
 def _mates(units: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The other documents of the unit of each document."""
+    """Return the other documents of each unit."""
     nothing = np.zeros(0, np.int64)
     order = np.argsort(units, kind="stable")
     starts = np.searchsorted(units[order], np.arange(units.max(initial=-1) + 2))
@@ -294,7 +294,7 @@ def _rows(matrix: csr_matrix) -> list[NDArray[np.int64]]:
 
 
 def _similar(texts: Sequence[Sequence[str]]) -> csr_matrix:
-    """(n, n) cosines of the words of texts that are SIMILAR or more, without the diagonal."""
+    """Return word cosines of at least SIMILAR, (n, n), without diagonal."""
     from scipy.sparse import coo_matrix, csr_matrix, vstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -1,4 +1,4 @@
-"""The ranker ``concept``: relatedness of query and document from two vectors."""
+"""Ranking by relatedness of query and document."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HEAD = "head.safetensors"
 
 @dataclass(kw_only=True, repr=False)
 class ConceptRanker(EncoderRanker):
-    """The score is the probability of the head, the mean over both orders (Ma et al. 2023, equation 6).
+    """Scores by the head's probability, averaged over both orders (Ma et al. 2023, equation 6).
 
-    head:      None: the score is the cosine, which retrieves.
-    threshold: score from which two texts are related, chosen on the dev pairs.
+    head: None: cosine.
+    threshold: least score of related texts, from dev pairs.
     probabilities: whether scores are probabilities.
 
-    The feature of a document is a vector of length 1, E fp16 numbers; zeros without text.
+    Feature: a unit vector of E fp16; zeros without text.
     """
 
     family: ClassVar[str] = "concept"
@@ -65,9 +65,9 @@ class ConceptRanker(EncoderRanker):
         )
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return (n,) scores of (n, E) and (n, E) vectors or features; the least score without text.
+        """Return scores, (n,), of vectors or features, (n, E) and (n, E); the least score without text.
 
-        One side may be (E,): the same for all. The order of the sides does not change the score.
+        One side may be (E,). Order does not matter.
         """
         a, b = to_float32(a), to_float32(b)
         if self.head is None:
@@ -79,13 +79,13 @@ class ConceptRanker(EncoderRanker):
         return found
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
-        """Return (n, E) fp16."""
+        """Return vectors, (n, E) fp16."""
         return self.vectors([document.content for document in documents]).astype(np.float16)
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (n,) scores of documents.
+        """Return scores, (n,).
 
-        Raises WorkspaceError for features of another width.
+        Raises WorkspaceError for another feature width.
         """
         self.check(features, self.width)
         return self.relatedness(features, query)
@@ -97,11 +97,11 @@ class ConceptRanker(EncoderRanker):
             write_bytes(folder / HEAD, save(self.head.arrays()))
 
     def own_record(self) -> dict[str, Any]:
-        """Return the kind of the score and the threshold."""
+        """Return the fields of ``ranker.json``."""
         return {"score": "cosine" if self.head is None else "head", "threshold": self.threshold}
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the arguments of the class."""
+        """Return the class arguments."""
         with_head = record.pop("score") == "head"
         return {**record, "head": Head.from_arrays(load_file(folder / HEAD)) if with_head else None}

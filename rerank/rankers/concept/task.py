@@ -1,4 +1,4 @@
-"""Training of ``concept`` on labeled pairs."""
+"""Training of ``concept``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rerank.text import plural
 
 @dataclass(frozen=True)
 class Concepts:
-    """The data of a training: the graph of its pairs, and the texts.
+    """Training data.
 
-    ids: the documents of the graph, then the other documents of dev pairs.
-    tokens: of each, without special ones, as many as the encoder reads.
+    ids: documents of the graph, then other dev documents.
+    tokens: of each, without special tokens, truncated.
     kept: dev pairs.
     """
 
@@ -40,13 +40,13 @@ class Concepts:
 
     @classmethod
     def ids_of(cls, graph: ConceptGraph, kept: Sequence[LabeledPair]) -> list[str]:
-        """Return all ids in their order."""
+        """Return all ids in order."""
         rest = sorted({one for pair in kept for one in (pair.a, pair.b)} - {*graph.ids})
         return [*graph.ids, *rest]
 
 
 class ConceptTask(EncoderTask):
-    """Trains an encoder on labeled pairs of texts."""
+    """Trains an encoder on labeled pairs."""
 
     name = "concept"
     config: ConceptConfig
@@ -78,11 +78,11 @@ class ConceptTask(EncoderTask):
         super().__init__(encoder, config, sampler, self._evaluator(), progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
-        """Return the classifier and the contrasts."""
+        """Return the classifier and contrastive losses."""
         return ConceptLoss(self.config, self.groups, self.encoding)
 
     def head(self) -> Head | None:
-        """Return the current head; None if the cosine is the score."""
+        """Return the current head; None: cosine."""
         return self.objective.classifier.head() if self.config.score == "head" else None
 
     def _evaluator(self) -> DevPairs | None:
@@ -96,7 +96,7 @@ class ConceptTask(EncoderTask):
         return DevPairs(documents, first, second, np.array([pair.related for pair in kept]), self.head)
 
     def identity(self) -> Iterable[bytes]:
-        """Yield the texts and the pairs."""
+        """Yield texts and pairs."""
         yield "\n".join(self.concepts.ids).encode()
         yield repr(sorted(self.concepts.kept)).encode()
         for tokens in self.concepts.tokens:
@@ -105,7 +105,7 @@ class ConceptTask(EncoderTask):
             yield pairs.tobytes()
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Return the first tokens of a document."""
+        """Return a document's first tokens."""
         return self.concepts.tokens[document]
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
@@ -113,7 +113,7 @@ class ConceptTask(EncoderTask):
         return iter(self.concepts.tokens)
 
     def report_data(self) -> None:
-        """Report the components, and the pairs that are left out."""
+        """Report components and excluded pairs."""
         graph, counts = self.concepts.graph, self.concepts.graph.counts
         largest = int(graph.sizes.max())
         self.progress.say(
@@ -134,12 +134,11 @@ class ConceptTask(EncoderTask):
             )
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if no batch had a related pair."""
+        """Raise TrainingError without related pairs."""
         if "related" in self.counts and not self.counts["related"]:
             raise TrainingError(f"no batch of {self.config.batch} texts had a related pair; raise --batch")
 
     def _check_config(self, config: ConceptConfig) -> None:
-        """Raise TrainingError for settings that do not fit the pairs."""
         graph, (with_components, with_momentum) = self.concepts.graph, config.contrasts
         if with_momentum and config.queue > len(graph.ids):
             raise TrainingError(

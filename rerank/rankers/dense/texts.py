@@ -87,7 +87,7 @@ class Texts:
         return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
-        """Return the passages of the longest document, from 1 to ``most``."""
+        """Return the longest document's number of passages, from 1 to ``most``."""
         return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, most)))
 
     @property
