@@ -1,1 +1,1 @@
-"""A transformer as a text encoder: query side in NumPy, training in torch; shared by dense and concept."""
+"""Transformer text encoders: NumPy for queries, torch for training."""

@@ -1,4 +1,4 @@
-"""Encoding of a batch of texts with gradient, in parts: with less padding, or with less memory."""
+"""Batch encoding with gradient."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 class Batch(Protocol):
-    """The texts of a step, as token numbers."""
+    """Texts of a step, as token numbers."""
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return the texts to encode; reads: see :class:`Loss`."""
+        """Return the texts to encode. reads: see :class:`Loss`."""
 
     def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Any:
-        """Return the input of the loss, from the vectors of :meth:`texts`."""
+        """Return the loss input from vectors of :meth:`texts`."""
 
 
 class Loss(torch.nn.Module):
-    """A loss of the vectors of a batch. Checkpoints store its parameters and buffers.
+    """A loss of a batch; checkpoints store its parameters and buffers.
 
-    reads: names of the texts that are encoded for each anchor.
-    rate_factor: learning rate of its parameters, divided by the learning rate of the encoder.
+    reads: names of encoded texts.
+    rate_factor: learning rate relative to the encoder.
     """
 
     reads: tuple[str, ...] = ("anchor",)
     rate_factor: float = 1.0
 
     def forward(self, vectors: Any) -> Tensor:
-        """Return the loss of a batch, a scalar."""
+        """Return the loss, a scalar."""
         raise NotImplementedError
 
     def count(self, vectors: Any) -> dict[str, int]:
@@ -48,14 +48,14 @@ class Loss(torch.nn.Module):
         return {}
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
-        """Is called before the first step of an epoch; not if a training resumes within it."""
+        """Prepare an epoch; not called if a training resumes within it."""
 
     def on_step_end(self, step: int) -> None:
-        """Is called after every step, with the number of steps so far."""
+        """Update after step number ``step``."""
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-    """Split texts into longer and shorter ones, if that saves a tenth of the tokens with padding.
+    """Split texts by length if that saves a tenth of the padded tokens.
 
     >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
     ([[1, 3], [0, 2]], 1)
@@ -70,14 +70,14 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encodes texts by the whole model, or by its upper layers from the outputs of the ``frozen`` ones."""
+    """Encodes texts by the whole model, or by its upper layers from cached ``frozen`` outputs."""
 
     encoder: TextEncoder
     frozen: FrozenLayerCache | None
     autocast: Precision
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        """Return (n, E) vectors with gradient."""
+        """Return vectors with gradient, (n, E)."""
         lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
         # A GPU takes one large batch in less time than two smaller ones.
         parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
@@ -93,11 +93,11 @@ class BatchEncoder:
     def backward(
         self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1
     ) -> float:
-        """Add the gradient of the loss of texts, in ``accumulate`` parts; return the loss.
+        """Add the gradient in ``accumulate`` parts, and return the loss.
 
-        loss: of the (n, E) vectors of all texts. They are encoded part by part without gradient; the loss
-        gives each vector its gradient; then each part is encoded again with the same dropout, and its
-        gradient is sent back (Gao et al. 2021, gradient cache). In-batch negatives come from the whole batch.
+        Negatives come from the whole batch (Gao et al. 2021, gradient cache).
+
+        loss: of all vectors, (n, E).
         """
         if accumulate == 1:
             return _backward(loss(self.encode(texts)))

@@ -1,7 +1,4 @@
-"""BERT in NumPy, to encode a query without torch.
-
-It computes models of the type ``bert`` (BERT, MiniLM, SciBERT and most sentence encoders).
-"""
+"""BERT in NumPy, to encode queries without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Array = NDArray[np.float32]
 
 
 def readable(folder: Path) -> bool:
-    """Return whether :class:`Bert` can compute the model of a folder."""
+    """Return whether :class:`Bert` supports a model."""
     try:
         config = parse_json((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -37,7 +34,7 @@ def readable(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Bert:
-    """Weights by their names in Hugging Face's layout, and the tokenizer. pooling: ``mean`` or ``cls``."""
+    """Weights by Hugging Face name, and tokenizer. pooling: ``mean`` or ``cls``."""
 
     weights: dict[str, Array]
     layers: int
@@ -48,7 +45,7 @@ class Bert:
 
     @classmethod
     def load(cls, folder: Path, pooling: str, longest: int) -> Bert:
-        """Read a model that :func:`readable` accepts; its weights are memory-mapped."""
+        """Read a :func:`readable` model with memory-mapped weights."""
         config = parse_json((folder / "config.json").read_text("utf-8"))
         weights = {
             name: array.astype(np.float32, copy=False)
@@ -64,7 +61,7 @@ class Bert:
         )
 
     def encode(self, text: str) -> Array:
-        """Return the (E,) vector of length 1 of the first tokens of a text; zeros without tokens."""
+        """Return the unit vector of a text, (E,); zeros without tokens."""
         tokens = self.tokens([text])[0][: self.tokens.room]
         if not tokens:
             return np.zeros(self.weights["embeddings.word_embeddings.weight"].shape[1], dtype=np.float32)
@@ -75,7 +72,7 @@ class Bert:
         return pooled
 
     def states(self, ids: Sequence[int]) -> Array:
-        """Return the (T, E) states of the last layer of a sequence (Devlin et al. 2019)."""
+        """Return last-layer states, (T, E) (Devlin et al. 2019)."""
         weights = self.weights
         states = weights["embeddings.word_embeddings.weight"][list(ids)]
         states = states + weights["embeddings.position_embeddings.weight"][: len(ids)]
@@ -117,7 +114,7 @@ class Bert:
 
 
 def gelu(x: Array) -> Array:
-    """Return x Phi(x), with the Phi of the normal distribution.
+    """Return x Phi(x), with Phi of the normal distribution.
 
     >>> [round(value, 4) for value in gelu(np.float32([-1, 0, 1])).tolist()]
     [-0.1587, 0.0, 0.8413]
@@ -137,9 +134,7 @@ _UNDER: tuple[float, ...] = (
 
 
 def erf(x: Array) -> Array:
-    """Return the error function to 5e-7, by the rational approximation of Eigen and XLA.
-
-    SciPy takes three times as long, and queries do not need it otherwise.
+    """Return the error function to 5e-7; three times as fast as SciPy (approximation of Eigen and XLA).
 
     >>> erf(np.float32([-9, 0, 0.5])).round(4).tolist() == [-1.0, 0.0, np.float32(0.5205)]
     True

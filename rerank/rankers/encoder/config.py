@@ -1,4 +1,4 @@
-"""Options of a training of a transformer, for ``dense`` and ``concept``; read without torch."""
+"""Encoder training options, without torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 class EncoderConfig(Options, frozen=True):
-    """The encoder that a training starts from, and the steps of the training.
-
-    upper: number of layers that learn by default.
-    """
+    """Options of encoder and training. upper: default number of trained layers."""
 
     upper: ClassVar[int] = 3
 
@@ -58,11 +55,11 @@ class EncoderConfig(Options, frozen=True):
             )
 
     def unread(self) -> dict[str, str]:
-        """Return the options that have no effect, with the reason."""
+        """Return options without effect, with the reason."""
         return {"epochs": f"--steps {self.steps}"} if self.steps else {}
 
     def learning_layers(self, layers: int) -> int:
-        """Return how many of the layers of a model learn; 0: all, and the embeddings."""
+        """Return the number of trained layers; 0: all and embeddings."""
         if self.train_layers is None:
             return 0 if self.random_weights or layers <= self.upper else self.upper
         return self.train_layers

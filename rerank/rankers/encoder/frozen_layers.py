@@ -1,4 +1,4 @@
-"""The layers of an encoder that do not learn: their outputs are computed once and kept in memory."""
+"""Cached outputs of layers that do not learn."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ TOLERANCE = 1e-4
 
 
 class FrozenLayerCache:
-    """All layers of an encoder except the last ``train_layers``.
+    """All encoder layers except the last ``train_layers``.
 
-    Training needs no gradient of them. Models built like BERT are cut into two halves, and the output of the
-    lower half for a text is kept, at two bytes per number. Other models are trained as one, with these
-    weights fixed.
+    For BERT-like models, outputs are cached at two bytes per number. Other models run all layers.
 
-    Raises UsageError if the model does not have so many layers.
+    Raises UsageError if the model has too few layers.
     """
 
     def __init__(self, encoder: TextEncoder, train_layers: int, autocast: str = "auto") -> None:
@@ -52,10 +50,9 @@ class FrozenLayerCache:
         texts: Callable[[], Iterable[NDArray[np.int32]]],
         progress: Callable[[int], object] | None = None,
     ) -> bool:
-        """Compute and keep the outputs of texts; False if they do not fit into memory, or on a GPU.
+        """Cache the outputs of texts; return False on a GPU, or if they exceed memory.
 
-        A GPU computes them faster than it reads them. The order and the batches are always the same, so that
-        a training that resumes gets the same numbers.
+        Fixed order and batches make resumed trainings reproducible.
         """
         if self._halves is None or self.encoder.device.type == "cuda" or not self._fits(texts()):
             return False
@@ -74,7 +71,7 @@ class FrozenLayerCache:
         return True
 
     def share(self, other: FrozenLayerCache) -> None:
-        """Use the outputs of another encoder with the same lower layers."""
+        """Use the outputs of an encoder with the same lower layers."""
         self._outputs = other._outputs
 
     def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
@@ -86,7 +83,7 @@ class FrozenLayerCache:
         return True
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return (n, E) vectors of length 1, as ``TextEncoder.encode`` does."""
+        """Return unit vectors, (n, E)."""
         if not self._outputs:
             return self.encoder.encode(sequences)
         self.encoder.model.eval()
@@ -99,7 +96,7 @@ class FrozenLayerCache:
         return np.concatenate(parts)
 
     def vectors(self, texts: list[NDArray[np.int32]]) -> Tensor | None:
-        """Return (n, E) vectors with gradient in the upper layers; None if the model is not cut."""
+        """Return vectors with gradient, (n, E); None without a cache."""
         if self._halves is None:
             return None
         outputs = [self._outputs.get(text.tobytes()) for text in texts]
@@ -119,7 +116,7 @@ class FrozenLayerCache:
             return self.encoder.pooled(out, mask)
 
     def _lower(self, texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
-        """(n, T, E) outputs of the lower half, and (n, T) mask."""
+        """Return lower outputs, (n, T, E), and mask, (n, T)."""
         assert self._halves is not None
         lower = self._halves[0].eval()
         with torch.no_grad(), precision(self.encoder.device, self.autocast):
@@ -129,21 +126,20 @@ class FrozenLayerCache:
 
 
 class _Identity(nn.Module):
-    """Replaces the embeddings of the upper half: its input is the output of the lower half."""
+    """Replaces the upper half's embeddings."""
 
     def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Tensor:
         return inputs_embeds
 
 
 def _layers(model: Any) -> nn.ModuleList | None:
-    """The list of as many modules as the configuration of the model has layers."""
     count = model.config.num_hidden_layers
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return next((one for one in lists if len(one) == count), None)
 
 
 def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any, Any] | None:
-    """The model before and after layer ``cut``, with shared weights; None if it cannot be cut."""
+    """Split the model at layer ``cut`` with shared weights; None if impossible."""
     model = encoder.model
     if not cut or getattr(getattr(model, "encoder", None), "layer", None) is not layers:
         return None
@@ -164,7 +160,7 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
 
 
 def _with_layers(model: Any, layers: Any) -> Any:
-    """A shallow copy of the model with some of its layers."""
+    """Return a shallow copy with other layers."""
     outer, inner = _shallow(model), _shallow(model.encoder)
     inner.layer, outer.encoder = layers, inner
     return outer
@@ -177,7 +173,7 @@ def _shallow(module: Any) -> Any:
 
 
 def _free() -> int:
-    """Bytes of free memory."""
+    """Return free memory in bytes."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

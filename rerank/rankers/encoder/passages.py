@@ -1,4 +1,4 @@
-"""Passages: overlapping windows of a document's tokens, and the score of a document from its passages."""
+"""Passages and their scores."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DECAY = 0.05
 
 
 def windows(length: int, size: int, most: int | None = None) -> list[int]:
-    """Return the starts of half overlapping windows of ``size`` tokens in a text of ``length`` tokens.
+    """Return starts of half-overlapping windows of ``size`` tokens; the last ends with the text.
 
-    The last one ends with the text. Of more than ``most``, as many are kept, evenly from first to last.
+    Of more than ``most``, evenly spaced ones are kept.
 
     >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, most=3)
     ([0], [0], [0, 64, 72], [0, 436, 872])
@@ -29,7 +29,7 @@ def windows(length: int, size: int, most: int | None = None) -> list[int]:
 
 
 def passage_weights(best: int) -> NDArray[np.float32]:
-    """Return w_k = exp(-DECAY k), k from 1, shape (best,).
+    """Return w_k = exp(-DECAY k), k from 1, (best,).
 
     >>> [round(w, 3) for w in passage_weights(2).tolist()]
     [0.951, 0.905]
@@ -41,12 +41,12 @@ def passage_weights(best: int) -> NDArray[np.float32]:
 def decayed_sum(
     cosines: NDArray[np.float32], counts: NDArray[np.integer], *, best: int = BEST, normalize: bool = True
 ) -> NDArray[np.float64]:
-    """Return (n,) scores of documents from the cosines of their passages (Raman et al. 2021, equation 6).
+    """Return document scores, (n,), from passage cosines (Raman et al. 2021, equation 6).
 
-    cosines: (n, F), 0 after the last passage of a document. counts: (n,) passages of each.
-    The ``best`` largest cosines, at least 0, are summed with :func:`passage_weights`. ``normalize`` divides
-    by the sum of as many weights, so that many mediocre passages do not beat one perfect passage. Normalized
-    scores are between 0 and 1; a document without passages has 0.
+    cosines: (n, F), 0 after the last passage.
+    counts: (n,) passages.
+    best: number of summed cosines, each at least 0, weighted by :func:`passage_weights`.
+    normalize: divide by the weights; scores are from 0 to 1, and 0 without passages.
 
     >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalize=False).round(6).tolist()
     [1.308525]

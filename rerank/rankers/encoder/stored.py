@@ -1,4 +1,4 @@
-"""The encoder of a stored ranker: NumPy encodes one text if it can, torch encodes many."""
+"""Encoders of stored rankers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
-    """A ranker with a transformer, whose vectors have length 1.
+    """Ranker with a transformer and unit vectors.
 
-    width:   E, numbers in a vector. longest: tokens of a text that are read, special ones included.
-    trained: settings and history of the training.
-    folder:  the stored ranker; its encoder is loaded on first use.
+    width: E, numbers per vector.
+    longest: tokens per text, including special tokens.
+    trained: settings and training history.
+    folder: the stored ranker; its encoder loads on first use.
     """
 
     name: str
@@ -51,7 +52,7 @@ class EncoderRanker(Ranker):
         return self._encoder
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Return the (E,) vector of the first tokens of a query, by NumPy if the model is a stored BERT."""
+        """Return the vector of a query, (E,), by NumPy for stored BERT models."""
         if self._bert is None and self.folder is not None and readable(self.folder / "model"):
             self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
         if self._bert is not None:
@@ -60,7 +61,7 @@ class EncoderRanker(Ranker):
         return vector
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (n, E) vectors of length 1 of the first tokens of texts, by torch; zeros without tokens."""
+        """Return unit vectors by torch, (n, E); zeros without tokens."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         if any(texts):
             encoder = self.encoder
@@ -70,7 +71,7 @@ class EncoderRanker(Ranker):
         return vectors
 
     def check(self, features: NDArray[Any], numbers: int) -> None:
-        """Raise WorkspaceError for features of another width."""
+        """Raise WorkspaceError for another feature width."""
         if features.shape[1:] != (numbers,):
             raise WorkspaceError(
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not {numbers};"
@@ -78,11 +79,11 @@ class EncoderRanker(Ranker):
             )
 
     def own_record(self) -> dict[str, Any]:
-        """Return the fields of a subclass, for ``ranker.json``."""
+        """Return subclass fields for ``ranker.json``."""
         return {}
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` and ``model/`` in Hugging Face's layout."""
+        """Write ``ranker.json`` and ``model/`` (Hugging Face layout)."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
         record = {
@@ -100,7 +101,7 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read ``ranker.json``. Raises WorkspaceError if it or the model cannot be read."""
+        """Read ``ranker.json``. Raises WorkspaceError for an unreadable file or model."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
             del record["family"], record["variant"]
@@ -112,5 +113,5 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the arguments of the class from the record and the files of a folder."""
+        """Return the class arguments from a record and folder."""
         return record

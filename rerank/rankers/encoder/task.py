@@ -1,4 +1,4 @@
-"""Training of a transformer as a text encoder: the shared part of ``dense`` and ``concept``."""
+"""Training shared by ``dense`` and ``concept``."""
 
 from __future__ import annotations
 
@@ -42,35 +42,32 @@ NO_MEMORY = (
 
 
 class Sampler(Protocol):
-    """Draws the batches of an epoch; an epoch always has the same batches."""
+    """Draws reproducible batches."""
 
     def steps(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Return batches per epoch."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch, starting with batch ``first``."""
+        """Yield the batches of an epoch, from ``first``."""
 
 
 class Evaluator(Protocol):
-    """Measures an encoder during a training."""
+    """Measures an encoder during training."""
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return measures by name; the first one decides, and higher is better."""
+        """Return measures by name; the first decides, higher is better."""
 
 
 @dataclass(frozen=True)
 class TrainedEncoder(TrainingRun):
-    """A trained encoder and its training. rate: sequences per second, forward and backward."""
+    """Trained encoder. rate: sequences per second, forward and backward."""
 
     encoder: TextEncoder
     rate: float
 
 
 class EncoderTask(Task):
-    """Trains an encoder, and the parameters of its loss.
-
-    evaluator: None: nothing is measured, and the last step is kept.
-    """
+    """Trains an encoder and its loss. evaluator: None: keep the last step."""
 
     def __init__(
         self,
@@ -101,19 +98,19 @@ class EncoderTask(Task):
         raise NotImplementedError
 
     def identity(self) -> Iterable[bytes]:
-        """Yield the data that the training depends on: a checkpoint of other data is refused."""
+        """Yield training data; checkpoints of other data are refused."""
         raise NotImplementedError
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Return the tokens that represent a document in an evaluation."""
+        """Return a document's tokens for evaluation."""
         raise NotImplementedError
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
-        """Yield the tokens of all texts that are encoded more than once."""
+        """Yield all texts that are encoded repeatedly."""
         raise NotImplementedError
 
     def report_data(self) -> None:
-        """Report the data and the untrained encoder before the first evaluation."""
+        """Report data and untrained encoder."""
         raise NotImplementedError
 
     def _key(self) -> str:
@@ -124,7 +121,7 @@ class EncoderTask(Task):
         return digest.hexdigest()
 
     def trainer(self) -> Trainer:
-        """Return the trainer of this task."""
+        """Return the trainer."""
         config, each = self.config, self.steps_per_epoch
         options = TrainerOptions(
             steps=config.steps or config.epochs * each,
@@ -138,9 +135,9 @@ class EncoderTask(Task):
         return Trainer(self, options, self.checkpoint, self.progress)
 
     def fit(self) -> TrainedEncoder:
-        """Train, and return the best encoder, which may be the untrained one.
+        """Train, and return the best encoder, possibly untrained.
 
-        Raises TrainingError if a batch does not fit into memory, and if the training fails.
+        Raises TrainingError for insufficient memory or a failed training.
         """
         with _memory_errors(self.config.batch):
             run = self.trainer().fit()
@@ -149,7 +146,7 @@ class EncoderTask(Task):
         return TrainedEncoder(**vars(run), encoder=self.encoder, rate=rate)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Adam; the parameters of the loss have another learning rate."""
+        """Return Adam, with separate rates for encoder and loss."""
         rate = self.config.rate
         groups: list[dict[str, Any]] = [{"params": self.encoder.trainable()}]
         if own := [one for one in self.objective.parameters() if one.requires_grad]:
@@ -161,7 +158,7 @@ class EncoderTask(Task):
         return self.sampler.epoch(epoch, skip)
 
     def backward(self, batch: Batch) -> float:
-        """Add the gradient of a batch, encoded in ``accumulate`` parts."""
+        """Add the gradient of a batch in ``accumulate`` parts."""
         reads = self.objective.reads
         texts = batch.texts(reads)
         self.sequences += len(texts)
@@ -175,30 +172,30 @@ class EncoderTask(Task):
         return self.encoding.backward(texts, loss, self.config.accumulate)
 
     def count(self, vectors: Any) -> None:
-        """Add to the counts of the training."""
+        """Add to the training counts."""
         with torch.no_grad():
             counted = self.objective.count(vectors)
         for name, value in {"anchors": len(vectors.anchor), **counted}.items():
             self.counts[name] = self.counts.get(name, 0) + value
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (n, E) vectors of length 1 of documents, without dropout."""
+        """Return unit vectors of documents without dropout, (n, E)."""
         texts = [self.text(document).tolist() for document in documents.tolist()]
         return (self.frozen or self.encoder).encode(texts)
 
     def evaluate(self) -> dict[str, float]:
-        """Return the measures of the evaluator."""
+        """Return the evaluator's measures."""
         return self.evaluator.measure(self.vectors) if self.evaluator else {}
 
     def on_start(self, resumed: bool) -> None:
-        """Compute the layers that do not learn; report the data."""
+        """Fill the cache and report data."""
         if self.frozen is not None:
             self.fill_cache(self.frozen)
         if not resumed:
             self.report_data()
 
     def fill_cache(self, frozen: FrozenLayerCache) -> None:
-        """Compute the outputs of the layers that do not learn."""
+        """Cache the outputs of frozen layers."""
         total = len({passage.tobytes() for passage in self.passages()})
         with self.progress.step("frozen layers", total, "text") as advance:
             filled = frozen.fill(self.passages, advance)
@@ -206,15 +203,15 @@ class EncoderTask(Task):
             self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
     def on_epoch_start(self, epoch: int) -> None:
-        """Call the loss."""
+        """Notify the loss."""
         self.objective.on_epoch_start(epoch, self.vectors)
 
     def on_step_end(self, step: int) -> None:
-        """Call the loss."""
+        """Notify the loss."""
         self.objective.on_step_end(step)
 
     def mixes(self, name: str) -> bool:
-        """Return whether a weight has a pretrained value: the weights of the encoder, not of the loss."""
+        """Return whether a weight is pretrained, thus not of the loss."""
         return name.startswith("encoder.")
 
 
@@ -223,7 +220,7 @@ AnyTask = TypeVar("AnyTask", bound=EncoderTask)
 
 @dataclass(frozen=True)
 class FittedTask(Generic[AnyTask]):
-    """A task after its training. record: settings and history of the training, for ``ranker.json``."""
+    """A trained task. record: settings and history for ``ranker.json``."""
 
     task: AnyTask
     run: TrainedEncoder
@@ -231,7 +228,7 @@ class FittedTask(Generic[AnyTask]):
 
     @classmethod
     def of(cls, job: TrainingJob, name: str, make: Callable[[Path], AnyTask]) -> FittedTask[AnyTask]:
-        """Train, and resume from a checkpoint in the folder that ``make`` gets, unless the job restarts."""
+        """Train, resuming from checkpoints unless the job restarts."""
         folder = job.folder / name
         if job.restart:
             shutil.rmtree(folder, ignore_errors=True)
@@ -251,7 +248,7 @@ class FittedTask(Generic[AnyTask]):
     def result(
         self, ranker: Ranker, pairs: str, remarks: Sequence[str], details: Mapping[str, Any]
     ) -> TrainingResult:
-        """Return the result of the training. pairs: the pairs that it is measured by."""
+        """Return the training result. pairs: name of the evaluation pairs."""
         run, checkpoint = self.run, self.task.checkpoint
         return TrainingResult(
             ranker,
@@ -272,7 +269,7 @@ class FittedTask(Generic[AnyTask]):
 
 @contextmanager
 def _memory_errors(batch: int) -> Iterator[None]:
-    """Raise TrainingError for a lack of memory; other errors are not changed."""
+    """Convert memory errors to TrainingError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The tokens of a text, and the special tokens around them: the same for documents and queries."""
+"""Tokens of documents and queries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tokens:
-    """A tokenizer of the package ``tokenizers``.
-
-    longest: tokens of a sequence, special ones included.
-    """
+    """Tokenizer of ``tokenizers``. longest: tokens per sequence, including special tokens."""
 
     tokenizer: Any
     longest: int
@@ -28,19 +25,19 @@ class Tokens:
 
     @classmethod
     def read(cls, folder: Path, longest: int) -> Tokens:
-        """Read the ``tokenizer.json`` of a model."""
+        """Read a model's ``tokenizer.json``."""
         from tokenizers import Tokenizer
 
         return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), longest)
 
     @classmethod
     def of(cls, tokenizer: Any, longest: int) -> Tokens:
-        """Copy a fast tokenizer of transformers, whose padding and truncation are shared states."""
+        """Copy a fast tokenizer of transformers."""
         backend = tokenizer.backend_tokenizer
         return cls(type(backend).from_str(backend.to_str()), longest)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize whole texts without special tokens."""
+        """Tokenize without special tokens."""
         return self._ids(list(texts), False) if texts else []
 
     def _ids(self, texts: list[str], special: bool) -> list[list[int]]:
@@ -55,7 +52,7 @@ class Tokens:
 
     @property
     def room(self) -> int:
-        """Tokens of a sequence without the special ones."""
+        """Tokens per sequence, without special tokens."""
         return self.longest - sum(len(part) for part in self.frame)
 
 
@@ -64,7 +61,7 @@ def document_tokens(
     tokenize: Callable[[list[str]], list[list[int]]],
     separator: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Tokenize the content of documents, or title, separator and text.
+    """Tokenize contents, or title, separator and text.
 
     >>> from rerank.records import Document
     >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]

@@ -1,4 +1,4 @@
-"""A transformer as a text encoder: tokens -> one vector per text. torch is imported when it is loaded."""
+"""Transformer text encoder; imports torch on load."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ MANY = 256
 
 
 def model_folder(name: str) -> Path:
-    """Return the folder of a model: a folder, a package of PACKAGED, or a model of the Hugging Face cache.
+    """Return the path of a local folder, package of PACKAGED, or cached Hugging Face model.
 
-    Raises UsageError if this machine has no such model, and NotInstalledError if its package is missing.
-    Nothing is downloaded.
+    Raises UsageError for a missing model, and NotInstalledError for a missing package.
     """
     if name in PACKAGED:
         spec = find_spec(PACKAGED[name])
@@ -78,12 +77,12 @@ def _cached(name: str) -> Path | None:
 
 @dataclass
 class TextEncoder:
-    """A transformer with its tokenizer.
+    """Transformer and tokenizer.
 
-    model:   an encoder that ``transformers.AutoModel`` loads.
-    pooling: ``mean`` of the token vectors, or ``cls``, the vector of the first token.
-    longest: tokens of a sequence, special ones included.
-    precision: ``auto``, ``fp32`` or ``bf16``, when encoding; see :func:`precision`.
+    model: loaded by ``transformers.AutoModel``.
+    pooling: ``mean`` of token vectors, or ``cls``, the first.
+    longest: tokens per sequence, including special tokens.
+    precision: ``auto``, ``fp32`` or ``bf16``; see :func:`precision`.
     """
 
     model: Any
@@ -103,11 +102,12 @@ class TextEncoder:
         random_weights: bool = False,
         seed: int = 0,
     ) -> TextEncoder:
-        """Load a model from safetensors, without running code of the model.
+        """Load a model from safetensors, without running its code.
 
-        layers: keep the first ones only. random_weights: use the shape of the model only.
+        layers: keep only the first.
+        random_weights: use only the model's shape.
 
-        Raises UsageError for a model that cannot be used, with the reason.
+        Raises UsageError for an unusable model.
         """
         folder = model_folder(name)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -133,17 +133,17 @@ class TextEncoder:
 
     @property
     def width(self) -> int:
-        """E, numbers in a vector."""
+        """E, numbers per vector."""
         return int(self.model.config.hidden_size)
 
     @property
     def device(self) -> Any:
-        """The device of the model."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     @cached_property
     def tokens(self) -> Tokens:
-        """The tokenizer of documents and queries."""
+        """Tokenizer of documents and queries."""
         return Tokens.of(self.tokenizer, self.longest)
 
     @property
@@ -153,17 +153,17 @@ class TextEncoder:
 
     @property
     def room(self) -> int:
-        """Tokens of a sequence without the special ones."""
+        """Tokens per sequence, without special tokens."""
         return self.tokens.room
 
     @property
     def separator(self) -> list[int]:
-        """The separator of the tokenizer, or the last special token."""
+        """The tokenizer's separator, or last special token."""
         number = self.tokenizer.sep_token_id
         return self.frame[1][-1:] if number is None else [int(number)]
 
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
-        """Return (n, T) ids with special tokens and padding, and (n, T) mask."""
+        """Return padded ids with special tokens, (n, T), and mask, (n, T)."""
         import torch
 
         before, after = self.frame
@@ -179,12 +179,12 @@ class TextEncoder:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return (n, E) vectors, not normalized, of (n, T) ids and mask."""
+        """Return unnormalized vectors, (n, E), of ids and mask, (n, T)."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return self.pooled(states, mask)
 
     def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return (n, E) vectors, not normalized, of (n, T, E) states of tokens and (n, T) mask."""
+        """Return unnormalized vectors, (n, E), of token states, (n, T, E), and mask, (n, T)."""
         if self.pooling == "cls":
             return states[:, 0].float()
         weights = mask[:, :, None].to(states.dtype)
@@ -193,7 +193,7 @@ class TextEncoder:
     def encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
     ) -> NDArray[np.float32]:
-        """Return (n, E) vectors of length 1. Many are encoded on a GPU, if there is one."""
+        """Return unit vectors, (n, E); large inputs use an available GPU."""
         import torch
 
         device = self.device
@@ -225,10 +225,7 @@ class TextEncoder:
         return vectors
 
     def version(self) -> str:
-        """Return a hash of weights, configuration, pooling and length, the only things that decide a vector.
-
-        It does not depend on the version of transformers, or on the folder of the model.
-        """
+        """Return a hash of weights, configuration, pooling and length."""
         config = {
             name: value
             for name, value in self.model.config.to_dict().items()
@@ -242,13 +239,13 @@ class TextEncoder:
         return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in Hugging Face's layout (safetensors)."""
+        """Write model and tokenizer (safetensors, Hugging Face layout)."""
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
 
 
 def precision(device: Any, requested: str = "auto") -> Any:
-    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs, and on CPUs that multiply it."""
+    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 if the device supports fast bf16."""
     import torch
 
     if requested == "auto":
@@ -258,7 +255,7 @@ def precision(device: Any, requested: str = "auto") -> Any:
 
 
 def _check_config(name: str, config: Any, layers: int | None, longest: int) -> None:
-    """Set the number of layers. Raises UsageError for a model of another kind or size."""
+    """Set the number of layers. Raises UsageError for an unsupported kind or size."""
     if config.is_encoder_decoder:
         raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
     if layers is not None:

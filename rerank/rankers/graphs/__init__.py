@@ -1,1 +1,1 @@
-"""Graphs of a collection: links, shared categories, citations."""
+"""Link, category and citation graphs."""

@@ -1,4 +1,4 @@
-"""The graph of texts that are cited together: documents of a collection, and references outside it."""
+"""Graph of texts cited together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = (8.0, 4.0, 2.0, 1.0)
 
 @dataclass(frozen=True)
 class Streamed:
-    """Documents that can be read once, for ``Citations.of`` without an engine."""
+    """Documents readable once, for ``Citations.of``."""
 
     stream: Iterable[Document]
 
@@ -35,9 +35,9 @@ class Streamed:
 
 
 def held_out(key: str, share: float, seed: int = 0) -> bool:
-    """Return whether a document is held out: the MD5 of seed and id, as a fraction, is below the share.
+    """Return whether MD5 of seed and id, as a fraction, is below the share.
 
-    A document that is held out for one share is also held out for every larger one.
+    Larger shares include all documents of smaller ones.
 
     >>> [held_out(f"10.7554/elife.0000{n}", 0.4) for n in range(3, 8)]
     [False, True, True, False, True]
@@ -48,12 +48,11 @@ def held_out(key: str, share: float, seed: int = 0) -> bool:
 
 @dataclass(frozen=True)
 class CitationGraph(LinkGraph):
-    """Texts that are cited together: the collection's documents first, then references with a title.
+    """Texts cited together: documents first, then titled references.
 
-    adjacency: (N, N) sums of WEIGHTS; a pair has the weight of a sentence for each that cites both, the
-               weight of a paragraph for each further paragraph, and so on.
-    away:      documents whose citations are not counted.
-    excluded:  (P, 2) pairs of texts that are neither positives nor negatives of each other.
+    adjacency: (N, N) sums of WEIGHTS, by finest unit: sentence, further paragraph, and so on.
+    away: documents with ignored citations.
+    excluded: (P, 2) pairs, neither positive nor negative.
     """
 
     citations: Citations = field(kw_only=True)
@@ -62,14 +61,14 @@ class CitationGraph(LinkGraph):
 
     @classmethod
     def of(cls, ids: Sequence[str], citations: Citations) -> CitationGraph:  # type: ignore[override]
-        """Return the graph of documents, and of references outside the collection that have a title."""
+        """Return the graph of documents and titled references outside the collection."""
         from scipy.sparse import csr_matrix
 
         outside = [key for key in citations.titles if key not in citations.documents]
         return cls([*ids, *outside], csr_matrix((0, 0)), citations=citations)._counted()
 
     def _counted(self) -> CitationGraph:
-        """The same texts with their adjacency and counts."""
+        """Return the same texts with adjacency and counts."""
         from scipy.sparse import csr_matrix
 
         size, left_out = len(self.ids), 0
@@ -101,17 +100,17 @@ class CitationGraph(LinkGraph):
         return LinkCounts(links, loops, repeated, unknown)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield the documents whose citations are counted, and their mentions."""
+        """Yield documents with counted citations, and their mentions."""
         return ((paper, cited) for paper, cited in self.citations.papers() if paper not in self.away)
 
     @cached_property
     def network(self) -> CoCitations:
-        """The co-citation network of :meth:`papers`."""
+        """Co-citation network of :meth:`papers`."""
         return CoCitations.of(self.papers())
 
     @cached_property
     def direct(self) -> CoCitations:
-        """A network of direct citations: each document and each of its references share a sentence."""
+        """Network of direct citations: a document and its reference share a sentence."""
         pairs = {(paper, one.reference) for paper, cited in self.papers() for one in cited}
         return CoCitations.of(
             (f"{number}", [Mention(paper, 0, 0, 0), Mention(ref, 0, 0, 0)])
@@ -120,7 +119,7 @@ class CitationGraph(LinkGraph):
         )
 
     def places(self, network: CoCitations) -> tuple[Ids, Ids]:
-        """Return the text of each reference of a network, (V,), and the reference of each, (N,), or -1."""
+        """Return texts of references, (V,), and references of texts, (N,) or -1."""
         number = {id: place for place, id in enumerate(self.ids)}
         texts = np.array([number.get(key, -1) for key in network.keys], np.int32)
         refs = np.full(len(self.ids), -1, np.int32)
@@ -129,10 +128,9 @@ class CitationGraph(LinkGraph):
         return texts, refs
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[CitationGraph, NDArray[np.int32]]:
-        """Return the graph without a share of the citing documents (see :func:`held_out`), and (H, 2) pairs.
+        """Return the graph without held-out documents (:func:`held_out`), and (H, 2) pairs.
 
-        The pairs are the texts that the documents cite together at their finest level, and that no other
-        document cites together.
+        Pairs: texts that only these documents cite together, at the finest level of each document.
         """
         gone = frozenset(paper for paper, _ in self.papers() if held_out(paper, share, seed))
         if not gone:
@@ -147,14 +145,14 @@ class CitationGraph(LinkGraph):
         return rest, pairs[~np.array(together, np.bool_)]
 
     def pairs_of(self, network: CoCitations, level: Level) -> NDArray[np.int32]:
-        """Return the (P, 2) pairs of texts that share a group of a network at a level."""
+        """Return pairs, (P, 2), that share a group at a level."""
         keys, _ = network.levels[level].pair_counts()
         texts, _ = self.places(network)
         pairs = texts[np.stack(np.divmod(keys, max(len(network), 1)), axis=1)]
         return np.unique(np.sort(pairs[(pairs >= 0).all(axis=1)], axis=1), axis=0).astype(np.int32)
 
     def without(self, pairs: NDArray[np.integer]) -> CitationGraph:
-        """Return the graph with (E, 2) more excluded pairs."""
+        """Return the graph with more excluded pairs, (E, 2)."""
         rest = LinkGraph(self.ids, self.adjacency).without(pairs).adjacency
         excluded = np.unique(np.concatenate((self.excluded, pairs)), axis=0).astype(np.int32)
         return replace(self, adjacency=rest, excluded=excluded)

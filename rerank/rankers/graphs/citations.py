@@ -1,7 +1,6 @@
-"""The citations of a collection: which document cites which reference, and at which place of its text.
+"""Citations of a collection: documents, references and places in the text.
 
-A document lists them in its field ``citations`` (``rerank.formats``). If a document has links
-instead, it cites their targets, at unknown places.
+They come from the field ``citations`` (``rerank.formats``), or from links, without places.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ _BATCH = 500
 
 
 class Documents(Protocol):
-    """A collection of documents, such as an engine."""
+    """A collection, such as an engine."""
 
     def documents(self) -> Iterator[Document]:
         """Yield all documents."""
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids."""
+        """Return documents by id."""
 
 
 @dataclass(frozen=True)
 class Citations:
-    """The citations of a collection.
+    """Citations of a collection.
 
-    The key of a reference is the document's id if it is in the collection, whether it was cited by the id, by
-    the DOI or by the PMID (fields ``doi`` and ``pmid``). Other references have a DOI, ``pmid:...``, or the
-    name that was given as key.
+    A reference's key: the id of a collection document (matched by id, ``doi`` or ``pmid``), a DOI,
+    ``pmid:...``, or the given name.
 
-    documents: ids of the documents. titles: key -> title, of documents and of references.
+    documents: ids.
+    titles: key -> title, of documents and references.
     collection: the documents.
 
     >>> import tempfile
@@ -68,9 +67,9 @@ class Citations:
 
     @classmethod
     def of(cls, collection: Documents, documents: Iterable[Document] | None = None) -> Citations:
-        """Read the documents once; titles and 16 bytes for each mention are kept.
+        """Read documents once; keeps titles and 16 bytes per mention.
 
-        documents: the documents of the collection as a stream.
+        documents: stream of the collection.
         """
         number: dict[str, int] = {}
         rows, papers = array("i"), list[tuple[str, int]]()
@@ -97,7 +96,7 @@ class Citations:
         return cls(ids, titles, collection, keys, [keys.get(ref, ref) for ref in number], papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield the id and the mentions of each document that cites something."""
+        """Yield id and mentions of each citing document."""
         begin = 0
         rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
         for paper, end in self._papers:
@@ -106,11 +105,11 @@ class Citations:
             begin = end
 
     def network(self) -> CoCitations:
-        """Return the co-citation network of all documents."""
+        """Return the co-citation network."""
         return CoCitations.of(self.papers())
 
     def key(self, name: str) -> str:
-        """Return the key of a reference by a document's id, a DOI with or without its resolver, or a PMID."""
+        """Return the key for a document id, DOI (with or without resolver), or PMID."""
         if name in self.documents:
             return name
         key = named_key(name)
@@ -118,7 +117,7 @@ class Citations:
 
     @property
     def references(self) -> list[str]:
-        """Keys of the cited references, in order of first mention."""
+        """Cited keys in order of first mention."""
         return list(dict.fromkeys(self._refs))
 
     @property
@@ -128,28 +127,28 @@ class Citations:
 
     @property
     def citing(self) -> int:
-        """Number of documents that cite something."""
+        """Number of citing documents."""
         return len(self._papers)
 
     def citing_of(self, key: str) -> list[str]:
-        """Return the ids of the documents that cite a reference, ascending."""
+        """Return sorted ids of documents citing a reference."""
         citing = (paper for paper, cited in self.papers() if any(one.reference == key for one in cited))
         return sorted(paper for paper in citing if paper != key)
 
     def read(self, ids: Sequence[str]) -> Iterator[Document]:
-        """Read documents of the collection again, for their sentences."""
+        """Read documents again."""
         for begin in range(0, len(ids), _BATCH):
             yield from (one for one in self.collection.get(ids[begin : begin + _BATCH]) if one is not None)
 
     def titled(self, title: str) -> list[str]:
-        """Return the references with this title, ignoring case and punctuation; the most cited first."""
+        """Return references with this title, most cited first; ignores case and punctuation."""
         words = _words(title)
         cited = Counter(self._refs[number] for number in self._rows[::4])
         same = [key for key in self.references if words and _words(self.titles.get(key, "")) == words]
         return sorted(same, key=lambda key: (-cited[key], key))
 
     def nearest(self, title: str, count: int) -> list[str]:
-        """Return the cited references whose titles share the largest part of their words with a text."""
+        """Return cited references with the most similar titles, by shared words."""
         wanted, shares = set(_words(title)), {}
         for key in self.references:
             words = set(_words(self.titles.get(key, "")))
@@ -163,7 +162,7 @@ def _words(text: str) -> list[str]:
 
 
 def _names(document: Document) -> list[str]:
-    """Keys that citations of a document may use."""
+    """Return the citation keys of a document."""
     names = [named_key(document.id)]
     if doi := find_doi(str(document.extra.get("doi", ""))):
         names.append(doi)
@@ -173,11 +172,10 @@ def _names(document: Document) -> list[str]:
 
 
 def mentions(document: Document) -> list[Mention]:
-    """Return the citations of a document, with its parts numbered from 0, and references as it names them.
+    """Return a document's citations with numbered parts, from 0.
 
-    A sentence is identified by section, paragraph and sentence, so numbers may start again in each part.
-    Citations without a section are in one section, the whole body. A citation without a sentence (paragraph)
-    shares none with another one.
+    Sentence and paragraph numbers may restart in each part. A missing section means the whole body;
+    a missing paragraph or sentence is shared with no other citation.
 
     >>> rows = [{"ref": "a", "section": "Intro", "paragraph": 0, "sentence": 0}, {"ref": "b", "paragraph": 0},
     ...         {"ref": "c", "section": "Intro", "paragraph": 1, "sentence": 0}]
@@ -208,5 +206,5 @@ def mentions(document: Document) -> list[Mention]:
 
 
 def _number(known: dict[object, int], name: object) -> int:
-    """The number of a name, from 0; a new one each time for None."""
+    """Return the number of a name; None is always new."""
     return known.setdefault(object() if name is None else name, len(known))

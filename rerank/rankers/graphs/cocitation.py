@@ -1,8 +1,6 @@
-"""Co-citation networks: references that the same sentence, paragraph, section or document cites.
+"""Co-citation networks by sentence, paragraph, section and document (Ding et al.).
 
-Mentions are stored, not pairs: a section with 300 references has 300 mentions and 44,850 pairs. Two
-references are related at a level if one group of that level (a sentence, ...) mentions both. The pairs of
-sentences are among the pairs of paragraphs, and so on (coSentence, coParagraph and coSection of Ding et al.).
+Mentions are stored, not pairs, which would need far more memory.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ Ids = NDArray[np.int32]
 
 
 class Mention(NamedTuple):
-    """One citation in a text: the key of a reference, and numbers of the parts of the text, from 0.
-
-    A sentence belongs to one paragraph, and a paragraph to one section.
-    """
+    """A citation: reference key, and numbers of section, paragraph and sentence, from 0."""
 
     reference: str
     section: int
@@ -37,10 +32,10 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of one level that mention two references or more.
+    """Groups of one level with at least two references.
 
-    indptr, refs: references of group g are ``refs[indptr[g]:indptr[g + 1]]``, ascending, each once.
-    ref_indptr, groups: groups of reference r are ``groups[ref_indptr[r]:ref_indptr[r + 1]]``, ascending.
+    indptr, refs: ``refs[indptr[g]:indptr[g + 1]]`` are references of group g, ascending.
+    ref_indptr, groups: ``groups[ref_indptr[r]:ref_indptr[r + 1]]`` are groups of reference r, ascending.
     """
 
     indptr: NDArray[np.int64]
@@ -50,7 +45,7 @@ class Groups:
 
     @classmethod
     def of(cls, group: NDArray[np.int64], ref: Ids, size: int) -> Groups:
-        """Return the groups of (M,) mentions of ``size`` references."""
+        """Return groups of (M,) mentions of ``size`` references."""
         numbers, refs = np.divmod(np.unique(group * max(size, 1) + ref), max(size, 1))
         _, counts = np.unique(numbers, return_counts=True)
         kept = counts > 1
@@ -65,11 +60,11 @@ class Groups:
         )
 
     def around(self, ref: int) -> Ids:
-        """Return the groups that mention a reference, ascending."""
+        """Return sorted groups with a reference."""
         return self.groups[self.ref_indptr[ref] : self.ref_indptr[ref + 1]]
 
     def neighbors(self, ref: int) -> Ids:
-        """Return the references that share a group with this one, ascending."""
+        """Return sorted references that share a group."""
         found = [self.refs[self.indptr[g] : self.indptr[g + 1]] for g in self.around(ref).tolist()]
         if not found:
             return np.zeros(0, np.int32)
@@ -77,18 +72,15 @@ class Groups:
         return np.delete(others, np.searchsorted(others, ref))
 
     def shared(self, a: int, b: int) -> int:
-        """Count the groups that mention both references."""
+        """Count groups with both references."""
         return len(np.intersect1d(self.around(a), self.around(b), assume_unique=True))
 
     def pairs(self) -> int:
-        """Count the distinct pairs of references that share a group."""
+        """Count distinct pairs that share a group."""
         return len(self.pair_counts()[0])
 
     def pair_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (P,) pairs a < b as a * V + b, ascending, and the number of groups that each shares.
-
-        All pairs are in memory.
-        """
+        """Return pairs, (P,), a < b as a * V + b, ascending, and their group counts, in memory."""
         from scipy.sparse import csr_matrix, triu
 
         size = len(self.ref_indptr) - 1
@@ -102,7 +94,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class CoCitations:
-    """V references by ``keys``, in order of first mention, and the groups at each level that mention them.
+    """V references by ``keys``, in order of first mention, and their groups at each level.
 
     mentions: number of mentions.
 
@@ -118,9 +110,9 @@ class CoCitations:
 
     @classmethod
     def of(cls, papers: Iterable[tuple[str, Iterable[Mention]]]) -> CoCitations:
-        """Read (key of a document, its mentions); 16 bytes are kept for each mention.
+        """Read document keys and mentions; keeps 16 bytes per mention.
 
-        A document that comes twice counts once. Mentions of the document itself are dropped.
+        Repeated documents and self-mentions are ignored.
         """
         number: dict[str, int] = {}
         known: set[str] = set()
@@ -140,7 +132,7 @@ class CoCitations:
 
     @classmethod
     def of_rows(cls, keys: tuple[str, ...], rows: Ids, sizes: NDArray[np.int64]) -> CoCitations:
-        """Read (M, 4) mentions: place in ``keys``, section, paragraph, sentence. sizes: of each document."""
+        """Read (M, 4) mentions: place in ``keys``, section, paragraph, sentence. sizes: per document."""
         paper = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         levels: dict[Level, Groups] = {}
         for level, column in zip(LEVELS, (3, 2, 1)):
@@ -157,7 +149,7 @@ class CoCitations:
         return {key: place for place, key in enumerate(self.keys)}
 
     def at(self, key: str) -> int:
-        """Return the position of a reference. Raises KeyError."""
+        """Return a reference's position. Raises KeyError."""
         return self._places[key]
 
     def names(self, refs: Ids | Sequence[int]) -> list[str]:
@@ -165,11 +157,11 @@ class CoCitations:
         return [self.keys[int(ref)] for ref in refs]
 
     def neighbors(self, ref: int, level: Level) -> Ids:
-        """Return the references that share a group of this level, ascending."""
+        """Return sorted references that share a group of this level."""
         return self.levels[level].neighbors(ref)
 
     def finest(self, ref: int, others: Ids) -> NDArray[np.int8]:
-        """Return the finest common level of neighbors: 1 sentence, 2 paragraph, 3 section, 4 document."""
+        """Return the finest common levels: 1 sentence, 2 paragraph, 3 section, 4 document."""
         found = np.full(len(others), len(LEVELS), np.int8)
         for place in range(len(LEVELS) - 1, 0, -1):
             found[np.isin(others, self.neighbors(ref, LEVELS[place - 1]))] = place

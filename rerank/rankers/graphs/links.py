@@ -1,4 +1,4 @@
-"""The link graph of a collection: documents' links as a sparse matrix, and links held out of it."""
+"""Link graph of a collection."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PAIRS = 10_000_000
 
 @dataclass(frozen=True)
 class LinkCounts:
-    """Counts of the links of a collection.
+    """Link counts.
 
-    links: distinct links between two documents of the collection, with their direction.
-    self_links, duplicates, unknown: links that were left out: to itself, given twice, to no document.
-    judged: linked pairs that were left out because judgments give them the same query.
+    links: distinct directed links within the collection.
+    self_links, duplicates, unknown: excluded links.
+    judged: excluded pairs relevant to the same query.
     """
 
     links: int = 0
@@ -39,12 +39,11 @@ class LinkCounts:
 
 @dataclass(frozen=True)
 class LinkGraph:
-    """Documents and the links between them.
+    """Documents and links.
 
-    ids:       N document ids, in the order in which they came.
-    adjacency: (N, N) CSR: row i has a column for each document that i links to, of 1, or of a weight above 0
-               where the graph is of another relation (``relation_graph``).
-    left_out:  groups of documents that were too large to relate all of them.
+    ids: N document ids in input order.
+    adjacency: (N, N) CSR, links of i in row i; 1, or a positive weight (``relation_graph``).
+    left_out: groups too large to relate.
 
     >>> documents = [Document("a", links=("b", "b", "a", "x")), Document("b"), Document("c", links=("a",))]
     >>> graph = LinkGraph.of(documents)
@@ -61,7 +60,7 @@ class LinkGraph:
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> LinkGraph:
-        """Read the links as documents stream by; about 8 bytes a link are kept, and the ids."""
+        """Read links of streamed documents; keeps ids and about 8 bytes per link."""
         number: dict[str, int] = {}
         """Of every id that was mentioned, in order of mention."""
         position: dict[int, int] = {}
@@ -83,7 +82,7 @@ class LinkGraph:
     def from_edges(
         cls, ids: list[str], sources: NDArray[np.integer], targets: NDArray[np.integer]
     ) -> LinkGraph:
-        """Build the graph of (E,) links between positions in ``ids``; a target of -1 is an unknown id."""
+        """Build from (E,) positions in ``ids``; target -1 is unknown."""
         from scipy.sparse import csr_matrix
 
         unknown, loops = targets < 0, sources == targets
@@ -99,18 +98,18 @@ class LinkGraph:
         return cls(ids, adjacency, counts)
 
     def matrix(self) -> csr_matrix:
-        """(N, N) symmetric adjacency: a link in either direction counts."""
+        """Symmetric adjacency, (N, N)."""
         return self.adjacency.maximum(self.adjacency.T).tocsr()
 
     def pairs(self) -> NDArray[np.int32]:
-        """(E, 2) linked pairs of documents, the smaller position first, each once, sorted."""
+        """Distinct sorted pairs, (E, 2), smaller position first."""
         from scipy.sparse import triu
 
         upper = triu(self.matrix(), format="csr").tocoo()
         return np.stack((upper.row, upper.col), axis=1).astype(np.int32)
 
     def without(self, pairs: NDArray[np.integer]) -> LinkGraph:
-        """Drop the links between (E, 2) pairs of documents, in both directions."""
+        """Drop links between pairs, (E, 2), in both directions."""
         from scipy.sparse import csr_matrix
 
         ones = np.ones(len(pairs), dtype=np.float32)
@@ -122,7 +121,7 @@ class LinkGraph:
         return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
 
     def hold_out(self, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
-        """Return the graph without a share of its pairs, and the (H, 2) pairs.
+        """Return the graph without a share of pairs, and these pairs, (H, 2).
 
         >>> documents = [Document("a", links=("b", "c")), Document("b", links=("a",)), Document("c")]
         >>> graph = LinkGraph.of(documents)
@@ -137,10 +136,9 @@ class LinkGraph:
 
 
 def join_members(members: csr_matrix, weights: NDArray[np.float64]) -> tuple[csr_matrix, int]:
-    """Return sums of the weights of the groups that two documents share, (N, N), and the groups left out.
+    """Return summed weights of common groups, (N, N), and the number of excluded groups.
 
-    members: (N, G) documents of groups. Groups of weight 0 are left out. Of the others the smallest are
-    taken, all groups of a size or none, while they have at most PAIRS pairs.
+    members: (N, G). Smallest groups come first, up to PAIRS pairs; zero weights are excluded.
     """
     from scipy.sparse import diags, triu
 
@@ -156,9 +154,9 @@ def join_members(members: csr_matrix, weights: NDArray[np.float64]) -> tuple[csr
 
 
 def judged_together(graph: LinkGraph, judgments: Iterable[Qrels]) -> NDArray[np.int32]:
-    """Linked pairs whose two documents are relevant to the same query of some judgments: (P, 2), sorted.
+    """Return sorted linked pairs relevant to the same query, (P, 2).
 
-    Where judgments were made from the links, an encoder that has learned these pairs has seen the answers.
+    Training on them leaks answers if judgments come from links.
 
     >>> graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
     >>> judged_together(graph, [{"q": {"a": 2, "b": 1, "c": 0}}]).tolist()

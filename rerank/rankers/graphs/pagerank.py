@@ -1,9 +1,8 @@
-"""Personalized PageRank between documents (Raman et al. 2021, equation 1): the top k of each document.
+"""Personalized PageRank (Raman et al. 2021, equation 1).
 
     P = alpha (1 - (1 - alpha) A')^-1,   A' = A diag(1 / s),   s_j = sum_i A_ij
 
-alpha is the probability of a restart. Row i of P ranks the other documents for document i. A is symmetric, so
-a row is ordinary personalized PageRank divided by the degree of the target, which lowers the rank of hubs.
+alpha: restart probability. Row i ranks documents for i; division by target degree lowers hubs.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ def top_pagerank(
     exact: int = EXACT,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the k best other documents of each document: (N, k) positions and (N, k) scores.
+    """Return the k best other documents: positions, (N, k), and scores, (N, k), padded with -1 and 0.
 
-    Rows with fewer documents are filled with -1 and 0. adjacency: (N, N), symmetric, not negative, with an
-    empty diagonal. tolerance: largest error of a score if there are more than ``exact`` documents. seed:
-    orders ties.
+    adjacency: (N, N), symmetric, nonnegative, empty diagonal.
+    tolerance: maximum score error above ``exact`` documents.
+    seed: order of ties.
 
-    Raises UsageError for an alpha outside (0, 1] and for negative weights.
+    Raises UsageError for alpha outside (0, 1] or negative weights.
 
     >>> from scipy.sparse import csr_matrix
     >>> line = csr_matrix([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
@@ -74,7 +73,7 @@ def top_pagerank(
 def _best(
     columns: NDArray[np.integer], values: NDArray[np.floating], k: int, hashes: NDArray[np.integer]
 ) -> Row:
-    """The k largest values, in decreasing order; ties in the order of ``hashes``."""
+    """Return the k largest values, descending; ``hashes`` order ties."""
     if len(values) > k:
         largest = np.argpartition(values, -k)[-k:]
         columns, values = columns[largest], values[largest]
@@ -85,10 +84,7 @@ def _best(
 
 
 def _inverted(adjacency: csr_matrix, alpha: float) -> Iterator[Row]:
-    """Yield the rows, exactly, from a Cholesky decomposition.
-
-    With D = diag(s), D^-1/2 (1 - (1 - alpha) A') D^1/2 is symmetric and positive definite.
-    """
+    """Yield exact rows by Cholesky decomposition of D^-1/2 (1 - (1 - alpha) A') D^1/2, D = diag(s)."""
     from scipy.linalg import lapack
 
     size = adjacency.shape[0]
@@ -112,12 +108,7 @@ def _inverted(adjacency: csr_matrix, alpha: float) -> Iterator[Row]:
 
 
 def _pushed(adjacency: csr_matrix, alpha: float, tolerance: float) -> Iterator[Row]:
-    """Yield the rows by pushing: no score is too high, or too low by more than the tolerance.
-
-    The rest r of a row is pushed while it is above the tolerance: p += alpha r(u),
-    r += (1 - alpha) r(u) A'_u.
-    At all times p + r P is the row. p + alpha r is a lower bound closer than p.
-    """
+    """Yield rows by pushing: scores are never too high, and too low by at most the tolerance."""
     from scipy.sparse import csr_matrix, diags
 
     degrees = _degrees(adjacency)

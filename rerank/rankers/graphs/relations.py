@@ -1,4 +1,4 @@
-"""Relations between documents: links, common categories, or citation by the same document."""
+"""Relations: links, common categories, or co-citation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ Relation = Literal["links", "categories", "cocitation"]
 
 
 def relation_graph(documents: Iterable[Document], structure_from: Relation = "links") -> LinkGraph:
-    """Read a relation between documents as they stream by.
+    """Read a relation of streamed documents.
 
-    links:      see :meth:`LinkGraph.of`.
-    categories: documents with a common category. A category of n documents adds 1 / (n - 1) to each pair of
-                them (Newman 2001, "Scientific collaboration networks II"), so rare ones count more. A
-                category that more than half of the documents have is left out.
-    cocitation: texts that the same document cites; see :class:`CitationGraph`. If only the links of documents
-                are known, the number of documents that link to both.
+    links: see :meth:`LinkGraph.of`.
+    categories: common categories; one of n documents adds 1 / (n - 1) per pair (Newman 2001,
+        "Scientific collaboration networks II"). Categories of more than half of the documents are excluded.
+    cocitation: texts cited together; see :class:`CitationGraph`. Without citations: counts of documents
+        that link to both.
 
     >>> documents = [Document("a", categories=("x", "y")), Document("b", categories=("x", "y")),
     ...              Document("c", categories=("y",)), Document("d"), Document("e"), Document("f")]
