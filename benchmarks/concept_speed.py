@@ -55,11 +55,10 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     query, stored = vectors[0], vectors[1:].astype(np.float16)
     parts = {name: rng.normal(size=width).astype(np.float32) for name in PARTS}
-    none = {**parts, "product": np.zeros(width, np.float32)}
-    heads = [Head(**none, bias=0.0), Head(**parts, bias=0.0), None]
+    heads = [Head(**parts, bias=0.0), None]
     ways = [ConceptRanker(name="concept", width=width, head=head) for head in heads]
     found = best_of(repeats, *(lambda one=one: one.score(query, stored) for one in ways))
-    for name, seconds in zip(("head", "head with the product", "cosine"), found):
+    for name, seconds in zip(("head", "cosine"), found):
         print(f"{count} candidates by the {name}: {seconds * 1e3:.2f} ms, {2 * width} bytes each")
 
 
