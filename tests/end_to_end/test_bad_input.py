@@ -417,7 +417,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
             "text is the name of another ranker (text, of the family cnn)",
         ),
         (["train", "text", "--as", "a b", *files], "'a b' is not a name of a ranker"),
-        (["train", "text", "meta", "--as", "words", *files], "'words' names one ranker, and 2 are to be"),
+        (["train", "text", "meta", "--as", "words", *files], "'words' names one ranker"),
         (["train", "text", "s2net", "--negatives", 9, *files], "train them one after the other"),
         (["tune", "--stack", "text", *files], "nothing to tune; name two or more: --stack bm25,text"),
         (["tune", "--stack", "tfidf*1", *files], "has weights already"),
