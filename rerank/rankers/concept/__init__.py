@@ -1,1 +1,1 @@
-"""``concept``: relatedness of texts, learned from labeled pairs."""
+"""Learns the relatedness of texts from labeled pairs."""

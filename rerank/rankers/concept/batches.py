@@ -1,4 +1,4 @@
-"""Batches of texts and their labeled pairs, fixed by the seed."""
+"""Reproducible batches of texts and labeled pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSES = 4
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Texts of a step and their pairs; see ``PairVectors``."""
+    """Texts and pairs; see ``PairVectors``."""
 
     documents: NDArray[np.int64]
     component: NDArray[np.int64]
@@ -39,7 +39,7 @@ class PairBatch:
         return self.tokens
 
     def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> PairVectors:
-        """Return the vectors of :meth:`texts` with their pairs."""
+        """Add the pairs to vectors of :meth:`texts`."""
         import torch
 
         from rerank.rankers.concept.losses import PairVectors
@@ -59,9 +59,9 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class LabeledTexts:
-    """N texts and P training pairs.
+    """N texts and P pairs.
 
-    component: (N,) from 0; -1: related to none.
+    component: (N,) from 0; -1: unrelated.
     first, second: (P,) texts.
     related: (P,) bool.
     """
@@ -90,7 +90,7 @@ class _Orders:
         self.ties = np.searchsorted(ends[order, 0], np.arange(self.count + 1))
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw an order in which unrelated pairs often connect consecutive components."""
+        """Draw an order; unrelated pairs often connect consecutive components."""
         rest = rng.permutation(self.count).tolist()
         left = np.ones(self.count, dtype=bool)
         found: list[NDArray[np.int64]] = []
@@ -109,13 +109,11 @@ class _Orders:
 
 @dataclass
 class PairSampler:
-    """Draws batches of texts with all their labeled pairs.
+    """Draws texts with all their labeled pairs, weighted by inverse frequency.
 
-    Weights are inverse pair frequencies, so that all pairs count equally in expectation.
-
-    text: returns the tokens of a position.
+    text: position -> tokens.
     batch: texts per step.
-    weights: (P,) of the pairs.
+    weights: (P,).
     """
 
     labeled: LabeledTexts
@@ -148,7 +146,7 @@ class PairSampler:
         return PASSES * self._passes
 
     def epoch(self, number: int, first: int = 0) -> Iterator[PairBatch]:
-        """Yield the batches of an epoch, from ``first``."""
+        """Yield batches, from ``first``."""
         for step in range(first, self.steps()):
             turn, place = divmod(step, self._passes)
             if step == first or not place:
@@ -157,7 +155,7 @@ class PairSampler:
             yield self._batch(texts, np.random.default_rng((self.seed, 4, number, step)))
 
     def _batch(self, texts: NDArray[np.int64], rng: np.random.Generator) -> PairBatch:
-        """Return all pairs among texts, each in random order."""
+        """Return all pairs, each in random order."""
         parts = [self._pairs[self._starts[text] : self._starts[text + 1]] for text in texts.tolist()]
         found, times = np.unique(np.concatenate(parts), return_counts=True)
         pairs, labeled = found[times == 2], self.labeled

@@ -56,12 +56,12 @@ class ConceptConfig(EncoderConfig, frozen=True):
 
     @property
     def contrasts(self) -> tuple[bool, bool]:
-        """Whether to contrast texts with components, and with each other."""
+        """Whether texts are contrasted with components and texts."""
         both = self.objective == "graph-component" and self.beta > 0
         return both and self.gc_nce, both and self.moco
 
     def unread(self) -> dict[str, str]:
-        """Return options without effect, with the reason."""
+        """Return options without effect, and why."""
         found = super().unread()
         if self.hops == 1:
             found["ratio"] = "--hops 1"
@@ -76,9 +76,9 @@ class ConceptConfig(EncoderConfig, frozen=True):
 
 
 def concept_config(preset: str = "default", **changes: Any) -> ConceptConfig:
-    """Return the options of a preset with changes; None keeps a value.
+    """Return a preset with changes; None changes nothing.
 
-    Raises UsageError for a change without effect.
+    Raises UsageError for ineffective changes.
 
     >>> concept_config("paper", beta=0.2).beta, concept_config("paper").momentum
     (0.2, 0.9999)

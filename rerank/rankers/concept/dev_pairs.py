@@ -20,7 +20,7 @@ class DevPairs:
     documents: (D,) positions.
     first, second: (P,) places in ``documents``.
     related: (P,) bool.
-    head: returns the current head; None: cosine.
+    head: current head; None: cosine.
     """
 
     documents: NDArray[np.int64]
@@ -30,7 +30,7 @@ class DevPairs:
     head: Callable[[], Head | None]
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return AUC, which decides, best threshold, its accuracy and F1, and cosine AUC."""
+        """Return AUC (decides), threshold, accuracy, F1 and cosine AUC."""
         head, vectors = self.head(), encode(self.documents)
         scores = self.scores(vectors, head)
         threshold = best_threshold(scores, self.related)
@@ -43,6 +43,6 @@ class DevPairs:
         return found | ({"cosine AUC": auc(self.scores(vectors, None), self.related)} if head else {})
 
     def scores(self, vectors: NDArray[np.float32], head: Head | None) -> NDArray[np.float64]:
-        """Return scores, (P,), from unit vectors, (D, E)."""
+        """Return scores, (P,), of unit vectors, (D, E)."""
         a, b = vectors[self.first], vectors[self.second]
         return np.einsum("ij,ij->i", a, b).astype(np.float64) if head is None else head.relatedness(a, b)

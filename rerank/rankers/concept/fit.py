@@ -26,13 +26,13 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ConceptFitter:
-    """Fits an encoder and a head; resumes from checkpoints."""
+    """Fits encoder and head; resumes from checkpoints."""
 
     job: TrainingJob
     config: ConceptConfig
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Fine-tune an encoder and train its head."""
+        """Fine-tune the encoder and train the head."""
         job, config, progress = self.job, self.config, self.job.progress
         assert job.labeled is not None
         pairs, kept = job.labeled
@@ -80,9 +80,9 @@ def read_concepts(
     kept: Sequence[LabeledPair],
     progress: Progress,
 ) -> Concepts:
-    """Build the graph and tokenize all documents. kept: dev pairs.
+    """Build the graph and tokenize documents. kept: dev pairs.
 
-    Raises TrainingError for unknown ids, documents without text, and pairs of one label only.
+    Raises TrainingError for unknown ids, missing text, or a single label.
     """
     graph = ConceptGraph.of(pairs, kept)
     for label, found in (("related", graph.related), ("unrelated", graph.unrelated)):

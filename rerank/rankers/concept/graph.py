@@ -1,4 +1,4 @@
-"""Graph of labeled pairs and its components (Ma et al. 2023)."""
+"""Labeled pairs as a graph (Ma et al. 2023)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MISSES = 50
 class PairCounts:
     """Counts of labeled pairs.
 
-    repeated: same pair and label again, in either order.
-    reflexive: a document with itself.
-    disagreeing: both labels, excluded.
-    contradictions: unrelated within a component, never sampled.
-    withheld: excluded because they are dev pairs.
-    implied: related dev pairs implied by the graph, never sampled.
+    repeated: again with the same label, in either order.
+    reflexive: of one document.
+    disagreeing: with both labels; excluded.
+    contradictions: unrelated within a component; never sampled.
+    withheld: excluded dev pairs.
+    implied: related dev pairs in a component; never sampled.
     """
 
     repeated: int = 0
@@ -51,11 +51,11 @@ class Expansion:
 
 @dataclass(frozen=True)
 class ConceptGraph:
-    """N documents of labeled pairs, in order of id.
+    """N documents, ordered by id.
 
     related, unrelated: labeled pairs.
     kept: dev pairs, never sampled.
-    component: (N,) in order of first document.
+    component: (N,) by first document.
 
     >>> pairs = [LabeledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]
     >>> pairs += [LabeledPair(*pair, False) for pair in ("AE", "FG")]
@@ -75,7 +75,7 @@ class ConceptGraph:
 
     @classmethod
     def of(cls, pairs: Iterable[LabeledPair], kept: Iterable[LabeledPair] = ()) -> ConceptGraph:
-        """Return the graph of training pairs, without dev pairs ``kept``."""
+        """Return the graph without dev pairs ``kept``."""
         labels: dict[tuple[str, str], set[bool]] = {}
         repeated = reflexive = 0
         for pair in pairs:
@@ -118,20 +118,20 @@ class ConceptGraph:
 
     @property
     def groups(self) -> int:
-        """Number of components of at least two documents."""
+        """Number of components with several documents."""
         return int((self.sizes > 1).sum())
 
     def within(self, hops: int) -> Pairs:
-        """Return pairs at most ``hops`` related pairs apart, with any label."""
+        """Return pairs within ``hops`` related pairs, with any label."""
         found = list(self._reached(hops))
         return np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
 
     def expand(self, hops: int = 2, ratio: float = 2.0, *, seed: int = 0) -> Expansion:
-        """Sample more pairs (Ma et al. 2023, section 3.2).
+        """Sample pairs (Ma et al. 2023, section 3.2).
 
-        Related pairs: at most ``hops`` apart, up to ratio / 2 times the labeled pairs.
-        Unrelated pairs: of different components, as many as related pairs.
-        Labels are kept; dev pairs are never sampled.
+        Related: at most ``hops`` apart, up to ratio / 2 times the labeled pairs.
+        Unrelated: of different components, equally many.
+        Labels do not change; dev pairs are excluded.
         """
         rng = np.random.default_rng((seed, 2))
         labeled = len(self.related) + len(self.unrelated)
@@ -165,7 +165,7 @@ class ConceptGraph:
             yield self._sorted(found[found[:, 0] < found[:, 1]])
 
     def _sample(self, count: int, taken: Pairs, rng: np.random.Generator) -> Pairs:
-        """Sample distinct new pairs of two components."""
+        """Sample distinct new pairs between components."""
         known = set(self._keys(taken).tolist())
         found: list[int] = []
         misses = 0
@@ -189,7 +189,7 @@ class ConceptGraph:
 
 
 def _components(size: int, related: Pairs) -> NDArray[np.int64]:
-    """Return components, (size,), numbered by first members."""
+    """Return components, (size,), by first member."""
     from scipy import sparse
     from scipy.sparse.csgraph import connected_components
 
@@ -208,13 +208,13 @@ def centroids(
     smoothing: float = 10.0,
     mean: float = 0.1,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return unit centroids, (C, E), and concentrations, (C,), of C components.
+    """Return unit centroids, (C, E), and concentrations, (C,).
 
     vectors: (n, E), unit length.
-    component: (n,) from 0 to C - 1; negative: none.
+    component: (n,) from 0; negative: none.
 
-    Concentration of p members: sum_k |z_k - c| / (p ln(p + smoothing)) (Ma et al. 2023, equation 3);
-    infinite for a zero mean, the maximum for one member. It is clipped to the 10th and 90th percentile
+    Concentration of p members: sum_k |z_k - c| / (p ln(p + smoothing)) (Ma et al. 2023, equation 3).
+    It is infinite for a zero mean, maximal for one member, clipped to the 10th and 90th percentile,
     and scaled to ``mean`` (Li et al. 2021).
 
     >>> z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])

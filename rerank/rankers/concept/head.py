@@ -15,7 +15,7 @@ PARTS = ("first", "second", "apart")
 
 @dataclass(frozen=True)
 class Head:
-    """sigma(w [u; v; |u - v|] + b) for unit vectors u, v (Ma et al. 2023, equation 6).
+    """sigma(w [u; v; |u - v|] + b), u and v unit vectors (Ma et al. 2023, equation 6).
 
     first, second, apart: (E,) w.
     bias: b.
@@ -32,7 +32,7 @@ class Head:
     bias: float
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return probabilities, (n,), that vectors, (n, E) and (n, E), are related; a mean over both orders.
+        """Return probabilities, (n,), of (n, E) pairs, averaged over both orders.
 
         One side may be (1, E) or (E,).
         """
@@ -51,7 +51,7 @@ class Head:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> Head:
-        """Return the head of :meth:`arrays`."""
+        """Read :meth:`arrays`."""
         first, second, apart = (arrays[name] for name in PARTS)
         return cls(first, second, apart, float(arrays["bias"][0]))
 

@@ -1,4 +1,4 @@
-"""Classification and contrastive losses (Ma et al. 2023)."""
+"""Losses of ``concept`` (Ma et al. 2023)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DISTANCE = 4.0
 
 @dataclass(frozen=True)
 class PairVectors:
-    """T texts and P labeled pairs.
+    """T texts and P pairs.
 
     anchor: (T, E) vectors.
     documents: (T,) positions.
     tokens: T sequences.
-    component: (T,); -1: related to none.
-    first, second: (P,) places among texts.
+    component: (T,); -1: unrelated.
+    first, second: (P,) places.
     related: (P,) 1.0 or 0.0.
     weight: (P,).
     """
@@ -53,7 +53,7 @@ class PairVectors:
 class Classifier(Loss):
     """Weighted cross-entropy of sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6).
 
-    u, v: vectors of length sqrt(E), so that learning speed does not depend on E.
+    u, v: scaled to length sqrt(E).
     """
 
     rate_factor = 10.0
@@ -66,24 +66,24 @@ class Classifier(Loss):
         self.bias = nn.Parameter(torch.full((1,), DISTANCE))
 
     def logits(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return logits, (P,), of vectors, (P, E) and (P, E)."""
+        """Return logits, (P,), of (P, E) pairs."""
         u, v = (functional.normalize(one, dim=-1) * sqrt(self.width) for one in (first, second))
         logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
         return logits
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Return the weighted mean over pairs, or 0."""
+        """Return the weighted mean, or 0."""
         logits = self.logits(pairs.anchor[pairs.first], pairs.anchor[pairs.second])
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
         return (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
 
     def count(self, pairs: PairVectors) -> dict[str, int]:
-        """Count pairs, related pairs, and batches without related pairs."""
+        """Count pairs, related pairs, and batches without any."""
         related = int(pairs.related.sum())
         return {"pairs": len(pairs.related), "related": related, "without_related": int(not related)}
 
     def head(self) -> Head:
-        """Return the head for unit vectors."""
+        """Return the head."""
         arrays = {name: getattr(self, name).detach().float().cpu().numpy() for name in (*PARTS, "bias")}
         factor = np.float32(sqrt(self.width))
         return Head.from_arrays({**{name: arrays[name] * factor for name in PARTS}, "bias": arrays["bias"]})
@@ -93,8 +93,8 @@ class GraphComponentLoss(Loss):
     """GC-NCE: -log(exp(z_i c_s / phi_s) / sum_j exp(z_i c_j / phi_j)) (Ma et al. 2023, equation 2).
 
     z: unit vectors.
-    c, phi: centroids and concentrations at the start of the epoch.
-    component: (N,) of all documents; -1: none.
+    c, phi: centroids and concentrations of the epoch.
+    component: (N,); -1: none.
     """
 
     centroids: Tensor
@@ -115,14 +115,14 @@ class GraphComponentLoss(Loss):
         self.phi.copy_(torch.from_numpy(phi))
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Return the mean over texts with a component, or 0."""
+        """Return the mean over texts with components, or 0."""
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
             return pairs.anchor.sum() * 0
         return self.each(functional.normalize(pairs.anchor[anchors], dim=-1), pairs.component[anchors]).mean()
 
     def each(self, vectors: Tensor, component: Tensor) -> Tensor:
-        """Return losses, (n,), of unit vectors, (n, E), and components, (n,)."""
+        """Return losses, (n,), of unit vectors, (n, E)."""
         cosines = vectors @ self.centroids.to(vectors.dtype).T
         invalid = self.phi.isinf()  # no centroid in this epoch
         logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
@@ -134,8 +134,8 @@ class MomentumLoss(Loss):
     """MoCo: -log(exp(z_i k_i / t) / sum_j exp(z_i k_j / t)) (Ma et al. 2023, equation 5).
 
     z: unit vectors.
-    k: keys of a momentum encoder, and of other texts in a queue.
-    Momentum update (equation 4): k <- m k + (1 - m) q.
+    k: momentum encoder keys, from the batch and a queue of other texts.
+    Update (equation 4): k <- m k + (1 - m) q.
     """
 
     keys: Tensor
@@ -155,7 +155,7 @@ class MomentumLoss(Loss):
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def encoded(self, tokens: list[NDArray[np.int32]]) -> Tensor:
-        """Return unit keys of texts, (n, E)."""
+        """Return unit keys, (n, E)."""
         model = self.encoding.encoder.model
         training = model.training
         model.eval()
@@ -173,13 +173,13 @@ class MomentumLoss(Loss):
             parameter.data, slow.data = slow.data, parameter.data
 
     def forward(self, pairs: PairVectors) -> Tensor:
-        """Return the mean over texts; 0 without negatives."""
+        """Return the mean; 0 without negatives."""
         keys = self.encoded(pairs.tokens)
         self._batch = (keys, pairs.documents)
         return self.each(functional.normalize(pairs.anchor, dim=-1), keys, pairs.documents).mean()
 
     def each(self, vectors: Tensor, keys: Tensor, documents: Tensor) -> Tensor:
-        """Return losses, (T,), of vectors, (T, E), keys, (T, E), and positions, (T,)."""
+        """Return losses, (T,), of vectors and keys, (T, E)."""
         hidden = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
         negatives = vectors @ self.keys.to(vectors.dtype).T
         own = (vectors * keys).sum(dim=1, keepdim=True)
@@ -199,7 +199,7 @@ class MomentumLoss(Loss):
 
 
 class ConceptLoss(Loss):
-    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7), from means."""
+    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7)."""
 
     rate_factor = Classifier.rate_factor
 

@@ -1,4 +1,4 @@
-"""Pairs sampled from collections without labels."""
+"""Pairs from unlabeled collections."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class PairMining(Options, frozen=True):
 
 @dataclass(frozen=True)
 class RelatedDocuments:
-    """Related documents of n documents.
+    """Relations of n documents.
 
     ids: (n,) ascending.
-    units: (n,) group that a split keeps together; -1: none.
-    mates: related documents of each.
-    labels, kin: documents whose labels match labels or kin are never unrelated pairs.
-    topics: of each; a common topic means similar, not related.
+    units: (n,) group, never split; -1: none.
+    mates: related documents.
+    labels, kin: documents with matching labels or kin are never unrelated pairs.
+    topics: a common topic means similar, not related.
     """
 
     ids: list[str]
@@ -66,7 +66,7 @@ class RelatedDocuments:
         return len(self.ids)
 
     def related(self, i: int, j: int) -> bool:
-        """Return whether two documents are, or may be, related."""
+        """Return whether documents are, or may be, related."""
         if i == j or bool((self.mates[i] == j).any() or (self.mates[j] == i).any()):
             return True
         return bool(
@@ -77,9 +77,9 @@ class RelatedDocuments:
     def by_categories(
         cls, documents: Iterable[Document], edges: Sequence[tuple[str, str]] | None, mining: PairMining
     ) -> RelatedDocuments:
-        """Relate documents of a category; its parents are topics.
+        """Relate documents by category; parents are topics.
 
-        A document's group: its smallest category with ``mining.smallest`` documents not yet in a group.
+        Groups: smallest categories with ``mining.smallest`` ungrouped documents.
         edges: child and parent; None: implied by paths.
 
         >>> documents = [Document(f"{c}{i}", categories=(c,)) for c in ("a.x", "a.y") for i in range(2)]
@@ -105,9 +105,9 @@ class RelatedDocuments:
 
     @classmethod
     def by_qrels(cls, ids: Iterable[str], qrels: Qrels) -> RelatedDocuments:
-        """Relate documents relevant to the same query; queries are topics of their judged documents.
+        """Relate documents relevant to a query; queries are topics of judged documents.
 
-        A document's group: the query with fewest relevant documents.
+        Groups: queries with the fewest relevant documents.
         """
         ordered = sorted(ids)
         place = {one: i for i, one in enumerate(ordered)}
@@ -129,7 +129,7 @@ class RelatedDocuments:
 
     @classmethod
     def by_links(cls, documents: Iterable[Document]) -> RelatedDocuments:
-        """Relate linked documents. Each is a group."""
+        """Relate linked documents, each a group."""
         ordered = sorted(documents, key=lambda one: one.id)
         links = LinkGraph.of(ordered).matrix()
         linked = np.diff(links.indptr) > 0
@@ -138,7 +138,7 @@ class RelatedDocuments:
 
     @classmethod
     def by_titles(cls, documents: Iterable[Document]) -> RelatedDocuments:
-        """Relate documents with SIMILAR titles. Groups are connected components."""
+        """Relate SIMILAR titles; groups are connected components."""
         from scipy.sparse.csgraph import connected_components
 
         ordered = sorted(documents, key=lambda one: one.id)
@@ -150,7 +150,7 @@ class RelatedDocuments:
 
 @dataclass(frozen=True)
 class SampledPairs:
-    """Pairs of one split. hard: number of unrelated pairs with a common topic or similar words."""
+    """Pairs of a split. hard: number of unrelated pairs with common topic or similar words."""
 
     pairs: list[LabeledPair]
     hard: int
@@ -159,9 +159,9 @@ class SampledPairs:
 
 
 def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 0) -> list[NDArray[np.int64]]:
-    """Return documents per split, with groups kept together.
+    """Return documents per split; groups stay together.
 
-    Raises UsageError for shares not above 0.
+    Raises UsageError unless shares exceed 0.
 
     >>> related = RelatedDocuments(list("abcd"), np.array([0, 0, 1, -1]), [np.array([], int)] * 4)
     >>> [part.tolist() for part in split_units(related, [0.7, 0.3])]
@@ -184,10 +184,7 @@ def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 
 def sample_pairs(
     related: RelatedDocuments, part: NDArray[np.int64], mining: PairMining, near: Near
 ) -> SampledPairs:
-    """Sample related and unrelated pairs.
-
-    Hard unrelated pairs share a topic or similar words (``near``); others are random.
-    """
+    """Sample pairs; hard unrelated ones share a topic or words (``near``)."""
     sampler = _PairSampler.of(related, part, mining, near)
     owed = owed_hard = 0.0
     for i in part.tolist():
@@ -240,7 +237,7 @@ class _PairSampler:
         self.pairs.append(LabeledPair(self.related.ids[i], self.related.ids[j], label))
 
     def add_related(self, i: int) -> int:
-        """Add and count a document's related pairs."""
+        """Add a document's related pairs; return their number."""
         mates = self.related.mates[i][self.inside[self.related.mates[i]]]
         chosen = self.rng.permutation(mates)[: self.mining.each].tolist()
         fresh = [j for j in chosen if (min(i, j), max(i, j)) not in self.keys]
@@ -249,7 +246,7 @@ class _PairSampler:
         return len(fresh)
 
     def unrelated(self, i: int, candidates: Iterable[int]) -> int | None:
-        """Return the first candidate not related to or paired with a document."""
+        """Return the first unrelated, unpaired candidate."""
         for j in candidates:
             known = not self.inside[j] or (min(i, j), max(i, j)) in self.keys
             if not known and not self.related.related(i, j):
@@ -267,7 +264,7 @@ class _PairSampler:
 
 
 def _disjoint(groups: Iterable[list[int]], size: int, smallest: int) -> NDArray[np.int64]:
-    """Return the first group of each document, (n,), or -1."""
+    """Return first groups, (n,), or -1."""
     units = np.full(size, -1, dtype=np.int64)
     number = 0
     for group in groups:
@@ -279,7 +276,6 @@ def _disjoint(groups: Iterable[list[int]], size: int, smallest: int) -> NDArray[
 
 
 def _mates(units: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the other documents of each unit."""
     nothing = np.zeros(0, np.int64)
     order = np.argsort(units, kind="stable")
     starts = np.searchsorted(units[order], np.arange(units.max(initial=-1) + 2))
@@ -294,7 +290,7 @@ def _rows(matrix: csr_matrix) -> list[NDArray[np.int64]]:
 
 
 def _similar(texts: Sequence[Sequence[str]]) -> csr_matrix:
-    """Return word cosines of at least SIMILAR, (n, n), without diagonal."""
+    """Return word cosines from SIMILAR, (n, n), without diagonal."""
     from scipy.sparse import coo_matrix, csr_matrix, vstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -1,4 +1,4 @@
-"""Ranking by relatedness of query and document."""
+"""Ranking by relatedness."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HEAD = "head.safetensors"
 
 @dataclass(kw_only=True, repr=False)
 class ConceptRanker(EncoderRanker):
-    """Scores by the head's probability, averaged over both orders (Ma et al. 2023, equation 6).
+    """Scores by head probability, averaged over both orders (Ma et al. 2023, equation 6).
 
     head: None: cosine.
-    threshold: least score of related texts, from dev pairs.
+    threshold: least score of related texts.
     probabilities: whether scores are probabilities.
 
-    Feature: a unit vector of E fp16; zeros without text.
+    Feature: unit vector of E fp16; zeros without text.
     """
 
     family: ClassVar[str] = "concept"
@@ -65,7 +65,7 @@ class ConceptRanker(EncoderRanker):
         )
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return scores, (n,), of vectors or features, (n, E) and (n, E); the least score without text.
+        """Return scores, (n,), of (n, E) vectors or features; minimal without text.
 
         One side may be (E,). Order does not matter.
         """
@@ -85,7 +85,7 @@ class ConceptRanker(EncoderRanker):
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """Return scores, (n,).
 
-        Raises WorkspaceError for another feature width.
+        Raises WorkspaceError for wrong feature width.
         """
         self.check(features, self.width)
         return self.relatedness(features, query)
@@ -97,7 +97,7 @@ class ConceptRanker(EncoderRanker):
             write_bytes(folder / HEAD, save(self.head.arrays()))
 
     def own_record(self) -> dict[str, Any]:
-        """Return the fields of ``ranker.json``."""
+        """Return fields of ``ranker.json``."""
         return {"score": "cosine" if self.head is None else "head", "threshold": self.threshold}
 
     @classmethod

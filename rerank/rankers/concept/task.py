@@ -28,8 +28,8 @@ from rerank.text import plural
 class Concepts:
     """Training data.
 
-    ids: documents of the graph, then other dev documents.
-    tokens: of each, without special tokens, truncated.
+    ids: graph documents, then other dev documents.
+    tokens: truncated, without special tokens.
     kept: dev pairs.
     """
 
@@ -78,7 +78,7 @@ class ConceptTask(EncoderTask):
         super().__init__(encoder, config, sampler, self._evaluator(), progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
-        """Return the classifier and contrastive losses."""
+        """Return the classifier with contrastive losses."""
         return ConceptLoss(self.config, self.groups, self.encoding)
 
     def head(self) -> Head | None:

@@ -1,1 +1,1 @@
-"""Transformer encoders: vectors of a document's passages (Raman et al. 2021)."""
+"""Ranking by passage vectors (Raman et al. 2021)."""

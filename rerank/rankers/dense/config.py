@@ -145,12 +145,12 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     @property
     def separator(self) -> bool:
-        """Whether a separator follows the title (Ding et al.)."""
+        """Whether a separator follows titles (Ding et al.)."""
         return self.positives == "cited"
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Draw co-citation triplets if their loss or strategy is given."""
+        """Derive positives and structure from a co-citation loss or strategy."""
         found: dict[str, Any] = {}
         if values.get("objective") == "cocitation" or values.get("strategy") is not None:
             found["positives"] = "cited"
@@ -159,7 +159,7 @@ class DenseConfig(EncoderConfig, frozen=True):
         return found
 
     def unread(self) -> dict[str, str]:
-        """Return options without effect, with the reason."""
+        """Return options without effect, and why."""
         found = super().unread()
         for choice, reads in _READ.items():
             chosen = getattr(self, choice)
@@ -176,9 +176,9 @@ class DenseConfig(EncoderConfig, frozen=True):
 
 
 def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
-    """Return the options of a preset with changes; None keeps a value.
+    """Return a preset with changes; None changes nothing.
 
-    Raises UsageError for a change without effect.
+    Raises UsageError for ineffective changes.
 
     >>> dense_config("paper").epochs, dense_config("paper", epochs=3).epochs
     (1, 3)

@@ -13,14 +13,14 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Replacement tokens: ``ordinary`` ones and, if the model has one, ``mask``."""
+    """Replacement tokens: ``ordinary`` and optional ``mask``."""
 
     ordinary: NDArray[np.int32]
     mask: int | None
 
     @classmethod
     def of(cls, tokenizer: object) -> Vocabulary:
-        """Return a tokenizer's vocabulary without special tokens."""
+        """Return the vocabulary without special tokens."""
         special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
         names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # type: ignore[attr-defined,arg-type]
         kept = [
@@ -32,7 +32,7 @@ class Vocabulary:
         return cls(np.array(kept, dtype=np.int32), None if mask is None else int(mask))
 
     def corrupt(self, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
-        """Replace max(1, round(SHARE T)) of T tokens; half become the mask.
+        """Replace max(1, round(SHARE T)) of T tokens, half by the mask.
 
         >>> vocabulary = Vocabulary(np.arange(10, 20, dtype=np.int32), mask=3)
         >>> before = np.arange(10, 18, dtype=np.int32)

@@ -109,7 +109,7 @@ def left_out(texts: Texts) -> dict[str, int]:
 
 
 def describe_left_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield a sentence for each reason."""
+    """Describe each reason."""
     for reason, text in _LEFT_OUT.items():
         if counts[reason]:
             yield plural(counts[reason], f"{text} [is|are] left out")
@@ -124,7 +124,7 @@ def read_collection(
 ) -> Texts:
     """Tokenize documents and read their relation.
 
-    separator: tokens after the title, if the options use them.
+    separator: optional tokens after titles.
 
     Raises TrainingError without documents.
     """

@@ -1,4 +1,4 @@
-"""Evaluation of an encoder on held-out links."""
+"""Evaluation on held-out links."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ANCHORS = 500
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Anchors and the pool that they search.
+    """Anchors and their pool.
 
-    pool:    (P,) positions of documents with text.
+    pool:    (P,) document positions.
     anchors: (A,) places in the pool.
     wanted:  (A, P) bool: held-out links.
-    known:   (A, P) bool: anchors and training links, not ranked.
+    known:   (A, P) bool: unranked anchors and training links.
     """
 
     pool: NDArray[np.int64]
@@ -41,11 +41,11 @@ class HeldOut:
         seed: int,
         anchors: int = ANCHORS,
     ) -> HeldOut:
-        """Draw anchors and a pool of ``size`` documents, including their held-out links.
+        """Draw anchors and ``size`` documents, including their held-out links.
 
-        graph:  without the held-out pairs.
+        graph:  without held-out pairs.
         held:   (H, 2) pairs.
-        usable: (N,) bool: documents with text.
+        usable: (N,) bool: with text.
         """
         rng = np.random.default_rng((seed, 1))
         held = held[usable[held].all(axis=1)]
@@ -77,7 +77,7 @@ class HeldOut:
         return cls(pool, at, wanted, known)
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return means over the anchors; NDCG decides."""
+        """Return means over anchors; NDCG decides."""
         vectors = encode(self.pool)
         recall = self.recall(vectors, (1, 5, 10))
         return {
@@ -88,14 +88,14 @@ class HeldOut:
         }
 
     def recall(self, vectors: NDArray[np.float32], cutoffs: tuple[int, ...] = (5, 10)) -> NDArray[np.float64]:
-        """Return recall of held-out links, (A, cut-offs). vectors: (P, E), unit length."""
+        """Return recall, (A, cut-offs). vectors: (P, E), unit length."""
         hits = self._ranked(vectors).cumsum(axis=1)
         many = np.maximum(self.wanted.sum(axis=1), 1)
         found: NDArray[np.float64] = hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
         return found
 
     def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return NDCG of held-out links without cut-off, (A,). vectors: (P, E), unit length."""
+        """Return NDCG without cut-off, (A,). vectors: (P, E), unit length."""
         ndcg = np.zeros(len(self.anchors))
         for anchor, wanted in enumerate(self._ranked(vectors)):
             ranks = np.flatnonzero(wanted)[:, None]
@@ -104,7 +104,7 @@ class HeldOut:
         return ndcg
 
     def _ranked(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Mark held-out links in rank order, (A, P) bool."""
+        """Mark held-out links by rank, (A, P) bool."""
         scores = vectors[self.anchors] @ vectors.T
         scores[self.known] = -np.inf
         return np.take_along_axis(self.wanted, np.argsort(-scores, axis=1, kind="stable"), axis=1)

@@ -20,15 +20,15 @@ FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of B anchors; None if the loss does not read them.
+    """Vectors of B anchors; None if not read.
 
     anchor:        (B, E) h.
-    positive:      (B, E) structural positive h_phi+.
-    negative:      (B, E) structural negative h_phi-.
+    positive:      (B, E) structural h_phi+.
+    negative:      (B, E) structural h_phi-.
     corrupted:     (B, E) semantic positive h_psi+.
-    level:         (B,) long, from 1; 0: no structural pair.
+    level:         (B,) from 1; 0: no structural pair.
     near:          (B, B) bool: document j is no negative of i.
-    near_positive: (B, B) bool: the same for the positive of j.
+    near_positive: (B, B) bool: nor is the positive of j.
     """
 
     anchor: Tensor
@@ -41,17 +41,17 @@ class Vectors:
 
 
 class RowLoss(Loss):
-    """Mean of :meth:`rows` over a batch.
+    """Mean of :meth:`rows`.
 
     name:   name of the count.
-    hinged: whether a row can be 0.
+    hinged: whether rows can be 0.
     """
 
     name: ClassVar[str] = "structural"
     hinged: ClassVar[bool] = True
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """Return losses, (B,), and which anchors have one, (B,) bool."""
+        """Return losses, (B,), and their validity, (B,) bool."""
         raise NotImplementedError
 
     def forward(self, vectors: Vectors) -> Tensor:
@@ -60,7 +60,7 @@ class RowLoss(Loss):
         return losses[valid].sum() / valid.sum().clamp_min(1)
 
     def count(self, vectors: Vectors) -> dict[str, int]:
-        """Count anchors with a loss, and with a loss above 0."""
+        """Count valid losses, and losses above 0."""
         losses, valid = self.rows(vectors)
         counts = {self.name: int(valid.sum())}
         if self.hinged:
@@ -71,7 +71,7 @@ class RowLoss(Loss):
 class Contrastive(RowLoss):
     """InfoNCE: -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) (van den Oord et al. 2018).
 
-    c: cosines of an anchor with all positives, except other related ones.
+    c: cosines with positives; other related positives are excluded.
     """
 
     reads = ("anchor", "positive")
@@ -98,7 +98,7 @@ class Contrastive(RowLoss):
 class TripletLoss(RowLoss):
     """max(|h - h+| - |h - h-| + m, 0) (Ding et al., SPECTER).
 
-    by_level: level l has margin m / l (Raman et al. 2021, L_phi).
+    by_level: divide m by the level (Raman et al. 2021, L_phi).
     """
 
     reads = ("anchor", "positive", "negative")
@@ -108,7 +108,7 @@ class TripletLoss(RowLoss):
         self.margin, self.by_level = margin, by_level
 
     def margins(self, level: Tensor) -> Tensor:
-        """Return margins, (B,), of levels, (B,)."""
+        """Return margins, (B,)."""
         return self.margin / (level.clamp_min(1) if self.by_level else torch.ones_like(level))
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
@@ -123,7 +123,7 @@ class TripletLoss(RowLoss):
 class SemanticLoss(RowLoss):
     """L_psi: max(|h - h_psi+| - |h - h_psi-| + m, 0) (Raman et al. 2021, equation 5).
 
-    h_psi-: nearest unrelated anchor of the batch.
+    h_psi-: nearest unrelated anchor.
     """
 
     reads = ("anchor", "corrupted")
@@ -145,7 +145,7 @@ class SemanticLoss(RowLoss):
 class Quintuplet(Loss):
     """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5).
 
-    structure: replaces L_phi, the triplet loss with margins by level.
+    structure: replaces L_phi.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Quintuplet(Loss):
         return torch.stack([weight * half(vectors) for weight, half in self.halves]).sum()
 
     def count(self, vectors: Vectors) -> dict[str, int]:
-        """Return the counts of both losses."""
+        """Return all counts."""
         return {name: value for _, half in self.halves for name, value in half.count(vectors).items()}
 
 
@@ -182,7 +182,7 @@ def make_loss(config: DenseConfig) -> Loss:
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Euclidean distance, (...), of (..., E) and (..., E), at least sqrt(FLOOR).
+    """Return Euclidean distances, (...), of (..., E) vectors, at least sqrt(FLOOR).
 
     >>> distance(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])).item()
     5.0
@@ -191,10 +191,10 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nearest_negative(anchors: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest other anchor, (B,), and whether one exists, (B,) bool.
+    """Return the nearest other anchors, (B,), and whether they exist, (B,) bool.
 
     anchors: (B, E), without gradient.
-    near:    (B, B) bool: pairs to skip.
+    near:    (B, B) bool: excluded pairs.
 
     >>> nearest_negative(torch.tensor([[0.0], [0.1], [0.3]]), torch.eye(3, dtype=torch.bool))[0].tolist()
     [1, 0, 1]

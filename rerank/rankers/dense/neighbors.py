@@ -1,4 +1,4 @@
-"""Related documents, and the choice of positives and negatives."""
+"""Related documents; choice of positives and negatives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = 10_000
 
 @dataclass(frozen=True)
 class StructuralPair:
-    """Positive and negative of an anchor. Level 0: no pair; the positions are -1."""
+    """Pair of an anchor. Level 0: none, positions -1."""
 
     anchor: int
     level: int = 0
@@ -38,11 +38,11 @@ class StructuralPair:
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Related documents of N documents, nearest first.
+    """Related documents, nearest first.
 
-    indptr, ids: documents ``ids[indptr[i]:indptr[i + 1]]`` are related to i.
-    scores:      nearness of ``ids``.
-    usable:      (N,) bool: documents with text.
+    indptr, ids: ``ids[indptr[i]:indptr[i + 1]]`` are related to document i.
+    scores:      nearness.
+    usable:      (N,) bool: with text.
 
     >>> found = Neighbors.of([0, 0, 1], [1, 2, 0], [0.5, 0.25, 0.5], np.ones(3, bool))
     >>> found.near(0).tolist(), found.paired.tolist()
@@ -62,13 +62,13 @@ class Neighbors:
         scores: NDArray[np.floating] | list[float],
         usable: NDArray[np.bool_],
     ) -> Neighbors:
-        """Build from pairs of document and related document, in increasing order."""
+        """Build from documents, ascending, and related documents."""
         counts = np.bincount(np.asarray(rows, dtype=np.int64), minlength=len(usable))
         indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         return cls(indptr, np.asarray(ids, dtype=np.int32), np.asarray(scores, dtype=np.float32), usable)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return documents that are never negatives of this one."""
+        """Return documents that are never negatives."""
         return self.ids[self.indptr[document] : self.indptr[document + 1]]
 
     @property
@@ -78,11 +78,11 @@ class Neighbors:
         return found
 
     def turns(self) -> NDArray[np.int64]:
-        """Return how often each document is an anchor per epoch, (N,)."""
+        """Return turns as anchor per epoch, (N,)."""
         return np.ones(len(self.usable), np.int64)
 
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
-        """Draw an unrelated document with text; -1 after TRIES draws."""
+        """Draw an unrelated document; -1 after TRIES draws."""
         near = self.near(document)
         for drawn in rng.integers(len(self.usable), size=TRIES).tolist():
             if drawn != document and self.usable[drawn] and drawn not in near:
@@ -92,9 +92,8 @@ class Neighbors:
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw level, positive and negative (Raman et al. 2021, equations 2 and 3).
 
-        Positives of level l: the nearest n_l of n documents.
-        Negatives: the other positives of level l - 1.
-        Pairs with equal scores are drawn again, up to REDRAWS times.
+        Positives of level l: the n_l nearest documents. Negatives: other positives of level l - 1.
+        Equal scores are drawn again, up to REDRAWS times.
         """
         near = self.near(anchor)
         count, least, top = len(near), 1, levels(len(near))
@@ -134,9 +133,9 @@ class LinkedNeighbors(Neighbors):
 class CitedNeighbors(Neighbors):
     """Texts cited together (Ding et al.).
 
-    triplets: draws from the network.
-    texts:    (V,) text of each reference.
-    refs:     (N,) reference of each text; -1: none.
+    triplets: sampler.
+    texts:    (V,) text per reference.
+    refs:     (N,) reference per text; -1: none.
     """
 
     triplets: TripletSampler = field(kw_only=True)
@@ -144,7 +143,7 @@ class CitedNeighbors(Neighbors):
     refs: Ids = field(kw_only=True)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return texts cited near this one, nearest first; never negatives."""
+        """Return texts cited nearby, nearest first; never negatives."""
         ref, network = int(self.refs[document]), self.triplets.network
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)
@@ -158,13 +157,13 @@ class CitedNeighbors(Neighbors):
         return self.turns() > 0
 
     def turns(self) -> NDArray[np.int64]:
-        """Return triplets per text and epoch, (N,)."""
+        """Return triplets per text, (N,)."""
         found = np.zeros(len(self.usable), np.int64)
         found[self.texts[self.triplets.targets()]] = EACH
         return found
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw a triplet; level 4 is a common sentence, 1 a document."""
+        """Draw a triplet; levels: 4 sentence to 1 document."""
         found = self.triplets.draw(int(self.refs[anchor]), rng) if self.refs[anchor] >= 0 else []
         if turn >= len(found):
             return StructuralPair(anchor)
@@ -175,7 +174,7 @@ class CitedNeighbors(Neighbors):
 
 
 def levels(related: int) -> int:
-    """Return L = 1 + ceil(log2 n), the levels of n related documents; 0 for none.
+    """Return the number of levels, 1 + ceil(log2 n); 0 for none.
 
     >>> [levels(n) for n in (0, 1, 2, 5, 64, 1325)]
     [0, 1, 2, 4, 7, 12]
@@ -184,7 +183,7 @@ def levels(related: int) -> int:
 
 
 def level_size(related: int, level: int) -> int:
-    """Return n_l = ceil(n / 2^(l-1)), the positives of level l.
+    """Return the number of positives, ceil(n / 2^(l-1)).
 
     >>> [level_size(10, level) for level in range(1, 6)]
     [10, 5, 3, 2, 1]
@@ -202,10 +201,10 @@ def by_pagerank(
 ) -> Neighbors:
     """Rank documents by personalized PageRank (Raman et al. 2021, equation 1).
 
-    usable:  (N,) bool: documents with text.
-    related: maximum per document; 0: all reachable documents.
+    usable:  (N,) bool: with text.
+    related: maximum per document; 0: all.
 
-    Raises UsageError for ``related=0`` with more than ALL documents.
+    Raises UsageError for 0 with more than ALL documents.
     """
     if not related and len(usable) > ALL:
         raise UsageError(
@@ -219,7 +218,7 @@ def by_pagerank(
 
 
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
-    """Return linked documents, scored by link weight."""
+    """Return linked documents, scored by weight."""
     rows = graph.matrix().tocoo()
     kept = usable[rows.row] & usable[rows.col]
     return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
@@ -228,7 +227,7 @@ def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
 def by_citations(
     graph: CitationGraph, usable: NDArray[np.bool_], strategy: Strategy, hard: int = 0
 ) -> CitedNeighbors:
-    """Return neighbors that draw triplets; see :class:`TripletSampler`."""
+    """Return neighbors from triplets; see :class:`TripletSampler`."""
     network = graph.direct if strategy == "direct" else graph.network
     texts, refs = graph.places(network)
     with_text = texts >= 0

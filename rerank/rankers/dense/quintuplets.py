@@ -1,4 +1,4 @@
-"""Batches of anchors with positives and negatives, fixed by seed and epoch."""
+"""Reproducible batches of anchors, positives and negatives."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Quintuplets:
     """Texts of a step, as token numbers.
 
-    pairs: of the B anchors.
-    anchor, positive, negative, corrupted: B sequences; the anchor replaces a missing pair.
+    pairs: of B anchors.
+    anchor, positive, negative, corrupted: B sequences; anchors replace missing pairs.
     near, near_positive: (B, B) bool; see ``Vectors``.
     """
 
@@ -37,11 +37,11 @@ class Quintuplets:
     near_positive: NDArray[np.bool_]
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return the texts of the fields ``reads``."""
+        """Return texts of fields ``reads``."""
         return [text for name in reads for text in getattr(self, name)]
 
     def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Vectors:
-        """Return the vectors of :meth:`texts` by name."""
+        """Return vectors of :meth:`texts` by name."""
         import torch
 
         from rerank.rankers.dense.losses import Vectors
@@ -60,7 +60,7 @@ class Quintuplets:
 
 @dataclass(frozen=True)
 class QuintupletSampler:
-    """Draws quintuplets. isolated: whether unrelated documents are anchors."""
+    """Draws quintuplets. isolated: unrelated documents are anchors."""
 
     neighbors: Neighbors
     passages: Passages
@@ -70,7 +70,7 @@ class QuintupletSampler:
     seed: int = 0
 
     def anchors(self) -> NDArray[np.int64]:
-        """Return (A, 2) documents and turns of an epoch."""
+        """Return documents and turns, (A, 2)."""
         usable = self.neighbors.usable
         documents = np.flatnonzero(usable if self.isolated else usable & self.neighbors.paired)
         turns = np.maximum(self.neighbors.turns(), self.isolated)[documents]
@@ -82,7 +82,7 @@ class QuintupletSampler:
         return max(1, len(self.anchors()) // self.batch)
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Quintuplets]:
-        """Yield the batches of an epoch, from ``first``."""
+        """Yield batches, from ``first``."""
         order = np.random.default_rng((self.seed, number)).permutation(self.anchors())
         for step in range(first, self.steps()):
             yield self.draw(order[step * self.batch : (step + 1) * self.batch].tolist(), number)

@@ -1,4 +1,4 @@
-"""Ranking by cosines of query and passages."""
+"""Ranking by passage cosines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SCALE = 127
 
 @dataclass(kw_only=True, repr=False)
 class DenseRanker(EncoderRanker):
-    """Scores by a decayed sum of the best passage cosines (Raman et al. 2021, section 3.4).
+    """Scores by decayed sums of passage cosines (Raman et al. 2021, section 3.4).
 
-    passages:  F, maximum passages per document.
-    best:      number of cosines in the sum.
-    separator: tokens after the title, or None.
+    passages:  F, maximum per document.
+    best:      number of summed cosines.
+    separator: tokens after titles, or None.
 
-    Features: F vectors of E int8 and the passage count, F * E + 1 bytes.
+    Features: F vectors of E int8, and passage count; F * E + 1 bytes.
     """
 
     family: ClassVar[str] = "dense"
@@ -69,7 +69,7 @@ class DenseRanker(EncoderRanker):
         )
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
-        """Return passage vectors and their number, (n, F * E + 1) int8."""
+        """Return passage vectors and count, (n, F * E + 1) int8."""
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
         if not any(one.content for one in documents):  # without torch
             return features
@@ -91,7 +91,7 @@ class DenseRanker(EncoderRanker):
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """Return scores, (n,), from 0 to 1; 0 without text.
 
-        Raises WorkspaceError for another feature width.
+        Raises WorkspaceError for wrong feature width.
         """
         self.check(features, arrays.feature_width(self.passages, self.width))
         counts = features[:, -1].astype(np.int64)
@@ -99,11 +99,11 @@ class DenseRanker(EncoderRanker):
         return decayed_sum(cosines, counts, best=self.best)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
-        """Return cosines of passages and query, (n, F); 0 after the last passage."""
+        """Return passage cosines, (n, F); 0 after the last."""
         return arrays.passage_cosines(query, features, self.passages)
 
     def own_record(self) -> dict[str, Any]:
-        """Return the fields of ``ranker.json``."""
+        """Return fields of ``ranker.json``."""
         return {
             "passages": self.passages,
             "best": self.best,
@@ -118,7 +118,7 @@ class DenseRanker(EncoderRanker):
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return vectors, (n, E), as int8, each scaled to a maximum of SCALE.
+    """Return vectors, (n, E) int8, scaled to maximum SCALE.
 
     >>> quantized(np.float32([[0.6, -0.8]])).tolist()
     [[95, -127]]

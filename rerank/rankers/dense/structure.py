@@ -1,4 +1,4 @@
-"""Held-out pairs and neighbors of a training."""
+"""Held-out pairs and neighbors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Structure:
 
     graph:     without held-out pairs.
     held_out:  (H, 2) pairs.
-    neighbors: in this graph.
+    neighbors: in the graph.
     """
 
     graph: LinkGraph
@@ -33,7 +33,7 @@ class Structure:
 
     @classmethod
     def find(cls, texts: Texts, config: DenseConfig, progress: Progress | None = None) -> Structure:
-        """Hold out pairs and compute neighbors. Raises TrainingError without related documents."""
+        """Hold out pairs; compute neighbors. Raises TrainingError without related documents."""
         if not texts.usable.any():
             raise TrainingError("no document has any text; dense has nothing to learn from")
         if not texts.graph.adjacency.nnz:

@@ -31,10 +31,10 @@ POOL = 2000
 
 
 class DenseTask(EncoderTask):
-    """Trains an encoder on links, categories or co-citations.
+    """Trains on links, categories or co-citations.
 
     evaluator:       None: held-out pairs.
-    structure, loss: None: from the options.
+    structure, loss: None: from options.
     graph:           training pairs.
     held:            (H, 2) held-out pairs.
     """
@@ -96,12 +96,12 @@ class DenseTask(EncoderTask):
                 yield self.cut.get(document, start)
 
     def count(self, vectors: Any) -> None:
-        """Count also anchors without a structural pair."""
+        """Count also anchors without structural pair."""
         super().count(vectors)
         self.counts["masked"] = self.counts.get("masked", 0) + int((vectors.level == 0).sum())
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if no anchor had a pair."""
+        """Raise TrainingError if no anchor has a pair."""
         if not any(self.counts.get(name, 0) for name in ("structural", "semantic")):
             raise TrainingError(
                 f"none of {int(self.counts['anchors'])} anchors had a negative: all documents of a batch are"
@@ -109,7 +109,7 @@ class DenseTask(EncoderTask):
             )
 
     def report_data(self) -> None:
-        """Report the median distance of texts; warn if the margin is larger."""
+        """Report median text distance; warn if below the margin."""
         batch = next(self.sampler.epoch(0))
         self.encoder.model.eval()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Training data of ``dense``: tokens and a relation."""
+"""Training texts and their relation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Texts:
-    """N texts: documents, then titles of references outside the collection.
+    """N texts: documents, then titles of outside references.
 
     tokens:      without special tokens.
-    graph:       the relation.
+    graph:       relation.
     categorized: number of documents with categories.
     outside:     number of references.
     """
@@ -49,7 +49,7 @@ class Texts:
         structure_from: Relation = "links",
         separator: Sequence[int] | None = None,
     ) -> Texts:
-        """Tokenize streamed documents. separator: tokens after the title."""
+        """Tokenize streamed documents. separator: tokens after titles."""
         flat: list[NDArray[np.int32]] = []
         titles: list[str] = []
         categorized = 0
@@ -77,7 +77,7 @@ class Texts:
         return cls(Ragged(joined, offsets), titles, graph, categorized, len(outside))
 
     def without_judged(self, files: Sequence[str]) -> Texts:
-        """Exclude pairs that are relevant to the same query in ``files``."""
+        """Exclude pairs relevant to one query in ``files``."""
         if not files:
             return self
         judgments = [read_qrels(file) for file in files]
@@ -87,7 +87,7 @@ class Texts:
         return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
-        """Return the longest document's number of passages, from 1 to ``most``."""
+        """Return the maximum passage count, from 1 to ``most``."""
         return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, most)))
 
     @property
@@ -110,11 +110,11 @@ class Passages:
         return cls(texts.tokens, encoder.room, most)
 
     def starts(self, document: int) -> list[int]:
-        """Return the passage starts of a document."""
+        """Return passage starts."""
         return windows(int(self.tokens.lengths[document]), self.size, self.most)
 
     def get(self, document: int, start: int = 0) -> NDArray[np.int32]:
-        """Return the tokens of a passage."""
+        """Return a passage's tokens."""
         begin = int(self.tokens.offsets[document]) + start
         end = min(begin + self.size, int(self.tokens.offsets[document + 1]))
         return self.tokens.flat[begin:end]
@@ -126,7 +126,7 @@ class Passages:
 
 
 class Words:
-    """Words numbered from 1 by first appearance; 0 is ``[MASK]``.
+    """Words numbered by first appearance, from 1; 0 is ``[MASK]``.
 
     >>> words = Words()
     >>> words.tokens(["to be or", "not to"]), words.decode([1, 0])

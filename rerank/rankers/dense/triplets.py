@@ -1,4 +1,4 @@
-"""Triplets of a co-citation network (Ding et al.)."""
+"""Co-citation triplets (Ding et al.)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Strategy = Literal["sentence", "paragraph", "section", "document", "direct"]
 
 
 class Triplet(NamedTuple):
-    """Positions in the network's keys. level: of the positive, 1 (sentence) to 4 (document)."""
+    """Positions of references. level: 1 (sentence) to 4 (document)."""
 
     positive: int
     negative: int
@@ -33,11 +33,11 @@ class Triplet(NamedTuple):
 class TripletSampler:
     """Draws triplets from a network.
 
-    strategy: level of positives; ``direct``: a network of direct citations.
+    strategy: level of positives; ``direct``: direct citations.
     hard:     triplets, of EACH, with a negative in the same section.
-    usable:   (V,) bool: references with text.
+    usable:   (V,) bool: with text.
     direct:   citing and cited references, never negatives.
-    excluded: references that are never drawn with the key.
+    excluded: references never drawn together.
     only:     (V,) bool: possible targets; None: all.
 
     >>> from rerank.rankers.graphs.cocitation import Mention
@@ -69,17 +69,17 @@ class TripletSampler:
 
     @property
     def widest(self) -> Level:
-        """Texts with a common group of this level are never easy negatives."""
+        """Level whose texts are never easy negatives."""
         return "document" if self.strategy == "document" else "section"
 
     def targets(self) -> Ids:
-        """Return usable references that share a group."""
+        """Return usable references that share groups."""
         ends = self.network.levels[self.level].ref_indptr
         found: Ids = self._nodes[np.diff(ends)[self._nodes] > 0]
         return found if self.only is None else found[self.only[found]]
 
     def draw(self, target: int, rng: np.random.Generator) -> list[Triplet]:
-        """Draw EACH triplets; none without a positive or negative."""
+        """Draw EACH triplets; none without positive or negative."""
         excluded = self.excluded.get(target, ())
         positives = self._allowed(self.network.neighbors(target, self.level), excluded)
         if not len(positives):
@@ -107,7 +107,7 @@ class TripletSampler:
         return np.setdiff1d(refs, excluded) if len(excluded) else refs
 
     def _easy(self, others: list[int], near: Ids, count: int, rng: np.random.Generator) -> list[int] | None:
-        """Draw distinct usable references outside ``near`` and ``others``; None if impossible."""
+        """Draw distinct references outside ``near`` and ``others``; None if impossible."""
         known, found = {*others, *near.tolist()}, list[int]()
         for _ in range(REJECTIONS):
             if len(found) == count:

@@ -1,1 +1,1 @@
-"""Transformer text encoders: NumPy for queries, torch for training."""
+"""Transformer encoders: queries in NumPy, training in torch."""

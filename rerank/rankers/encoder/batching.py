@@ -20,20 +20,20 @@ Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 class Batch(Protocol):
-    """Texts of a step, as token numbers."""
+    """Token numbers of a step."""
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return the texts to encode. reads: see :class:`Loss`."""
+        """Return texts for :class:`Loss` fields ``reads``."""
 
     def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Any:
-        """Return the loss input from vectors of :meth:`texts`."""
+        """Return loss input from vectors."""
 
 
 class Loss(torch.nn.Module):
-    """A loss of a batch; checkpoints store its parameters and buffers.
+    """Loss of a batch; checkpoints store parameters and buffers.
 
     reads: names of encoded texts.
-    rate_factor: learning rate relative to the encoder.
+    rate_factor: learning rate relative to encoder.
     """
 
     reads: tuple[str, ...] = ("anchor",)
@@ -48,14 +48,14 @@ class Loss(torch.nn.Module):
         return {}
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
-        """Prepare an epoch; not called if a training resumes within it."""
+        """Prepare an epoch; not called on resume within it."""
 
     def on_step_end(self, step: int) -> None:
         """Update after step number ``step``."""
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-    """Split texts by length if that saves a tenth of the padded tokens.
+    """Split texts by length if that saves a tenth of padded tokens.
 
     >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
     ([[1, 3], [0, 2]], 1)
@@ -70,7 +70,7 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encodes texts by the whole model, or by its upper layers from cached ``frozen`` outputs."""
+    """Encodes texts by the whole model, or upper layers from ``frozen`` outputs."""
 
     encoder: TextEncoder
     frozen: FrozenLayerCache | None
@@ -93,11 +93,11 @@ class BatchEncoder:
     def backward(
         self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1
     ) -> float:
-        """Add the gradient in ``accumulate`` parts, and return the loss.
+        """Add gradients in ``accumulate`` parts; return the loss.
 
-        Negatives come from the whole batch (Gao et al. 2021, gradient cache).
+        Negatives come from all parts (Gao et al. 2021, gradient cache).
 
-        loss: of all vectors, (n, E).
+        loss: of (n, E) vectors.
         """
         if accumulate == 1:
             return _backward(loss(self.encode(texts)))

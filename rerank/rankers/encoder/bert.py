@@ -1,4 +1,4 @@
-"""BERT in NumPy, to encode queries without torch."""
+"""Query encoding by BERT in NumPy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def readable(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Bert:
-    """Weights by Hugging Face name, and tokenizer. pooling: ``mean`` or ``cls``."""
+    """Hugging Face weights and tokenizer. pooling: ``mean`` or ``cls``."""
 
     weights: dict[str, Array]
     layers: int
@@ -45,7 +45,7 @@ class Bert:
 
     @classmethod
     def load(cls, folder: Path, pooling: str, longest: int) -> Bert:
-        """Read a :func:`readable` model with memory-mapped weights."""
+        """Read a :func:`readable` model, memory-mapped."""
         config = parse_json((folder / "config.json").read_text("utf-8"))
         weights = {
             name: array.astype(np.float32, copy=False)
@@ -61,7 +61,7 @@ class Bert:
         )
 
     def encode(self, text: str) -> Array:
-        """Return the unit vector of a text, (E,); zeros without tokens."""
+        """Return a unit vector, (E,); zeros without tokens."""
         tokens = self.tokens([text])[0][: self.tokens.room]
         if not tokens:
             return np.zeros(self.weights["embeddings.word_embeddings.weight"].shape[1], dtype=np.float32)
@@ -114,7 +114,7 @@ class Bert:
 
 
 def gelu(x: Array) -> Array:
-    """Return x Phi(x), with Phi of the normal distribution.
+    """Return x Phi(x), Phi the normal distribution.
 
     >>> [round(value, 4) for value in gelu(np.float32([-1, 0, 1])).tolist()]
     [-0.1587, 0.0, 0.8413]
@@ -134,7 +134,7 @@ _UNDER: tuple[float, ...] = (
 
 
 def erf(x: Array) -> Array:
-    """Return the error function to 5e-7; three times as fast as SciPy (approximation of Eigen and XLA).
+    """Return the error function to 5e-7 (approximation of Eigen and XLA; faster than SciPy).
 
     >>> erf(np.float32([-9, 0, 0.5])).round(4).tolist() == [-1.0, 0.0, np.float32(0.5205)]
     True

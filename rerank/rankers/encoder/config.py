@@ -12,7 +12,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 class EncoderConfig(Options, frozen=True):
-    """Options of encoder and training. upper: default number of trained layers."""
+    """Options of encoder and training. upper: default trained layers."""
 
     upper: ClassVar[int] = 3
 
@@ -55,11 +55,11 @@ class EncoderConfig(Options, frozen=True):
             )
 
     def unread(self) -> dict[str, str]:
-        """Return options without effect, with the reason."""
+        """Return options without effect, and why."""
         return {"epochs": f"--steps {self.steps}"} if self.steps else {}
 
     def learning_layers(self, layers: int) -> int:
-        """Return the number of trained layers; 0: all and embeddings."""
+        """Return trained layers; 0: all and embeddings."""
         if self.train_layers is None:
             return 0 if self.random_weights or layers <= self.upper else self.upper
         return self.train_layers

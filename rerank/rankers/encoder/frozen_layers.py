@@ -1,4 +1,4 @@
-"""Cached outputs of layers that do not learn."""
+"""Cached outputs of frozen layers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TOLERANCE = 1e-4
 
 
 class FrozenLayerCache:
-    """All encoder layers except the last ``train_layers``.
+    """Encoder layers before the last ``train_layers``.
 
-    For BERT-like models, outputs are cached at two bytes per number. Other models run all layers.
+    BERT-like models cache outputs, two bytes per number; others run all layers.
 
-    Raises UsageError if the model has too few layers.
+    Raises UsageError for too few layers.
     """
 
     def __init__(self, encoder: TextEncoder, train_layers: int, autocast: str = "auto") -> None:
@@ -50,9 +50,9 @@ class FrozenLayerCache:
         texts: Callable[[], Iterable[NDArray[np.int32]]],
         progress: Callable[[int], object] | None = None,
     ) -> bool:
-        """Cache the outputs of texts; return False on a GPU, or if they exceed memory.
+        """Cache outputs of texts; False on a GPU or without enough memory.
 
-        Fixed order and batches make resumed trainings reproducible.
+        Fixed batches make training reproducible.
         """
         if self._halves is None or self.encoder.device.type == "cuda" or not self._fits(texts()):
             return False
@@ -71,7 +71,7 @@ class FrozenLayerCache:
         return True
 
     def share(self, other: FrozenLayerCache) -> None:
-        """Use the outputs of an encoder with the same lower layers."""
+        """Use outputs of equal lower layers."""
         self._outputs = other._outputs
 
     def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
@@ -96,7 +96,7 @@ class FrozenLayerCache:
         return np.concatenate(parts)
 
     def vectors(self, texts: list[NDArray[np.int32]]) -> Tensor | None:
-        """Return vectors with gradient, (n, E); None without a cache."""
+        """Return vectors with gradient, (n, E); None without cache."""
         if self._halves is None:
             return None
         outputs = [self._outputs.get(text.tobytes()) for text in texts]
@@ -139,7 +139,7 @@ def _layers(model: Any) -> nn.ModuleList | None:
 
 
 def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any, Any] | None:
-    """Split the model at layer ``cut`` with shared weights; None if impossible."""
+    """Split at layer ``cut`` with shared weights; None if impossible."""
     model = encoder.model
     if not cut or getattr(getattr(model, "encoder", None), "layer", None) is not layers:
         return None

@@ -12,9 +12,9 @@ DECAY = 0.05
 
 
 def windows(length: int, size: int, most: int | None = None) -> list[int]:
-    """Return starts of half-overlapping windows of ``size`` tokens; the last ends with the text.
+    """Return starts of half-overlapping windows; the last ends with the text.
 
-    Of more than ``most``, evenly spaced ones are kept.
+    At most ``most`` are kept, evenly spaced.
 
     >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, most=3)
     ([0], [0], [0, 64, 72], [0, 436, 872])
@@ -41,12 +41,12 @@ def passage_weights(best: int) -> NDArray[np.float32]:
 def decayed_sum(
     cosines: NDArray[np.float32], counts: NDArray[np.integer], *, best: int = BEST, normalize: bool = True
 ) -> NDArray[np.float64]:
-    """Return document scores, (n,), from passage cosines (Raman et al. 2021, equation 6).
+    """Return document scores, (n,) (Raman et al. 2021, equation 6).
 
     cosines: (n, F), 0 after the last passage.
     counts: (n,) passages.
-    best: number of summed cosines, each at least 0, weighted by :func:`passage_weights`.
-    normalize: divide by the weights; scores are from 0 to 1, and 0 without passages.
+    best: number of cosines summed with :func:`passage_weights`, negative ones as 0.
+    normalize: divide by the weights, for scores from 0 to 1.
 
     >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalize=False).round(6).tolist()
     [1.308525]

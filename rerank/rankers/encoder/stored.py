@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
-    """Ranker with a transformer and unit vectors.
+    """Ranker with transformer unit vectors.
 
-    width: E, numbers per vector.
+    width: E, vector size.
     longest: tokens per text, including special tokens.
-    trained: settings and training history.
-    folder: the stored ranker; its encoder loads on first use.
+    trained: settings and history.
+    folder: stored ranker; its encoder loads on first use.
     """
 
     name: str
@@ -44,7 +44,7 @@ class EncoderRanker(Ranker):
 
     @property
     def encoder(self) -> TextEncoder:
-        """The transformer in torch, loaded on first use."""
+        """Transformer in torch, loaded on first use."""
         if self._encoder is None:
             assert self.folder is not None
             folder = str(self.folder / "model")
@@ -52,7 +52,7 @@ class EncoderRanker(Ranker):
         return self._encoder
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Return the vector of a query, (E,), by NumPy for stored BERT models."""
+        """Return a query vector, (E,), by NumPy for stored BERT."""
         if self._bert is None and self.folder is not None and readable(self.folder / "model"):
             self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
         if self._bert is not None:
@@ -61,7 +61,7 @@ class EncoderRanker(Ranker):
         return vector
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors by torch, (n, E); zeros without tokens."""
+        """Return unit vectors, (n, E); zeros without tokens."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         if any(texts):
             encoder = self.encoder
@@ -71,7 +71,7 @@ class EncoderRanker(Ranker):
         return vectors
 
     def check(self, features: NDArray[Any], numbers: int) -> None:
-        """Raise WorkspaceError for another feature width."""
+        """Raise WorkspaceError for wrong feature width."""
         if features.shape[1:] != (numbers,):
             raise WorkspaceError(
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not {numbers};"
@@ -79,11 +79,11 @@ class EncoderRanker(Ranker):
             )
 
     def own_record(self) -> dict[str, Any]:
-        """Return subclass fields for ``ranker.json``."""
+        """Return fields for ``ranker.json``."""
         return {}
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` and ``model/`` (Hugging Face layout)."""
+        """Write ``ranker.json`` and ``model/`` (Hugging Face)."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
         record = {
@@ -101,7 +101,7 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read ``ranker.json``. Raises WorkspaceError for an unreadable file or model."""
+        """Read ``ranker.json``. Raises WorkspaceError for unreadable files."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
             del record["family"], record["variant"]
@@ -113,5 +113,5 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the class arguments from a record and folder."""
+        """Return the class arguments."""
         return record

@@ -48,26 +48,26 @@ class Sampler(Protocol):
         """Return batches per epoch."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch, from ``first``."""
+        """Yield batches, from ``first``."""
 
 
 class Evaluator(Protocol):
     """Measures an encoder during training."""
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return measures by name; the first decides, higher is better."""
+        """Return measures; the first decides, higher is better."""
 
 
 @dataclass(frozen=True)
 class TrainedEncoder(TrainingRun):
-    """Trained encoder. rate: sequences per second, forward and backward."""
+    """Trained encoder. rate: sequences per second."""
 
     encoder: TextEncoder
     rate: float
 
 
 class EncoderTask(Task):
-    """Trains an encoder and its loss. evaluator: None: keep the last step."""
+    """Trains encoder and loss. evaluator: None: keep the last step."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class EncoderTask(Task):
         raise NotImplementedError
 
     def identity(self) -> Iterable[bytes]:
-        """Yield training data; checkpoints of other data are refused."""
+        """Yield training data, which checkpoints must match."""
         raise NotImplementedError
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Return a document's tokens for evaluation."""
+        """Return evaluation tokens."""
         raise NotImplementedError
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
-        """Yield all texts that are encoded repeatedly."""
+        """Yield texts encoded repeatedly."""
         raise NotImplementedError
 
     def report_data(self) -> None:
@@ -135,9 +135,9 @@ class EncoderTask(Task):
         return Trainer(self, options, self.checkpoint, self.progress)
 
     def fit(self) -> TrainedEncoder:
-        """Train, and return the best encoder, possibly untrained.
+        """Return the best encoder, possibly untrained.
 
-        Raises TrainingError for insufficient memory or a failed training.
+        Raises TrainingError for insufficient memory or failure.
         """
         with _memory_errors(self.config.batch):
             run = self.trainer().fit()
@@ -146,7 +146,7 @@ class EncoderTask(Task):
         return TrainedEncoder(**vars(run), encoder=self.encoder, rate=rate)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Adam, with separate rates for encoder and loss."""
+        """Return Adam, with separate learning rates."""
         rate = self.config.rate
         groups: list[dict[str, Any]] = [{"params": self.encoder.trainable()}]
         if own := [one for one in self.objective.parameters() if one.requires_grad]:
@@ -154,11 +154,11 @@ class EncoderTask(Task):
         return [torch.optim.Adam(groups, lr=rate, eps=1e-8)]
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
+        """Yield batches."""
         return self.sampler.epoch(epoch, skip)
 
     def backward(self, batch: Batch) -> float:
-        """Add the gradient of a batch in ``accumulate`` parts."""
+        """Add the gradient in ``accumulate`` parts."""
         reads = self.objective.reads
         texts = batch.texts(reads)
         self.sequences += len(texts)
@@ -179,7 +179,7 @@ class EncoderTask(Task):
             self.counts[name] = self.counts.get(name, 0) + value
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return unit vectors of documents without dropout, (n, E)."""
+        """Return unit vectors, (n, E), without dropout."""
         texts = [self.text(document).tolist() for document in documents.tolist()]
         return (self.frozen or self.encoder).encode(texts)
 
@@ -195,7 +195,7 @@ class EncoderTask(Task):
             self.report_data()
 
     def fill_cache(self, frozen: FrozenLayerCache) -> None:
-        """Cache the outputs of frozen layers."""
+        """Cache frozen layers."""
         total = len({passage.tobytes() for passage in self.passages()})
         with self.progress.step("frozen layers", total, "text") as advance:
             filled = frozen.fill(self.passages, advance)
@@ -211,7 +211,7 @@ class EncoderTask(Task):
         self.objective.on_step_end(step)
 
     def mixes(self, name: str) -> bool:
-        """Return whether a weight is pretrained, thus not of the loss."""
+        """Return whether a weight is pretrained."""
         return name.startswith("encoder.")
 
 
@@ -220,7 +220,7 @@ AnyTask = TypeVar("AnyTask", bound=EncoderTask)
 
 @dataclass(frozen=True)
 class FittedTask(Generic[AnyTask]):
-    """A trained task. record: settings and history for ``ranker.json``."""
+    """Trained task. record: fields for ``ranker.json``."""
 
     task: AnyTask
     run: TrainedEncoder
@@ -228,7 +228,7 @@ class FittedTask(Generic[AnyTask]):
 
     @classmethod
     def of(cls, job: TrainingJob, name: str, make: Callable[[Path], AnyTask]) -> FittedTask[AnyTask]:
-        """Train, resuming from checkpoints unless the job restarts."""
+        """Train, or resume unless the job restarts."""
         folder = job.folder / name
         if job.restart:
             shutil.rmtree(folder, ignore_errors=True)
@@ -248,7 +248,7 @@ class FittedTask(Generic[AnyTask]):
     def result(
         self, ranker: Ranker, pairs: str, remarks: Sequence[str], details: Mapping[str, Any]
     ) -> TrainingResult:
-        """Return the training result. pairs: name of the evaluation pairs."""
+        """Return the result. pairs: name of evaluation pairs."""
         run, checkpoint = self.run, self.task.checkpoint
         return TrainingResult(
             ranker,

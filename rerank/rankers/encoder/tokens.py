@@ -32,7 +32,7 @@ class Tokens:
 
     @classmethod
     def of(cls, tokenizer: Any, longest: int) -> Tokens:
-        """Copy a fast tokenizer of transformers."""
+        """Copy a transformers tokenizer."""
         backend = tokenizer.backend_tokenizer
         return cls(type(backend).from_str(backend.to_str()), longest)
 
@@ -61,7 +61,7 @@ def document_tokens(
     tokenize: Callable[[list[str]], list[list[int]]],
     separator: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Tokenize contents, or title, separator and text.
+    """Tokenize contents, or titles and texts with separators.
 
     >>> from rerank.records import Document
     >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]

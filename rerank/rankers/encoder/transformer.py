@@ -1,4 +1,4 @@
-"""Transformer text encoder; imports torch on load."""
+"""Transformer text encoder; torch loads on use."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ MANY = 256
 
 
 def model_folder(name: str) -> Path:
-    """Return the path of a local folder, package of PACKAGED, or cached Hugging Face model.
+    """Return the folder of a local, PACKAGED or cached Hugging Face model.
 
-    Raises UsageError for a missing model, and NotInstalledError for a missing package.
+    Raises UsageError for missing models, NotInstalledError for missing packages.
     """
     if name in PACKAGED:
         spec = find_spec(PACKAGED[name])
@@ -79,10 +79,10 @@ def _cached(name: str) -> Path | None:
 class TextEncoder:
     """Transformer and tokenizer.
 
-    model: loaded by ``transformers.AutoModel``.
-    pooling: ``mean`` of token vectors, or ``cls``, the first.
+    model: from ``transformers.AutoModel``.
+    pooling: ``mean`` of tokens, or ``cls``.
     longest: tokens per sequence, including special tokens.
-    precision: ``auto``, ``fp32`` or ``bf16``; see :func:`precision`.
+    precision: ``auto``, ``fp32`` or ``bf16``.
     """
 
     model: Any
@@ -102,12 +102,12 @@ class TextEncoder:
         random_weights: bool = False,
         seed: int = 0,
     ) -> TextEncoder:
-        """Load a model from safetensors, without running its code.
+        """Load safetensors, without running model code.
 
         layers: keep only the first.
-        random_weights: use only the model's shape.
+        random_weights: use only the shape.
 
-        Raises UsageError for an unusable model.
+        Raises UsageError for unusable models.
         """
         folder = model_folder(name)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -158,12 +158,12 @@ class TextEncoder:
 
     @property
     def separator(self) -> list[int]:
-        """The tokenizer's separator, or last special token."""
+        """Separator, or last special token."""
         number = self.tokenizer.sep_token_id
         return self.frame[1][-1:] if number is None else [int(number)]
 
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
-        """Return padded ids with special tokens, (n, T), and mask, (n, T)."""
+        """Return padded ids and mask, (n, T)."""
         import torch
 
         before, after = self.frame
@@ -179,12 +179,12 @@ class TextEncoder:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return unnormalized vectors, (n, E), of ids and mask, (n, T)."""
+        """Return unnormalized vectors, (n, E), of (n, T) input."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return self.pooled(states, mask)
 
     def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return unnormalized vectors, (n, E), of token states, (n, T, E), and mask, (n, T)."""
+        """Return unnormalized vectors, (n, E), of states, (n, T, E), and mask, (n, T)."""
         if self.pooling == "cls":
             return states[:, 0].float()
         weights = mask[:, :, None].to(states.dtype)
@@ -193,7 +193,7 @@ class TextEncoder:
     def encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
     ) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E); large inputs use an available GPU."""
+        """Return unit vectors, (n, E); many use a GPU."""
         import torch
 
         device = self.device
@@ -207,7 +207,7 @@ class TextEncoder:
     def _encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None
     ) -> NDArray[np.float32]:
-        """Encode texts of similar length together."""
+        """Encode in batches of similar length."""
         import torch
 
         vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
@@ -239,13 +239,13 @@ class TextEncoder:
         return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer (safetensors, Hugging Face layout)."""
+        """Write model and tokenizer (Hugging Face layout)."""
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
 
 
 def precision(device: Any, requested: str = "auto") -> Any:
-    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 if the device supports fast bf16."""
+    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 if fast."""
     import torch
 
     if requested == "auto":
@@ -255,7 +255,7 @@ def precision(device: Any, requested: str = "auto") -> Any:
 
 
 def _check_config(name: str, config: Any, layers: int | None, longest: int) -> None:
-    """Set the number of layers. Raises UsageError for an unsupported kind or size."""
+    """Set the number of layers. Raises UsageError for unsupported models."""
     if config.is_encoder_decoder:
         raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
     if layers is not None:

@@ -21,7 +21,7 @@ WEIGHTS = (8.0, 4.0, 2.0, 1.0)
 
 @dataclass(frozen=True)
 class Streamed:
-    """Documents readable once, for ``Citations.of``."""
+    """Stream for ``Citations.of``."""
 
     stream: Iterable[Document]
 
@@ -37,7 +37,7 @@ class Streamed:
 def held_out(key: str, share: float, seed: int = 0) -> bool:
     """Return whether MD5 of seed and id, as a fraction, is below the share.
 
-    Larger shares include all documents of smaller ones.
+    Larger shares include smaller ones.
 
     >>> [held_out(f"10.7554/elife.0000{n}", 0.4) for n in range(3, 8)]
     [False, True, True, False, True]
@@ -48,9 +48,9 @@ def held_out(key: str, share: float, seed: int = 0) -> bool:
 
 @dataclass(frozen=True)
 class CitationGraph(LinkGraph):
-    """Texts cited together: documents first, then titled references.
+    """Texts cited together: documents, then titled references.
 
-    adjacency: (N, N) sums of WEIGHTS, by finest unit: sentence, further paragraph, and so on.
+    adjacency: (N, N) sums of WEIGHTS, by finest common unit.
     away: documents with ignored citations.
     excluded: (P, 2) pairs, neither positive nor negative.
     """
@@ -61,14 +61,14 @@ class CitationGraph(LinkGraph):
 
     @classmethod
     def of(cls, ids: Sequence[str], citations: Citations) -> CitationGraph:  # type: ignore[override]
-        """Return the graph of documents and titled references outside the collection."""
+        """Return the graph of documents and titled references."""
         from scipy.sparse import csr_matrix
 
         outside = [key for key in citations.titles if key not in citations.documents]
         return cls([*ids, *outside], csr_matrix((0, 0)), citations=citations)._counted()
 
     def _counted(self) -> CitationGraph:
-        """Return the same texts with adjacency and counts."""
+        """Return a copy with adjacency and counts."""
         from scipy.sparse import csr_matrix
 
         size, left_out = len(self.ids), 0
@@ -100,7 +100,7 @@ class CitationGraph(LinkGraph):
         return LinkCounts(links, loops, repeated, unknown)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield documents with counted citations, and their mentions."""
+        """Yield counted documents and their mentions."""
         return ((paper, cited) for paper, cited in self.citations.papers() if paper not in self.away)
 
     @cached_property
@@ -110,7 +110,7 @@ class CitationGraph(LinkGraph):
 
     @cached_property
     def direct(self) -> CoCitations:
-        """Network of direct citations: a document and its reference share a sentence."""
+        """Direct citations: document and reference share a sentence."""
         pairs = {(paper, one.reference) for paper, cited in self.papers() for one in cited}
         return CoCitations.of(
             (f"{number}", [Mention(paper, 0, 0, 0), Mention(ref, 0, 0, 0)])
@@ -128,9 +128,9 @@ class CitationGraph(LinkGraph):
         return texts, refs
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[CitationGraph, NDArray[np.int32]]:
-        """Return the graph without held-out documents (:func:`held_out`), and (H, 2) pairs.
+        """Return the graph without :func:`held_out` documents, and pairs, (H, 2).
 
-        Pairs: texts that only these documents cite together, at the finest level of each document.
+        Pairs: cited together by only these documents, at their finest level.
         """
         gone = frozenset(paper for paper, _ in self.papers() if held_out(paper, share, seed))
         if not gone:
@@ -145,20 +145,20 @@ class CitationGraph(LinkGraph):
         return rest, pairs[~np.array(together, np.bool_)]
 
     def pairs_of(self, network: CoCitations, level: Level) -> NDArray[np.int32]:
-        """Return pairs, (P, 2), that share a group at a level."""
+        """Return pairs, (P, 2), that share groups."""
         keys, _ = network.levels[level].pair_counts()
         texts, _ = self.places(network)
         pairs = texts[np.stack(np.divmod(keys, max(len(network), 1)), axis=1)]
         return np.unique(np.sort(pairs[(pairs >= 0).all(axis=1)], axis=1), axis=0).astype(np.int32)
 
     def without(self, pairs: NDArray[np.integer]) -> CitationGraph:
-        """Return the graph with more excluded pairs, (E, 2)."""
+        """Return the graph with excluded pairs, (E, 2)."""
         rest = LinkGraph(self.ids, self.adjacency).without(pairs).adjacency
         excluded = np.unique(np.concatenate((self.excluded, pairs)), axis=0).astype(np.int32)
         return replace(self, adjacency=rest, excluded=excluded)
 
     def digest(self) -> str:
-        """Return a hash of texts, citing documents and places."""
+        """Return a hash of texts, documents and places."""
         digest = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass"))
         for paper, mentions in self.papers():
             digest.update(repr((paper, [tuple(one) for one in mentions])).encode("utf-8", "surrogatepass"))

@@ -1,7 +1,4 @@
-"""Citations of a collection: documents, references and places in the text.
-
-They come from the field ``citations`` (``rerank.formats``), or from links, without places.
-"""
+"""Citations of documents, from ``citations`` (``rerank.formats``) or links."""
 
 from __future__ import annotations
 
@@ -36,12 +33,11 @@ class Documents(Protocol):
 class Citations:
     """Citations of a collection.
 
-    A reference's key: the id of a collection document (matched by id, ``doi`` or ``pmid``), a DOI,
-    ``pmid:...``, or the given name.
+    Keys are document ids (also for ``doi`` or ``pmid``), other DOIs, ``pmid:...``, or given names.
 
     documents: ids.
-    titles: key -> title, of documents and references.
-    collection: the documents.
+    titles: key -> title, also of references.
+    collection: documents.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -96,7 +92,7 @@ class Citations:
         return cls(ids, titles, collection, keys, [keys.get(ref, ref) for ref in number], papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield id and mentions of each citing document."""
+        """Yield citing documents and mentions."""
         begin = 0
         rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
         for paper, end in self._papers:
@@ -109,7 +105,7 @@ class Citations:
         return CoCitations.of(self.papers())
 
     def key(self, name: str) -> str:
-        """Return the key for a document id, DOI (with or without resolver), or PMID."""
+        """Return the key for an id, DOI, resolver URL or PMID."""
         if name in self.documents:
             return name
         key = named_key(name)
@@ -117,7 +113,7 @@ class Citations:
 
     @property
     def references(self) -> list[str]:
-        """Cited keys in order of first mention."""
+        """Cited keys, by first mention."""
         return list(dict.fromkeys(self._refs))
 
     @property
@@ -131,7 +127,7 @@ class Citations:
         return len(self._papers)
 
     def citing_of(self, key: str) -> list[str]:
-        """Return sorted ids of documents citing a reference."""
+        """Return sorted ids of citing documents."""
         citing = (paper for paper, cited in self.papers() if any(one.reference == key for one in cited))
         return sorted(paper for paper in citing if paper != key)
 
@@ -141,14 +137,14 @@ class Citations:
             yield from (one for one in self.collection.get(ids[begin : begin + _BATCH]) if one is not None)
 
     def titled(self, title: str) -> list[str]:
-        """Return references with this title, most cited first; ignores case and punctuation."""
+        """Return references by title, most cited first; ignores case and punctuation."""
         words = _words(title)
         cited = Counter(self._refs[number] for number in self._rows[::4])
         same = [key for key in self.references if words and _words(self.titles.get(key, "")) == words]
         return sorted(same, key=lambda key: (-cited[key], key))
 
     def nearest(self, title: str, count: int) -> list[str]:
-        """Return cited references with the most similar titles, by shared words."""
+        """Return references with most similar titles, by common words."""
         wanted, shares = set(_words(title)), {}
         for key in self.references:
             words = set(_words(self.titles.get(key, "")))
@@ -162,7 +158,6 @@ def _words(text: str) -> list[str]:
 
 
 def _names(document: Document) -> list[str]:
-    """Return the citation keys of a document."""
     names = [named_key(document.id)]
     if doi := find_doi(str(document.extra.get("doi", ""))):
         names.append(doi)
@@ -172,10 +167,10 @@ def _names(document: Document) -> list[str]:
 
 
 def mentions(document: Document) -> list[Mention]:
-    """Return a document's citations with numbered parts, from 0.
+    """Return citations with parts numbered from 0.
 
-    Sentence and paragraph numbers may restart in each part. A missing section means the whole body;
-    a missing paragraph or sentence is shared with no other citation.
+    Numbers may restart in each part. A missing section is the whole body;
+    missing paragraphs or sentences are never shared.
 
     >>> rows = [{"ref": "a", "section": "Intro", "paragraph": 0, "sentence": 0}, {"ref": "b", "paragraph": 0},
     ...         {"ref": "c", "section": "Intro", "paragraph": 1, "sentence": 0}]

@@ -1,7 +1,4 @@
-"""Co-citation networks by sentence, paragraph, section and document (Ding et al.).
-
-Mentions are stored, not pairs, which would need far more memory.
-"""
+"""Co-citation networks (Ding et al.), stored as mentions to save memory."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Ids = NDArray[np.int32]
 
 
 class Mention(NamedTuple):
-    """A citation: reference key, and numbers of section, paragraph and sentence, from 0."""
+    """A citation: key, and section, paragraph and sentence from 0."""
 
     reference: str
     section: int
@@ -32,10 +29,10 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of one level with at least two references.
+    """Groups with at least two references.
 
     indptr, refs: ``refs[indptr[g]:indptr[g + 1]]`` are references of group g, ascending.
-    ref_indptr, groups: ``groups[ref_indptr[r]:ref_indptr[r + 1]]`` are groups of reference r, ascending.
+    ref_indptr, groups: ``groups[ref_indptr[r]:ref_indptr[r + 1]]`` are groups of r, ascending.
     """
 
     indptr: NDArray[np.int64]
@@ -45,7 +42,7 @@ class Groups:
 
     @classmethod
     def of(cls, group: NDArray[np.int64], ref: Ids, size: int) -> Groups:
-        """Return groups of (M,) mentions of ``size`` references."""
+        """Return groups of (M,) mentions."""
         numbers, refs = np.divmod(np.unique(group * max(size, 1) + ref), max(size, 1))
         _, counts = np.unique(numbers, return_counts=True)
         kept = counts > 1
@@ -60,11 +57,11 @@ class Groups:
         )
 
     def around(self, ref: int) -> Ids:
-        """Return sorted groups with a reference."""
+        """Return groups of a reference, ascending."""
         return self.groups[self.ref_indptr[ref] : self.ref_indptr[ref + 1]]
 
     def neighbors(self, ref: int) -> Ids:
-        """Return sorted references that share a group."""
+        """Return references that share groups, ascending."""
         found = [self.refs[self.indptr[g] : self.indptr[g + 1]] for g in self.around(ref).tolist()]
         if not found:
             return np.zeros(0, np.int32)
@@ -76,11 +73,11 @@ class Groups:
         return len(np.intersect1d(self.around(a), self.around(b), assume_unique=True))
 
     def pairs(self) -> int:
-        """Count distinct pairs that share a group."""
+        """Count distinct pairs."""
         return len(self.pair_counts()[0])
 
     def pair_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return pairs, (P,), a < b as a * V + b, ascending, and their group counts, in memory."""
+        """Return pairs, (P,), a < b as a * V + b, ascending, and group counts."""
         from scipy.sparse import csr_matrix, triu
 
         size = len(self.ref_indptr) - 1
@@ -94,7 +91,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class CoCitations:
-    """V references by ``keys``, in order of first mention, and their groups at each level.
+    """V references, ``keys`` by first mention, and groups per level.
 
     mentions: number of mentions.
 
@@ -110,7 +107,7 @@ class CoCitations:
 
     @classmethod
     def of(cls, papers: Iterable[tuple[str, Iterable[Mention]]]) -> CoCitations:
-        """Read document keys and mentions; keeps 16 bytes per mention.
+        """Read documents; keeps 16 bytes per mention.
 
         Repeated documents and self-mentions are ignored.
         """
@@ -132,7 +129,7 @@ class CoCitations:
 
     @classmethod
     def of_rows(cls, keys: tuple[str, ...], rows: Ids, sizes: NDArray[np.int64]) -> CoCitations:
-        """Read (M, 4) mentions: place in ``keys``, section, paragraph, sentence. sizes: per document."""
+        """Read (M, 4) mentions: reference, section, paragraph, sentence. sizes: per document."""
         paper = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         levels: dict[Level, Groups] = {}
         for level, column in zip(LEVELS, (3, 2, 1)):
@@ -157,11 +154,11 @@ class CoCitations:
         return [self.keys[int(ref)] for ref in refs]
 
     def neighbors(self, ref: int, level: Level) -> Ids:
-        """Return sorted references that share a group of this level."""
+        """Return references that share groups of this level, ascending."""
         return self.levels[level].neighbors(ref)
 
     def finest(self, ref: int, others: Ids) -> NDArray[np.int8]:
-        """Return the finest common levels: 1 sentence, 2 paragraph, 3 section, 4 document."""
+        """Return finest common levels: 1 sentence, 2 paragraph, 3 section, 4 document."""
         found = np.full(len(others), len(LEVELS), np.int8)
         for place in range(len(LEVELS) - 1, 0, -1):
             found[np.isin(others, self.neighbors(ref, LEVELS[place - 1]))] = place

@@ -25,9 +25,9 @@ PAIRS = 10_000_000
 class LinkCounts:
     """Link counts.
 
-    links: distinct directed links within the collection.
-    self_links, duplicates, unknown: excluded links.
-    judged: excluded pairs relevant to the same query.
+    links: distinct, directed, within the collection.
+    self_links, duplicates, unknown: excluded.
+    judged: excluded pairs relevant to one query.
     """
 
     links: int = 0
@@ -41,8 +41,8 @@ class LinkCounts:
 class LinkGraph:
     """Documents and links.
 
-    ids: N document ids in input order.
-    adjacency: (N, N) CSR, links of i in row i; 1, or a positive weight (``relation_graph``).
+    ids: N, in input order.
+    adjacency: (N, N) CSR, links of i in row i; 1 or positive weight.
     left_out: groups too large to relate.
 
     >>> documents = [Document("a", links=("b", "b", "a", "x")), Document("b"), Document("c", links=("a",))]
@@ -60,7 +60,7 @@ class LinkGraph:
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> LinkGraph:
-        """Read links of streamed documents; keeps ids and about 8 bytes per link."""
+        """Read streamed documents; keeps ids and about 8 bytes per link."""
         number: dict[str, int] = {}
         """Of every id that was mentioned, in order of mention."""
         position: dict[int, int] = {}
@@ -82,7 +82,7 @@ class LinkGraph:
     def from_edges(
         cls, ids: list[str], sources: NDArray[np.integer], targets: NDArray[np.integer]
     ) -> LinkGraph:
-        """Build from (E,) positions in ``ids``; target -1 is unknown."""
+        """Build from (E,) positions; target -1 is unknown."""
         from scipy.sparse import csr_matrix
 
         unknown, loops = targets < 0, sources == targets
@@ -102,7 +102,7 @@ class LinkGraph:
         return self.adjacency.maximum(self.adjacency.T).tocsr()
 
     def pairs(self) -> NDArray[np.int32]:
-        """Distinct sorted pairs, (E, 2), smaller position first."""
+        """Distinct sorted pairs, (E, 2), a < b."""
         from scipy.sparse import triu
 
         upper = triu(self.matrix(), format="csr").tocoo()
@@ -121,7 +121,7 @@ class LinkGraph:
         return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
 
     def hold_out(self, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
-        """Return the graph without a share of pairs, and these pairs, (H, 2).
+        """Return the graph without held-out pairs, and the pairs, (H, 2).
 
         >>> documents = [Document("a", links=("b", "c")), Document("b", links=("a",)), Document("c")]
         >>> graph = LinkGraph.of(documents)
@@ -136,9 +136,9 @@ class LinkGraph:
 
 
 def join_members(members: csr_matrix, weights: NDArray[np.float64]) -> tuple[csr_matrix, int]:
-    """Return summed weights of common groups, (N, N), and the number of excluded groups.
+    """Return weights of common groups, (N, N), and the number of excluded groups.
 
-    members: (N, G). Smallest groups come first, up to PAIRS pairs; zero weights are excluded.
+    members: (N, G). Smallest groups first, up to PAIRS pairs; weights above 0 only.
     """
     from scipy.sparse import diags, triu
 
@@ -154,9 +154,9 @@ def join_members(members: csr_matrix, weights: NDArray[np.float64]) -> tuple[csr
 
 
 def judged_together(graph: LinkGraph, judgments: Iterable[Qrels]) -> NDArray[np.int32]:
-    """Return sorted linked pairs relevant to the same query, (P, 2).
+    """Return sorted linked pairs relevant to one query, (P, 2).
 
-    Training on them leaks answers if judgments come from links.
+    Training on them leaks judgments made from links.
 
     >>> graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
     >>> judged_together(graph, [{"q": {"a": 2, "b": 1, "c": 0}}]).tolist()

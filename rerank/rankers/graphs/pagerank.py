@@ -2,7 +2,7 @@
 
     P = alpha (1 - (1 - alpha) A')^-1,   A' = A diag(1 / s),   s_j = sum_i A_ij
 
-alpha: restart probability. Row i ranks documents for i; division by target degree lowers hubs.
+alpha: restart probability. Row i ranks documents for i and penalizes hubs.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def top_pagerank(
     exact: int = EXACT,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the k best other documents: positions, (N, k), and scores, (N, k), padded with -1 and 0.
+    """Return k best other documents: positions and scores, (N, k), padded with -1 and 0.
 
     adjacency: (N, N), symmetric, nonnegative, empty diagonal.
-    tolerance: maximum score error above ``exact`` documents.
+    tolerance: maximum error above ``exact`` documents.
     seed: order of ties.
 
     Raises UsageError for alpha outside (0, 1] or negative weights.
@@ -84,7 +84,7 @@ def _best(
 
 
 def _inverted(adjacency: csr_matrix, alpha: float) -> Iterator[Row]:
-    """Yield exact rows by Cholesky decomposition of D^-1/2 (1 - (1 - alpha) A') D^1/2, D = diag(s)."""
+    """Yield exact rows by Cholesky decomposition (D^-1/2 (1 - (1 - alpha) A') D^1/2, D = diag(s))."""
     from scipy.linalg import lapack
 
     size = adjacency.shape[0]
@@ -108,7 +108,7 @@ def _inverted(adjacency: csr_matrix, alpha: float) -> Iterator[Row]:
 
 
 def _pushed(adjacency: csr_matrix, alpha: float, tolerance: float) -> Iterator[Row]:
-    """Yield rows by pushing: scores are never too high, and too low by at most the tolerance."""
+    """Yield lower bounds of rows, within the tolerance, by pushing."""
     from scipy.sparse import csr_matrix, diags
 
     degrees = _degrees(adjacency)

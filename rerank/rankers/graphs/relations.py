@@ -1,4 +1,4 @@
-"""Relations: links, common categories, or co-citation."""
+"""Relations between documents."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def relation_graph(documents: Iterable[Document], structure_from: Relation = "li
     """Read a relation of streamed documents.
 
     links: see :meth:`LinkGraph.of`.
-    categories: common categories; one of n documents adds 1 / (n - 1) per pair (Newman 2001,
-        "Scientific collaboration networks II"). Categories of more than half of the documents are excluded.
-    cocitation: texts cited together; see :class:`CitationGraph`. Without citations: counts of documents
-        that link to both.
+    categories: one of n documents adds 1 / (n - 1) per pair (Newman 2001, "Scientific collaboration
+        networks II"). Categories of over half the documents are excluded.
+    cocitation: see :class:`CitationGraph`. Without citations: counts of documents that link to both.
 
     >>> documents = [Document("a", categories=("x", "y")), Document("b", categories=("x", "y")),
     ...              Document("c", categories=("y",)), Document("d"), Document("e"), Document("f")]
