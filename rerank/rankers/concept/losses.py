@@ -122,7 +122,7 @@ class GraphComponentLoss(Loss):
         return self.each(functional.normalize(pairs.anchor[anchors], dim=-1), pairs.component[anchors]).mean()
 
     def each(self, vectors: Tensor, component: Tensor) -> Tensor:
-        """Return losses, (n,), of unit vectors, (n, E)."""
+        """Return losses, (n,), of unit vectors, (n, E), and components, (n,)."""
         cosines = vectors @ self.centroids.to(vectors.dtype).T
         invalid = self.phi.isinf()  # no centroid in this epoch
         logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
@@ -179,7 +179,7 @@ class MomentumLoss(Loss):
         return self.each(functional.normalize(pairs.anchor, dim=-1), keys, pairs.documents).mean()
 
     def each(self, vectors: Tensor, keys: Tensor, documents: Tensor) -> Tensor:
-        """Return losses, (T,), of vectors and keys, (T, E)."""
+        """Return losses, (T,), of vectors and keys, (T, E), at positions, (T,)."""
         hidden = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
         negatives = vectors @ self.keys.to(vectors.dtype).T
         own = (vectors * keys).sum(dim=1, keepdim=True)

@@ -109,7 +109,7 @@ def left_out(texts: Texts) -> dict[str, int]:
 
 
 def describe_left_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Describe each reason."""
+    """Yield a sentence per reason."""
     for reason, text in _LEFT_OUT.items():
         if counts[reason]:
             yield plural(counts[reason], f"{text} [is|are] left out")

@@ -26,8 +26,8 @@ class Vectors:
     positive:      (B, E) structural h_phi+.
     negative:      (B, E) structural h_phi-.
     corrupted:     (B, E) semantic positive h_psi+.
-    level:         (B,) from 1; 0: no structural pair.
-    near:          (B, B) bool: document j is no negative of i.
+    level:         (B,) long, from 1; 0: no structural pair.
+    near:          (B, B) bool: document j is not a negative of i.
     near_positive: (B, B) bool: nor is the positive of j.
     """
 

@@ -204,7 +204,7 @@ def by_pagerank(
     usable:  (N,) bool: with text.
     related: maximum per document; 0: all.
 
-    Raises UsageError for 0 with more than ALL documents.
+    Raises UsageError for ``related=0`` with more than ALL documents.
     """
     if not related and len(usable) > ALL:
         raise UsageError(

@@ -69,7 +69,7 @@ class TripletSampler:
 
     @property
     def widest(self) -> Level:
-        """Level whose texts are never easy negatives."""
+        """Level within which texts are never easy negatives."""
         return "document" if self.strategy == "document" else "section"
 
     def targets(self) -> Ids:

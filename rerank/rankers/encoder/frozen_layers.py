@@ -160,7 +160,6 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
 
 
 def _with_layers(model: Any, layers: Any) -> Any:
-    """Return a shallow copy with other layers."""
     outer, inner = _shallow(model), _shallow(model.encoder)
     inner.layer, outer.encoder = layers, inner
     return outer

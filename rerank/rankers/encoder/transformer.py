@@ -207,7 +207,6 @@ class TextEncoder:
     def _encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None
     ) -> NDArray[np.float32]:
-        """Encode in batches of similar length."""
         import torch
 
         vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
@@ -245,7 +244,7 @@ class TextEncoder:
 
 
 def precision(device: Any, requested: str = "auto") -> Any:
-    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 if fast."""
+    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs and capable CPUs."""
     import torch
 
     if requested == "auto":

@@ -136,7 +136,7 @@ class LinkGraph:
 
 
 def join_members(members: csr_matrix, weights: NDArray[np.float64]) -> tuple[csr_matrix, int]:
-    """Return weights of common groups, (N, N), and the number of excluded groups.
+    """Return summed weights of common groups, (N, N), and the number of excluded groups.
 
     members: (N, G). Smallest groups first, up to PAIRS pairs; weights above 0 only.
     """
