@@ -131,12 +131,15 @@ def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
 
 def test_an_answer_that_is_not_read_is_ended(server):
     folder = f"/proc/{server.process.pid}/fd"
+    before, until = len(os.listdir(folder)), time.monotonic() + 10
     with connect(server) as raw:
+        while len(os.listdir(folder)) <= before:
+            assert time.monotonic() < until
+            time.sleep(0.01)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with contextlib.suppress(OSError):
             raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
-        until, before = time.monotonic() + 10, len(os.listdir(folder))
-        while len(os.listdir(folder)) >= before:
+        while len(os.listdir(folder)) > before:
             assert time.monotonic() < until
             time.sleep(0.1)
     assert server.get("/healthz").status == 200
