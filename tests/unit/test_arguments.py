@@ -102,7 +102,7 @@ def test_files_without_anything_in_them(workspace, tmp_path):
     ):
         with pytest.raises(InputError, match=f"empty: {what}"):
             read(empty)
-    with pytest.raises(InputError, match="empty: no documents, and all of the workspace would go"):
+    with pytest.raises(InputError, match="empty: no documents"):
         rerank.ingest(workspace, [empty], replace=True)
     assert len(workspace.engine) == 2
 

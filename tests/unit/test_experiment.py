@@ -123,7 +123,7 @@ def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=Qrels([("lost", "fox", 1)]))
     with pytest.raises(UsageError, match="two or more: --stack bm25,text"):
         tune(workspace, "bm25", queries=QUERIES, qrels=QRELS)
-    with pytest.raises(UsageError, match="'P@5' is no measure to choose by"):
+    with pytest.raises(UsageError, match="'P@5'"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure="P@5")
 
 

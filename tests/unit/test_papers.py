@@ -171,8 +171,6 @@ def test_runs_of_another_dimension_are_not_averaged(scripts: Any) -> None:
     figures = [one.figures for one in paper._sizes(runs)]
     assert [one.split(": ", 1)[0].split(",")[1].strip() for one in figures] == ["k = 50", "k = 100"]
     assert ["500: 0.5000" in figures[0], "500: 0.8000" in figures[1]] == [True, True]
-    hard = [{**one, "hard": 5, "table": "hard negatives"} for one in runs]
-    assert [table.rows[0][2] for table in paper._extra(hard)] == ["0.5000 ± 0.1414", "0.8000"]
 
 
 def test_a_start_is_judged_by_those_that_ran(scripts: Any) -> None:
