@@ -288,7 +288,7 @@ def check_ranker(
     >>> Year.bounds = (0.0, 1.0)
     >>> check_ranker(Year())
     Traceback (most recent call last):
-    AssertionError: scores_are_within_the_bounds: ``score`` returns (n,) finite float64 within ``bounds``, ...
+    AssertionError: scores_are_within_the_bounds: ``score`` returns (n,) finite float64 within ``bounds``; ...
     """
     on = Checked(ranker, documents, queries, other, without)
     for check in RULES.values():
