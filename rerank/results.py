@@ -45,8 +45,8 @@ class Report:
             return table(
                 list(rows[0]), [list(map(cell, row.values())) for row in rows[:MOST_ROWS]], left=texts
             )
-        told = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)
-        return f"{type(self).__name__}({', '.join(f'{name}={brief(value)}' for name, value in told)})"
+        values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)
+        return f"{type(self).__name__}({', '.join(f'{name}={brief(value)}' for name, value in values)})"
 
     def _repr_html_(self) -> str | None:
         rows = self.rows()

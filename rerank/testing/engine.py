@@ -418,7 +418,7 @@ def features_come_back(engine: Engine) -> None:
         same(top.features["text"].dtype, np.float32, "the dtype")
         wanted = lengths([document for document in engine.get(top.ids) if document])
         same(top.features["text"], wanted, "the features")
-        true(not top.missing["text"].any(), "some are said to be missing")
+        true(not top.missing["text"].any(), "some are reported as missing")
         chosen = search(engine, "x", stage, ids=["d", "a"], features={"text": "v1"})
         same(
             dict(zip(chosen.ids, chosen.features["text"].tolist())),
@@ -449,7 +449,7 @@ def a_change_drops_features(engine: Engine) -> None:
     top = search(engine, "trees", stage, features=asked)
     wanted = lengths([document for document in engine.get(top.ids) if document])
     same(top.features["text"], wanted, "the features")
-    true(not top.missing["text"].any(), "some are said to be missing")
+    true(not top.missing["text"].any(), "some are reported as missing")
 
 
 @feature_rule

@@ -54,7 +54,7 @@ class AutoReport(Report):
     """Choices and measurements.
 
     choices: trained and skipped rankers. stack: active. page: the report. splits: name -> file.
-    queries: file. said: messages.
+    queries: file. messages: remarks of the steps.
     """
 
     workspace: Workspace
@@ -66,7 +66,7 @@ class AutoReport(Report):
     page: Path
     splits: dict[str, Path]
     queries: Path
-    said: list[str]
+    messages: list[str]
 
     @property
     def better(self) -> bool:
@@ -156,11 +156,11 @@ class _Auto:
         self.model = model
         self.conflicts = conflicts
         self.begun = time.monotonic()
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def say(self, step: str, *lines: str) -> None:
         for line in lines:
-            self.said.append(f"{step}: {line}")
+            self.messages.append(f"{step}: {line}")
             self.progress.say(f"{step}: {line}")
 
     def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
@@ -206,7 +206,7 @@ class _Auto:
             page,
             paths,
             files.queries,
-            self.said,
+            self.messages,
         )
 
     def _files_line(self) -> str:

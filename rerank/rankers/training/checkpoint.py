@@ -105,8 +105,8 @@ class Checkpoint:
         write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizers)))
         if not (self.folder / f"best-{state.best}.safetensors").exists():
             write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
-        told = about(self.variant, self.settings, state.step, total, "step")
-        record = {**asdict(state), "key": self.key, **told}
+        description = about(self.variant, self.settings, state.step, total, "step")
+        record = {**asdict(state), "key": self.key, **description}
         write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
         names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")
         keep = {STATE, *(f"{name}.safetensors" for name in names)}
