@@ -112,9 +112,8 @@ def test_files_without_anything_in_them(workspace, tmp_path):
 
     said: list[str] = []
     assert rerank.ingest(workspace, empty, progress=Listen()).documents == 2
-    assert said == [
-        f'{empty}: no documents; write {{"_id": "1", "title": "...", "text": "..."}}, a line each'
-    ]
+    (line,) = said
+    assert line.startswith(f"{empty}: no documents")
 
 
 def test_a_list_setting_accepts_one_value():
