@@ -28,7 +28,7 @@ def option_name(name: str) -> str:
 
 EXTRAS = {
     **dict.fromkeys(
-        ("gensim", "ir_measures", "jinja2", "markupsafe", "scipy", "torch", "transformers"),
+        ("gensim", "ir_measures", "jinja2", "markupsafe", "scipy", "sklearn", "torch", "transformers"),
         "train",
     ),
     **dict.fromkeys(("httptools", "prometheus_client", "uvicorn", "uvloop"), "service"),
