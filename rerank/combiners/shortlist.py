@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.combiners.grid import compositions
+
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Setting = tuple[int, ...]
@@ -62,13 +64,7 @@ def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
 def _coarse(n_signals: int, parts: int) -> list[Setting]:
     """Return the finest even grid of at most COARSE settings."""
     steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
-    return [_rounded(one, parts) for one in _dealt(n_signals, steps)]
-
-
-def _dealt(n_signals: int, count: int) -> list[Setting]:
-    if n_signals == 1:
-        return [(count,)]
-    return [(i, *rest) for i in range(count, -1, -1) for rest in _dealt(n_signals - 1, count - i)]
+    return [_rounded(one, parts) for one in compositions(n_signals, steps).tolist()]
 
 
 def _rounded(setting: Setting, parts: int) -> Setting:
