@@ -126,6 +126,10 @@ def _remarks(
             missing = workspace.engine.prepared(name, pipeline.rankers[name].version)
             if missing:
                 yield plural(missing, output.lacking(name))
+    scorer = pipeline.scorer(stack.signals, stack.first_stage)
+    read = any(signal.uses_categories for signal in scorer.signals)
+    if answer.case == "given" and not read and stack.search is None:
+        yield f"--category has no effect: no signal of {stack} reads categories"
 
 
 def check_categories(scorer: Scorer, query: Query) -> None:

@@ -362,6 +362,10 @@ def test_an_unknown_category_is_refused_with_similar_ones(run, small, trained):
     done.fails(2, repr(category[:-1]))
     assert repr(category) in done.err
     run(*ask, "--category", "Qqqqq").fails(2, "Qqqqq")
+    ignored = run("query", "gene expression", "--stack", "bm25", "-w", trained, "--category", category)
+    assert ignored.code == 0
+    assert "--category has no effect" in ignored.err
+    assert "--category" not in run("query", "gene expression", "--stack", "bm25", "-w", trained).err
 
 
 def test_query_options(run, trained):
