@@ -45,7 +45,7 @@ from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citation_graph import CitationGraph, Streamed
+from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.rankers.graphs.links import LinkGraph
@@ -122,7 +122,7 @@ class Tasks:
         test = [row for row in rows if tested(row["key"])]
         some = [test[i] for i in np.sort(rng.permutation(len(test))[:count]).tolist()]
         documents = [Document(row["key"], extra={"citations": row["citations"]}) for row in some]
-        papers = list(Citations.of(Streamed(documents)).papers())
+        papers = list(Citations.of(documents).papers())
         network = CoCitations.of(papers)
         known = {key: title for row in rows for key, title in row["references"].items() if title}
         self.keys = [key for key in network.keys if key in known]

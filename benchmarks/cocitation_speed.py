@@ -32,7 +32,6 @@ import numpy as np
 from rerank.formats import read_corpus
 from rerank.formats.jats import Article, read_jats
 from rerank.rankers.dense.triplets import Strategy, TripletSampler
-from rerank.rankers.graphs.citation_graph import Streamed
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
@@ -92,17 +91,8 @@ def flat(archive: Path, times: int, articles: int | None) -> None:
             )
 
 
-class Stream:
-    """The articles of an archive as a collection."""
-
-    def __init__(self, archive: Path) -> None:
-        self.archive = archive
-
-    def documents(self) -> Iterator[Document]:
-        return (article.document() for article in read_jats(self.archive))
-
-    def get(self, ids: object) -> list[Document | None]:
-        raise NotImplementedError
+def articles(archive: Path) -> Iterator[Document]:
+    return (article.document() for article in read_jats(archive))
 
 
 def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:
@@ -122,7 +112,7 @@ def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:
 
 
 def triplets(archive: Path, wanted: int) -> None:
-    citations = Citations.of(Stream(archive))
+    citations = Citations.of(articles(archive))
     begin = clock()
     network = citations.network()
     print(f"network: {len(network)} references, {network.mentions} mentions in {since(begin)}")
@@ -133,7 +123,7 @@ def triplets(archive: Path, wanted: int) -> None:
 
 def pairs(archive: Path) -> None:
     """Of references with a DOI alone: those that others count."""
-    papers = Citations.of(Stream(archive)).papers()
+    papers = Citations.of(articles(archive)).papers()
     network = CoCitations.of(
         (paper, [one for one in found if one.reference.startswith("10.")]) for paper, found in papers
     )
@@ -147,7 +137,7 @@ def key(folder: Path) -> None:
 
     Its counts are all even: each common citing document counts twice.
     """
-    network = Citations.of(Streamed(read_corpus(folder / "corpus.jsonl.gz"))).network()
+    network = Citations.of(read_corpus(folder / "corpus.jsonl.gz")).network()
     whole = network.levels["document"]
     rows = (line.split("\t") for line in (folder / "cocitation.tsv").read_text("utf-8").splitlines()[1:])
     counts = {(a, b): int(count) for a, b, count in rows}

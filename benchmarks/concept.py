@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -33,6 +34,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "papers"))
+
+from expansion import expand
 
 from rerank import LocalEngine
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
@@ -122,10 +127,14 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     if objective == "paper":
         preset, objective = "paper", "graph-component"
     settings = {**args.base, **dict(change.split("=") for change in changes)}
+    hops, ratio = int(settings.pop("hops", 1)), float(settings.pop("ratio", 2.0))
     config = concept_config(preset, objective=objective, seed=seed, **settings)
     encoder = config.load()
     kept = data.pairs["dev"]
-    graph = ConceptGraph.of(data.thinned(args.keep, seed), [*kept, *data.pairs["test"]])
+    never = [*kept, *data.pairs["test"]]
+    graph = given = ConceptGraph.of(data.thinned(args.keep, seed), never)
+    if hops > 1:
+        graph = expand(given, never, hops, ratio, seed)
     ids = Concepts.ids_of(graph, kept)
     tokens = encoder.tokens([data.documents[one].content for one in ids])
     texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
@@ -147,7 +156,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
         "steps": fit.steps,
         "seconds": seconds,
         "cpu": cpu,
-        "drawn": len(trainer.pairs.related) - len(graph.related),
+        "drawn": len(graph.related) - len(given.related),
         "contrast_bytes": trainer.objective.memory,
     }
 

@@ -90,7 +90,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
         loop.task.on_step_end(0)
 
     first = trainers[0]
-    (centroids,) = best_of(repeats, lambda: first.vectors(drawn.documents))
+    (centroids,) = best_of(repeats, lambda: first.vectors(drawn.documents.numpy()))
     centroids *= texts / len(drawn.documents) / steps
     found = best_of(repeats, *(partial(step, loop) for loop in loops))
     for changes, one, seconds in zip(ways, trainers, found):

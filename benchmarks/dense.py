@@ -59,9 +59,11 @@ def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, 
     """``MODEL:LAYERS``, ``:random`` and ``:topN``."""
     model, layers, *rest = start.split(":")
     top = next((int(one.removeprefix("top")) for one in rest if one.startswith("top")), None)
-    kind = {"layers": int(layers), "random_weights": "random" in rest}
-    loaded = TextEncoder.load(model, **kind, longest=tokens, seed=seed)
-    return loaded, {"model": model, "train_layers": top or 0, **kind}
+    loaded = TextEncoder.load(model, layers=int(layers), longest=tokens)
+    if "random" in rest:
+        torch.manual_seed(seed)
+        loaded.model = type(loaded.model)(loaded.model.config).eval()
+    return loaded, {"model": model, "train_layers": top or 0, "layers": int(layers)}
 
 
 def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:

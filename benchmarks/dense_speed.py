@@ -164,7 +164,7 @@ def by_numpy(encoder: TextEncoder, sequences: list) -> np.ndarray:
     """One after the other by rerank.rankers.encoder.bert, as a query is."""
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))
-        bert = Bert.load(Path(folder), encoder.pooling, encoder.longest)
+        bert = Bert.load(Path(folder))
         before, after = encoder.frame
         vectors = np.array([bert.states([*before, *one, *after]).mean(axis=0) for one in sequences])
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -22,17 +22,19 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.formats import read_qrels, read_queries
+from rerank.evaluation.measures import evaluate_runs
+from rerank.formats import read_qrels, read_queries, read_run
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels
-from rerank.report_page.tables import GRADE_ONE
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 from rerank.workflows.tune import tune
 
-STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta")
+STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta", "text,meta")
+"""The last one reranks without the first stage's score, as the single rankers do."""
+GRADE_ONE = "nDCG grade 1 only"
 DEPTHS = (50, 100, 200, 500, 1000)
 MODES = {"used": (False, True), "ignored and inferred": (True, True), "ignored": (True, False)}
 """What happens to the queries' categories: ignored?, inferred from the first candidates where missing?"""
@@ -129,19 +131,19 @@ def main() -> None:
                     queries=queries,
                     qrels=split["test"],
                     protocols=[f"retrieved:{n}" for n in (DEPTHS if not ignored else (1000,))],
-                    rerank_only=not ignored,
-                    also_grade_one=True,
+                    save_run=f"{home}/runs",
                     ignore_categories=ignored,
                     infer=inferred,
                     seed=seed,
                 )
+                near = grade_one_only(result.runs, split["test"])
                 p = {(c.protocol, c.stack): c for c in result.comparisons if c.measure == "nDCG"}
                 versus = {
                     name: text_only(result.per_query["retrieved:1000"], name, seed)
                     for name in ("tfidf,joint", "tfidf,text,meta")
                     if name in stacks and "tfidf,text" in stacks
                 }
-                for row in result.results:
+                for row, grade_one in zip(result.results, near):
                     found = p.get((row.protocol, row.stack))
                     everything.append(
                         {
@@ -153,13 +155,29 @@ def main() -> None:
                             "p": found.p_holm if found else None,
                             "p_over_text": versus.get(row.stack),
                             "minutes": minutes,
-                            "epochs": {f.name: f.epoch for f in trained.rankers},
+                            "epochs": {f.ranker.name: f.epoch for f in trained.rankers},
                             **row.measures,
+                            GRADE_ONE: grade_one,
                         }
                     )
             if options.json:
                 options.json.write_text(json.dumps(everything, indent=1))
     show(everything)
+
+
+def grade_one_only(files: list[Path], qrels: Qrels) -> list[float]:
+    """nDCG of runs without the documents of grade 2 and above: does a stack find related documents?"""
+    wanted = {query: {id for id, grade in qrels[query].items() if grade >= 2} for query in qrels}
+    related = Qrels((q, d, grade) for q in qrels for d, grade in qrels[q].items() if grade < 2)
+    runs = {
+        str(file): {
+            query: [id for id, _ in hits if id not in wanted.get(query, ())]
+            for query, hits in read_run(file).items()
+        }
+        for file in files
+    }
+    evaluation = evaluate_runs(runs, related, ["nDCG"])
+    return [evaluation.mean(str(file), "nDCG") for file in files]
 
 
 def text_only(evaluation, name: str, seed: int) -> float:  # type: ignore[no-untyped-def]

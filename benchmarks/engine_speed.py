@@ -133,7 +133,7 @@ def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEng
     print(f"ingest, engine, with tf-idf     {documents / engine_time:>10,.0f} documents/s")
     print(f"engine / tantivy alone          {statistics.median(ratios):>10.2f} median of {rounds} rounds")
     print(f"engine / tantivy keeping texts  {statistics.median(kept):>10.2f} median of {rounds} rounds")
-    for name in ("documents.db", "index", "tfidf", "ids.*", "*"):
+    for name in ("documents.db", "index", "tfidf", "*"):
         files = [
             f
             for path in (engine.folder / "data-0").glob(name)

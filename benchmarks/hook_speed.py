@@ -166,16 +166,16 @@ async def app(scope, receive, send):
     length = (b"content-length", b"%d" % len(ANSWER))
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
     await send({"type": "http.response.body", "body": ANSWER})
-PORT, ANSWER = int(sys.argv[1]), sys.argv[2].encode()
+PORT, ANSWER = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
 uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
 """
 
 
 @contextmanager
-def answering(answer: str) -> Iterator[str]:
+def answering(answer: bytes) -> Iterator[str]:
     """Run a server that answers this to all requests, at once, and give its URL."""
     port = free_port()
-    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), answer])
+    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), answer.hex()])
     try:
         for _ in range(100):
             try:
@@ -191,7 +191,7 @@ def answering(answer: str) -> Iterator[str]:
 
 def floor(depth: int, rounds: int) -> list[float]:
     """Milliseconds of calls with two rankers' features, to a server that only answers."""
-    with answering(" " * 35 * depth) as url:
+    with answering(bytes(35 * depth)) as url:
         ask = asking(url, "/v1/hook")
         body = bytes((2 * 258 + 35) * depth)
         return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
@@ -346,11 +346,9 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
         "places": True,
         "without_ids": True,
         "clauses": False,
-        "numbers": True,
     }
-    nothing = stack.enter_context(
-        answering(json.dumps({"passed": "nothing", "requested_fields": requested_fields}))
-    )
+    passed = json.dumps({"passed": "nothing", "requested_fields": requested_fields}).encode()
+    nothing = stack.enter_context(answering(len(passed).to_bytes(4, "big") + passed))
     for name, url in (("attached", service), ("nothing", nothing)):
         config = {"url": url, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
         pipeline = {

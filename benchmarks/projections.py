@@ -309,7 +309,9 @@ def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) ->
                 S.T @ P[first : first + 2048]
         return middle - begin, time.perf_counter() - middle
 
-    objective = S2Net(X, Y, Comparisons.of(np.arange(count)))
+    own = [[i] for i in range(count)]
+    others = Comparisons.of(np.arange(count), own, np.ones(count), [[]] * count, 0.0, count)
+    objective = S2Net(X, Y, others)
     objective.compare_within(parts)
     steps = minimize(objective, A)
     evaluations, ratios = next(steps).evaluations, []

@@ -52,8 +52,7 @@ def p50(action: Callable[[], object], times: int) -> float:
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
     """A ranker of a preset's sizes with random weights."""
     from rerank.rankers.cnn.config import cnn_config
-    from rerank.rankers.cnn.embeddings import Embedding
-    from rerank.rankers.cnn.inputs import LONGEST
+    from rerank.rankers.cnn.embeddings import LONGEST, Embedding
     from rerank.rankers.cnn.network import TorchRanker, TorchTower
 
     config = cnn_config(preset, head)

@@ -9,16 +9,16 @@ import click
 from rerank.text import plural
 
 from . import cluster, options, output
-from .options import declare, option
+from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
     from rerank.workflows.attach import AttachReport
 
 
-@click.command("attach", cls=options.Command)
-@click.argument("fields", nargs=-1, metavar="[NAME=FIELD]...")
-@declare(
+@options.command(
+    "attach",
+    options.argument("fields", nargs=-1, metavar="[NAME=FIELD]..."),
     "Input",
     option("--categories FILE", "Category graph, TSV of child and parent."),
     option("--lang TEXT", "Language of the documents, for example en. Default: none."),
@@ -26,21 +26,12 @@ if TYPE_CHECKING:
     *cluster.connection,
     options.GENERAL,
     options.dry_run,
-    *options.common,
 )
-def command(
-    fields: tuple[str, ...],
-    folder: str,
-    as_json: bool,
-    profile: str | None,
-    url: tuple[str, ...],
-    index: str | None,
-    **settings: Any,
-) -> None:
-    """Make a workspace for an existing index, or connect a workspace to other nodes.
+def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settings: Any) -> Output:
+    """Make a workspace for an existing index.
 
     NAME is title, text, categories, links or lang, and FIELD its field: title=name text=body,summary. The
-    index stays unchanged. For an existing workspace, leave the fields out.
+    index stays unchanged. For an index of rerank, leave the fields out.
     """
     from rerank.workflows.attach import attach
 
@@ -50,11 +41,11 @@ def command(
         if not paths:
             raise click.UsageError(f"{pair!r} is not NAME=FIELD, for example text=body")
         named.setdefault(name, []).extend(path for path in paths.split(",") if path)
-    opensearch = cluster.settings(profile, url, index)
+    opensearch = cluster.settings(settings)
     if opensearch is None:
         raise click.UsageError("the cluster is missing: give --url and --index, or --profile")
     report = attach(folder, named, opensearch=opensearch, **settings)
-    output.result(report, as_json, lambda report: _show(report, folder))
+    return Output(report, lambda: _show(report, folder))
 
 
 def _show(report: AttachReport, folder: str) -> None:
@@ -65,7 +56,5 @@ def _show(report: AttachReport, folder: str) -> None:
         click.echo(f"{plural(report.documents, 'document[|s]')} of {indices}; nothing was changed")
         return
     click.echo(plural(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))
-    if report.workspace.trained():
-        click.echo(f"next: {suggested('encode')}")
-    else:
-        click.echo(f"next: {suggested('train', 'text', '--queries', 'QUERIES', '--qrels', 'QRELS')}")
+    rankers = ("text", "meta") if "categories" in report.fields else ("text",)
+    click.echo(f"next: {suggested('train', *rankers, '--queries', 'QUERIES', '--qrels', 'QRELS')}")

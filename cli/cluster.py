@@ -25,21 +25,21 @@ connection = (
 )
 
 
-def settings(profile: str | None, url: tuple[str, ...], index: str | None, **more: Any) -> Settings | None:
-    """Settings of a cluster; None without URL and profile.
+def settings(values: dict[str, Any]) -> Settings | None:
+    """Remove the options of a cluster and return its settings; None without URL and profile.
 
     Raises UsageError for a missing URL or index, or a wrong profile.
     """
     from rerank.engines.opensearch import Settings
 
-    more = {name: value for name, value in more.items() if value is not None}
-    if profile is None and not url:
-        if index or more:
+    profile, names = values.pop("profile"), ("url", "index", "shards", "replicas")
+    given = {name: value for name in names if (value := values.pop(name, None)) not in (None, ())}
+    if profile is None and "url" not in given:
+        if given:
             raise click.UsageError("--index, --shards and --replicas need --url or --profile")
         return None
-    table, where = (_profile(profile)) if profile is not None else ({}, "the command")
-    table |= {"url": list(url)} if url else {}
-    table |= ({"index": index} if index else {}) | more
+    table, where = _profile(profile) if profile is not None else ({}, "the command")
+    table |= {name: list(value) if name == "url" else value for name, value in given.items()}
     for name, example in (("url", "http://127.0.0.1:9200"), ("index", "articles")):
         if not table.get(name):
             raise click.UsageError(f"--{name} is missing, for example --{name} {example}")

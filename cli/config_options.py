@@ -72,15 +72,9 @@ def given(values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
     """Settings of the running command: options override the file."""
     context = click.get_current_context()
     assert isinstance(context.command, SettingsCommand)
-    families = {name: context.command.families[name] for name in context.meta[__name__]}
-    known = [one for config in families.values() for one in options_of(config)]
+    known = [one for name in context.meta[__name__] for one in options_of(context.command.families[name])]
     found = {one.name: values[one.name] for one in known if values[one.name] not in (None, ())}
-    below = _read(file) if file else {}
-    for name, table in below.items():
-        if isinstance(table, dict):
-            left = over(table, found, known)
-            below[name] = {name: value for name, value in left.items() if name not in found}
-    return over(below, found, known)
+    return over(_read(file) if file else {}, found, known)
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from rerank.text import plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 from .output import located
 
 if TYPE_CHECKING:
@@ -36,40 +36,31 @@ def _part(context: click.Context, option: click.Parameter, value: str) -> tuple[
     return int(match[1]) - 1, int(match[2])
 
 
-@click.command("encode", cls=options.Command)
-@declare(
+@options.command(
+    "encode",
     option("--slice I/N", "Encode slice I of N (OpenSearch).", dest="part", default="1/1", callback=_part),
     option("--retrieve NAME,...", "Rankers that also retrieve, by k-NN fields.", callback=options.retrievers),
     option("--force", "Encode all documents again."),
     option("--every TIME", "Repeat with this interval, for example 5m.", callback=_seconds),
-    *options.common,
 )
 def command(
-    folder: str,
-    as_json: bool,
-    part: tuple[int, int],
-    retrieve: tuple[str, ...],
-    force: bool,
-    every: float | None,
-) -> None:
+    workspace: Workspace, progress: output.Bar, force: bool, every: float | None, **settings: Any
+) -> Output:
     """Compute the missing features of trained rankers.
 
     The command continues an interrupted encoding. It also encodes changed documents of an attached index.
     """
     from rerank.workflows.encode import encode
-    from rerank.workspace import Workspace
-
-    if every is not None and as_json:
-        raise click.UsageError("--every and --json exclude each other; leave --json out")
-    workspace = Workspace.open(folder)
-
-    def once(force: bool) -> EncodeReport:
-        bar = output.Bar(quiet=as_json or every is not None)
-        return encode(workspace, retrieve=retrieve, part=part, force=force, progress=bar)
 
     if every is not None:
-        _repeat(workspace, once, force, every)
-    output.result(once(force), as_json, _show)
+        if progress.quiet:
+            raise click.UsageError("--every and --json exclude each other; leave --json out")
+        quiet = output.Bar(quiet=True)
+        _repeat(
+            workspace, lambda force: encode(workspace, force=force, progress=quiet, **settings), force, every
+        )
+    report = encode(workspace, force=force, progress=progress, **settings)
+    return Output(report, lambda: _show(report))
 
 
 def _show(report: EncodeReport, *, changes_only: bool = False) -> None:
@@ -103,17 +94,15 @@ def _repeat(
         time.sleep(max(every - (time.monotonic() - begin), 0.1))
 
 
-@click.command("compact", cls=options.Command)
-@declare(*options.common)
-def compact(folder: str, as_json: bool) -> None:
+@options.command("compact")
+def compact(workspace: Workspace, progress: output.Bar) -> Output:
     """Reclaim the disk space of deleted and replaced documents (local engine).
 
     `rerank ingest` does this when more than half of the stored data is unused.
     """
     from rerank.workflows.encode import compact
-    from rerank.workspace import Workspace
 
-    done = compact(Workspace.open(folder))
+    done = compact(workspace)
     rows = plural(done.rows, "former document[|s]")
     size = f"{done.before / 1e6:.1f} MB -> {done.after / 1e6:.1f} MB"
-    output.result(done, as_json, lambda done: click.echo(f"{rows} removed: {size}"))
+    return Output(done, lambda: click.echo(f"{rows} removed: {size}"))

@@ -1,8 +1,9 @@
-"""``rerank evaluate``: stacks against a baseline."""
+"""``rerank evaluate`` and ``rerank compare``."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +11,10 @@ import click
 from rerank.text import plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.records import Query
+    from rerank.records import Qrels, Query
     from rerank.report_page.tables import EvaluationReport
     from rerank.workspace import Workspace
 
@@ -28,8 +29,8 @@ measures = option(
 per_query = option("--per-query FILE", "Write the measures of each query to this file, TSV.")
 
 
-@click.command("evaluate", cls=options.Command)
-@declare(
+@options.command(
+    "evaluate",
     "Input",
     *options.judged,
     options.ignore_categories,
@@ -40,7 +41,6 @@ per_query = option("--per-query FILE", "Write the measures of each query to this
         dest="stacks",
     ),
     option("--baseline STACK", "Stack to compare with. Default: the first stage."),
-    option("--rerank-only", "Also measure each stack without the score of its first stage.", rare=True),
     "Candidates",
     option(
         "--protocol KIND:N...",
@@ -54,7 +54,6 @@ per_query = option("--per-query FILE", "Write the measures of each query to this
     options.infer,
     "Measures",
     measures,
-    option("--also-grade-one", "Also measure without the documents of grade 2 and higher.", rare=True),
     option("--category-overlap", "Also show shared categories of queries and documents.", rare=True),
     option("--allow-leakage", "Do not warn about queries that are also in the training set.", rare=True),
     "Output",
@@ -63,67 +62,105 @@ per_query = option("--per-query FILE", "Write the measures of each query to this
     option("--save-run DIR", "Write each ranking as a TREC run to this folder."),
     options.GENERAL,
     options.seed,
-    *options.common,
 )
 def command(
-    folder: str,
-    as_json: bool,
+    workspace: Workspace,
     stacks: tuple[str, ...],
-    queries: str,
-    qrels: str,
-    conflicts: str,
+    queries: list[Query],
     allow_leakage: bool,
     per_query: str | None,
     page: str | None,
     **settings: Any,
-) -> None:
+) -> Output:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.files import check_output
-    from rerank.report_page.tables import PER_QUERY
+    from rerank.report_page.tables import PAGE_MARK, PER_QUERY
     from rerank.workflows.evaluate import evaluate
-    from rerank.workflows.report import PAGE_MARK
-    from rerank.workspace import Workspace
 
     for file, mark in ((per_query, PER_QUERY), (page, PAGE_MARK)):
         if file is not None:
             check_output(file, mark)
-    workspace, judged = Workspace.open(folder), options.read_judged(queries, qrels, conflicts)
     stacks = stacks or (in_use(workspace),)
-    bar = output.Bar(quiet=as_json)
-    report = evaluate(workspace, stacks, **judged, keep=10 if page else 0, progress=bar, **settings)
-    _write(workspace, report, judged["queries"], qrels, per_query, page)
-    if as_json:
-        output.print_json(report)
-        return
-    show(report, allow_leakage=allow_leakage, category_overlap=settings["category_overlap"])
+    report = evaluate(workspace, stacks, queries=queries, keep=10 if page else 0, **settings)
+    if page is not None:
+        from rerank.report_page.page import evaluation_page
+
+        split = Path(click.get_current_context().params["qrels"]).name
+        _write(page, evaluation_page(workspace, report, queries, split))
+    if per_query is not None:
+        _write(per_query, report.per_query_table())
+
+    def show_all() -> None:
+        show(report, allow_leakage=allow_leakage, category_overlap=settings["category_overlap"])
+        show_remarks(report)
+
+    return Output(report, show_all)
+
+
+@options.command(
+    "compare",
+    options.argument("runs", nargs=-1, required=True, metavar="RUN RUN..."),
+    "Input",
+    options.qrels,
+    options.conflicts,
+    "Measures",
+    measures,
+    "Output",
+    per_query,
+    options.GENERAL,
+    options.seed,
+)
+def compare(
+    runs: tuple[str, ...], progress: output.Bar, qrels: Qrels, per_query: str | None, **settings: Any
+) -> Output:
+    """Compare TREC runs with the first one (paired randomization test, Holm's correction).
+
+    The runs can come from any system, or from `rerank evaluate --save-run`.
+    """
+    from rerank.files import check_output
+    from rerank.formats import read_run
+    from rerank.report_page.tables import PER_QUERY
+    from rerank.workflows.compare import compare
+
+    if per_query is not None:
+        check_output(per_query, PER_QUERY)
+    names = [Path(run).name for run in runs]
+    if len(set(names)) < len(names):
+        names = list(runs)
+    if len(set(names)) < len(names):
+        raise click.UsageError("a run is named twice; name each run once")
+    rankings = {
+        name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
+        for name, run in zip(names, runs)
+    }
+    report = compare(rankings, qrels, **settings)
+    if per_query is not None:
+        _write(per_query, report.per_query_table())
+
+    def show_all() -> None:
+        show(report)
+        for name, count in report.empty.items():
+            if count:
+                of = plural(report.queries, output.QUERIES)
+                output.note(f"{name} has no documents for {count} of {of}, counted as 0")
+
+    return Output(report, show_all)
+
+
+def _write(path: str, text: str) -> None:
+    from rerank.files import write_text
+
+    write_text(path, text, follow=True)
+    output.note(f"written to {path}")
+
+
+def show_remarks(report: EvaluationReport) -> None:
+    """Print the remarks of each scoring once."""
     shown: list[object] = []
     for scoring in report.scoring.values():
         if scoring not in shown:
             output.remarks(scoring)
             shown.append(scoring)
-    for path in (per_query, page):
-        if path is not None:
-            output.note(f"written to {path}")
-
-
-def _write(
-    workspace: Workspace,
-    report: EvaluationReport,
-    queries: list[Query],
-    qrels: str,
-    per_query: str | None,
-    page: str | None,
-) -> None:
-    from pathlib import Path
-
-    from rerank.files import write_text
-
-    if per_query is not None:
-        write_text(per_query, report.per_query_table(), follow=True)
-    if page is not None:
-        from rerank.report_page.page import evaluation_page
-
-        write_text(page, evaluation_page(workspace, report, queries, Path(qrels).name), follow=True)
 
 
 def in_use(workspace: Workspace) -> str:
@@ -157,10 +194,6 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
     _show_new_documents(report)
     _show_cases(report)
     for line in output.counted(
-        (
-            report.grade_one_queries or 0,
-            "quer[y has|ies have] documents of grade 1; that column is for [it|them]",
-        ),
         (report.none_relevant, "judged quer[y has|ies have] no relevant document and [is|are] left out"),
         *_without_value(report),
     ):

@@ -2,119 +2,132 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rerank.text import plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 from .output import located
 
 if TYPE_CHECKING:
     from rerank.hook import Hook, InstallReport, SearchTrial, Status, TrialReport
+    from rerank.records import Qrels, Query
+    from rerank.workspace import Workspace
 
-Report = TypeVar("Report", "InstallReport", "TrialReport", "Status", "SearchTrial")
 
-
-@click.group("hook", cls=options.Group)
+@click.group("hook")
 def command() -> None:
     """Rerank the searches of an OpenSearch index by `rerank serve`."""
 
 
-_pipeline: tuple[options.Add | str, ...] = (
+_pipeline = (
+    "Pipeline",
     option("--route plugin|stock", "Way to call the service.", default="plugin"),
     option("--name NAME", "Search pipeline. Default: rerank-INDEX, or rerank-INDEX-stock."),
     options.GENERAL,
-    *options.common,
 )
 
 
-@command.command()
-@declare(
+def _hook(workspace: Workspace, route: str, name: str | None) -> closing[Hook]:
+    from rerank.hook import hook
+    from rerank.service.settings import read_token
+
+    return closing(hook(workspace, route, name, read_token(None)))
+
+
+@options.command(
+    "install",
     "Service",
     option("--service URL...", "URL of the service for the nodes. Repeatable.", required=True),
-    option(
-        "--timeout SECONDS", "Time limit of a call.", type=options.Number(0.001, 60, kind=float), default=1.0
-    ),
+    option("--timeout SECONDS", "Time limit of a call.", type=options.Real(0.001, 60), default=1.0),
     option("--on-failure first_stage|error", "Answer if the service fails.", default="first_stage"),
     option("--token-name NAME", "Plugin: use the token rerank.tokens.NAME.", rare=True),
     option("--token-file FILE", "Stock: token of the service.", rare=True),
     "Searches",
     option("--stack STACK", "Signals or weights. Default: the stack of the service."),
-    option("--depth N", "Number of candidates of a search.", type=options.Number(1, 10_000), default=100),
+    option("--depth N", "Number of candidates of a search.", type=options.Whole(1, 10_000), default=100),
     option("--shadow", "Score and count searches, but do not change their results."),
-    option("--share PERCENT", "Share of searches to rerank.", type=options.Number(1, 100), default=100),
+    option("--share PERCENT", "Share of searches to rerank.", type=options.Whole(1, 100), default=100),
     option("--default", "Use the pipeline for all searches without a pipeline."),
     option("--add-to PIPELINE", "Plugin: also run this pipeline.", rare=True),
     option("--id-field FIELD", "Stock: field that contains _id. Default: id or _id.", rare=True),
-    "Pipeline",
     *_pipeline,
-    options.GENERAL,
     options.dry_run,
+    group=command,
 )
-def install(default: bool, dry_run: bool, token_file: str | None, id_field: str | None, **given: Any) -> None:
+def install(
+    workspace: Workspace,
+    progress: output.Bar,
+    route: str,
+    name: str | None,
+    default: bool,
+    dry_run: bool,
+    token_file: str | None,
+    id_field: str | None,
+    **given: Any,
+) -> Output:
     """Create or replace the search pipeline. Every node needs the plugin first."""
-    where = {name: given.pop(name) for name in ("folder", "route", "name", "as_json")}
-    route = where["route"]
+    from rerank.hook import HookOptions
+    from rerank.service.settings import read_token
+
     of_stock = {"--token-file": token_file, "--id-field": id_field}
     unread = [option for option, value in of_stock.items() if value and route != "stock"]
     if unread:
         raise click.UsageError(f"{unread[0]} is for --route stock")
-    if given["add_to"] and route == "stock":
-        raise click.UsageError("--add-to is for --route plugin")
-
-    def act(hook: Hook) -> InstallReport:
-        from rerank.hook import HookOptions, StockOptions
-        from rerank.service.settings import read_token
-
-        wanted = HookOptions(**given)
-        if route == "stock":
-            token = read_token(token_file) if token_file else ""
-            wanted = StockOptions(**given, token=token, id_field=id_field)
-        return hook.install(wanted, default=default, dry_run=dry_run)
-
-    _report(act, _show_done, **where)
+    token = read_token(token_file) if token_file else ""
+    wanted = HookOptions(**given, token=token, id_field=id_field)
+    with _hook(workspace, route, name) as hook:
+        report = hook.install(wanted, default=default, dry_run=dry_run)
+    return _installed(report)
 
 
-@command.command()
-@declare("Pipeline", *_pipeline)
-def status(**where: Any) -> None:
+@options.command("status", *_pipeline, group=command)
+def status(workspace: Workspace, progress: output.Bar, route: str, name: str | None) -> Output:
     """Show the pipeline, plugin, service and counters, and report problems.
 
     Exit code 1 if there is a problem.
     """
-    if _report(lambda hook: hook.status(), _show_status, **where).problems:
-        sys.exit(1)
+    with _hook(workspace, route, name) as hook:
+        report = hook.status()
+    return Output(report, lambda: _show_status(report), int(bool(report.problems)))
 
 
-@command.command()
-@declare("Pipeline", *_pipeline, options.GENERAL, options.dry_run)
-def remove(dry_run: bool, **where: Any) -> None:
+@options.command("remove", *_pipeline, options.dry_run, group=command)
+def remove(workspace: Workspace, progress: output.Bar, route: str, name: str | None, dry_run: bool) -> Output:
     """Remove the pipeline, and stop using it as default."""
-    _report(lambda hook: hook.remove(dry_run=dry_run), _show_done, **where)
+    with _hook(workspace, route, name) as hook:
+        return _installed(hook.remove(dry_run=dry_run))
 
 
-@command.command("test")
-@click.argument("query", required=False)
-@declare(
+@options.command(
+    "test",
+    options.argument("query", required=False),
     "Searches",
     option("-k N", "Number of documents to compare.", dest="count", default=10),
     option("--template FILE|stored:ID", "Search of your application, for judged queries."),
     "Input",
     option("--queries FILE", "With --template: queries, JSON lines."),
     option("--qrels FILE", "With --template: judgments."),
-    "Pipeline",
     *_pipeline,
-    options.GENERAL,
     options.seed,
+    group=command,
 )
 def test(
-    query: str | None, count: int, template: str | None, queries: str, qrels: str, seed: int, **where: Any
-) -> None:
+    workspace: Workspace,
+    progress: output.Bar,
+    route: str,
+    name: str | None,
+    query: str | None,
+    template: str | None,
+    queries: list[Query] | None,
+    qrels: Qrels | None,
+    count: int,
+    seed: int,
+) -> Output:
     """Compare a search for QUERY with `rerank query`, or measure judged queries with and without the hook.
 
     Exit code 1 if the order differs, or if the mean is lower with the hook.
@@ -123,52 +136,25 @@ def test(
         raise click.UsageError("give a QUERY, or --template with --queries and --qrels")
     if template is not None and not (queries and qrels):
         raise click.UsageError("--template needs --queries and --qrels")
+    with _hook(workspace, route, name) as hook:
+        if template is None or queries is None or qrels is None:
+            from rerank.hook import try_search
 
-    def search(hook: Hook) -> SearchTrial:
-        from rerank.hook import try_search
-
-        return try_search(hook, query or "", count)
-
-    def measure(hook: Hook) -> TrialReport:
+            trial = try_search(hook, query or "", count)
+            return Output(trial, lambda: _show_trial(trial), int(not trial.same))
         from rerank.formats import read_template
         from rerank.hook import try_queries
 
-        name = str(template)
-        search = read_template(name if name.startswith("stored:") else f"template:{name}")
+        search = read_template(template if template.startswith("stored:") else f"template:{template}")
         assert search is not None
-        return try_queries(
-            hook, search, *options.read_judged(queries, qrels).values(), count=count, seed=seed
-        )
-
-    if template is None:
-        worse = not _report(search, _show_trial, **where).same
-    else:
-        report = _report(measure, _show_gate, **where)
-        worse = report.hooked < report.plain
-    if worse:
-        sys.exit(1)
+        report = try_queries(hook, search, queries, qrels, count=count, seed=seed)
+        return Output(report, lambda: _show_gate(report), int(report.hooked < report.plain))
 
 
-def _report(
-    act: Callable[[Hook], Report],
-    show: Callable[[Report], None],
-    folder: str,
-    route: str,
-    name: str | None,
-    as_json: bool,
-) -> Report:
-    from contextlib import closing
-
-    from rerank.hook import hook as make
-    from rerank.service.settings import read_token
-    from rerank.workspace import Workspace
-
-    with closing(make(Workspace.open(folder), route, name, read_token(None))) as hook:
-        report = act(hook)
-    for line in getattr(report, "warnings", ()):
+def _installed(report: InstallReport) -> Output:
+    for line in report.warnings:
         output.note(f"warning: {line}")
-    output.result(report, as_json, show)
-    return report
+    return Output(report, lambda: _show_done(report))
 
 
 def _show_done(report: InstallReport) -> None:
@@ -207,7 +193,7 @@ def _show_status(report: Status) -> None:
 def _shadow(shadow: dict[str, Any]) -> str:
     count = shadow["count"]
     first, last = (shadow[name][:16].replace("T", " ") for name in ("first", "last"))
-    moved, took = shadow["moved"] / count, shadow["total_ms"] / count
+    moved, took = shadow["moved"] / count, shadow["total_ms"] / max(count - 1, 1)  # of all but the first
     return (
         f"shadow: {plural(count, 'search[|es]')} from {first} to {last} UTC;"
         f" {moved:.1f} of the first ten would move; {took:.1f} ms each"

@@ -10,7 +10,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import cluster, options, output
-from .options import declare, option
+from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.workflows.ingest import IngestReport
@@ -19,9 +19,9 @@ MOST_INVALID = 20
 """Invalid lines that are listed."""
 
 
-@click.command("ingest", cls=options.Command)
-@click.argument("corpus", nargs=-1)
-@declare(
+@options.command(
+    "ingest",
+    options.argument("corpus", nargs=-1),
     "Input",
     option("--format jsonl|jats", "Format of CORPUS. jats: articles in XML.", default="jsonl"),
     option("--body", "For jats: use the body as text, not the abstract.", rare=True),
@@ -36,18 +36,11 @@ MOST_INVALID = 20
     "Connection",
     *cluster.connection,
     option("--shards N", "Shards of a new index. Default: 1.", rare=True),
-    option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Number(0), rare=True),
-    options.GENERAL,
-    *options.common,
+    option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Whole(0), rare=True),
 )
 def command(
-    corpus: tuple[str, ...],
-    folder: str,
-    as_json: bool,
-    delete: tuple[str, ...],
-    delete_from: str | None,
-    **settings: Any,
-) -> None:
+    folder: str, corpus: tuple[str, ...], delete: tuple[str, ...], delete_from: str | None, **settings: Any
+) -> Output:
     """Add or update the documents of CORPUS by their `_id`.
 
     CORPUS is one or more files of JSON lines (- is stdin) or of articles in JATS. All documents are checked
@@ -57,13 +50,11 @@ def command(
 
     ids = _ids_to_delete(delete, delete_from)
     _check(corpus, ids, settings)
-    names = ("profile", "url", "index", "shards", "replicas")
-    opensearch = cluster.settings(**{name: settings.pop(name) for name in names})
+    opensearch = cluster.settings(settings)
     if settings["format"] == "jsonl":
         _check_for_queries(corpus)
-    bar = output.Bar(quiet=as_json)
-    report = ingest(folder, corpus, delete=ids, opensearch=opensearch, progress=bar, **settings)
-    output.result(report, as_json, lambda report: _show(report, folder, settings))
+    report = ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
+    return Output(report, lambda: _show(report, folder, settings))
 
 
 def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
@@ -83,13 +74,10 @@ def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
 
 
 def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
-    from rerank.formats.lines import decode, read_lines
+    from rerank.formats.lines import read_texts
 
     ids = [id for group in delete for id in group.split(",") if id]
-    for number, line in read_lines(file) if file else ():
-        if id := decode(file or "", number, line).strip():
-            ids.append(id)
-    return ids
+    return ids + [text.strip() for _, text in (read_texts(file) if file else ())]
 
 
 def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:

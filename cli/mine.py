@@ -7,39 +7,41 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from rerank.config import build
+from rerank.rankers.concept.mining import PairMining
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import RELATED, describe_left_out
 from rerank.text import plural
 
 from . import config_options, options, output
-from .options import declare, option
+from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.workflows.cocitation import CoCited, Neighborhood
-    from rerank.workflows.mine import Mined
-    from rerank.workflows.mine_pairs import MinedPairs
+    from rerank.records import Qrels
+    from rerank.workflows.mine import CoCited, Mined, MinedPairs, Neighborhood
     from rerank.workspace import Workspace
 
 SHOWN = 10
 """Number of neighbors of a level on a terminal."""
 
 
-@click.group("mine", cls=options.Group)
+@click.group("mine")
 def command() -> None:
     """Show the data that a training would use."""
 
 
-@command.command("structure", cls=config_options.SettingsCommand, families={"dense": DenseConfig}, rare=True)
-@declare(
+@options.command(
+    "structure",
     option("--sample N", "Number of quintuplets.", default=20),
     option("--preset NAME", f"Settings to start from: {', '.join(DenseConfig.presets)}. Default: default."),
     option("--config FILE", "Settings in TOML.", dest="file"),
-    *options.common,
+    group=command,
+    cls=config_options.SettingsCommand,
+    families={"dense": DenseConfig},
+    rare=True,
 )
-@options.reports(lambda report: _show_structure(report))
 def structure(
     workspace: Workspace, progress: output.Bar, sample: int, file: str | None, **values: Any
-) -> Mined:
+) -> Output:
     """Show quintuplets of the first epoch of `rerank train dense` with the same settings.
 
     If torch or the model is not installed, words replace the tokens of the model.
@@ -47,7 +49,8 @@ def structure(
     from rerank.workflows.mine import mine
 
     config = build(DenseConfig, config_options.given(values, file), values["preset"] or "default")
-    return mine(workspace, config, sample=sample, progress=progress)
+    found = mine(workspace, config, sample=sample, progress=progress)
+    return Output(found, lambda: _show_structure(found))
 
 
 def _show_structure(found: Mined) -> None:
@@ -82,23 +85,11 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
         raise click.BadParameter(f"must be shares like 70,15,15, or none, not {text!r}") from None
 
 
-@command.command("pairs")
-@declare(
+@options.command(
+    "pairs",
     "Input",
     option("--from qrels|categories|links|titles", "Relation.", dest="source", required=True),
     option("--qrels FILE", "Judgments, for --from qrels."),
-    "Pairs",
-    option("--each N", "Related pairs for each document.", default=3),
-    option("--negatives X", "Unrelated pairs per related pair.", type=options.POSITIVE, default=1.0),
-    option("--hard X", "Share of unrelated pairs with the same topic.", type=options.SHARE, default=0.5),
-    option("--smallest N", "Smallest category.", type=options.Number(2), default=5, rare=True),
-    option(
-        "--largest X",
-        "Share of the documents in the largest category.",
-        type=options.Number(above=0, most=1, kind=float),
-        default=0.05,
-        rare=True,
-    ),
     "Output",
     option(
         "--split A,B,C",
@@ -107,30 +98,28 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
         callback=_shares,
     ),
     option("--out DIR", "Folder of the files.", default="pairs"),
-    options.GENERAL,
-    options.seed,
-    *options.common,
+    group=command,
+    cls=config_options.SettingsCommand,
+    families={"pairs": PairMining},
 )
-@options.reports(lambda report: _show_pairs(report))
 def pairs(
     workspace: Workspace,
     progress: output.Bar,
     source: Literal["qrels", "categories", "links", "titles"],
-    qrels: str | None,
+    qrels: Qrels | None,
     out: str,
     split: tuple[float, ...] | None,
     **how: Any,
-) -> MinedPairs:
+) -> Output:
     """Draw related and unrelated pairs of documents and write them to files.
 
     Use them to train or measure concept if you have no labeled pairs.
     """
-    from rerank.formats import read_qrels
-    from rerank.rankers.concept.mining import PairMining
-    from rerank.workflows.mine_pairs import mine_pairs
+    from rerank.workflows.mine import mine_pairs
 
-    judged, mining = read_qrels(qrels) if qrels else None, build(PairMining, how)
-    return mine_pairs(workspace, source, out=out, qrels=judged, split=split, mining=mining, progress=progress)
+    mining = build(PairMining, config_options.given(how, None))
+    found = mine_pairs(workspace, source, out=out, qrels=qrels, split=split, mining=mining, progress=progress)
+    return Output(found, lambda: _show_pairs(found))
 
 
 def _show_pairs(found: MinedPairs) -> None:
@@ -145,18 +134,18 @@ def _show_pairs(found: MinedPairs) -> None:
         output.note(f"{found.left_out} of {of} related to none and left out")
 
 
-@command.command("cocitation")
-@declare(
+@options.command(
+    "cocitation",
     option("--show DOI|TITLE|ID", "Show the neighbors of one reference. Default: all counts."),
     option("--out FILE", "Write all pairs with their counts to this file, TSV."),
-    *options.common,
+    group=command,
 )
-@options.reports(lambda found: _show_neighbors(found.shown) if found.shown else _show_levels(found))
-def cocitation(workspace: Workspace, progress: output.Bar, show: str | None, out: str | None) -> CoCited:
+def cocitation(workspace: Workspace, **settings: Any) -> Output:
     """Count references that are cited together in a sentence, a paragraph, a section or a document."""
-    from rerank.workflows.cocitation import mine_cocitation
+    from rerank.workflows.mine import mine_cocitation
 
-    return mine_cocitation(workspace, show=show, out=out, progress=progress)
+    found = mine_cocitation(workspace, **settings)
+    return Output(found, lambda: _show_neighbors(found.shown) if found.shown else _show_levels(found))
 
 
 def _show_levels(found: CoCited) -> None:

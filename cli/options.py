@@ -1,19 +1,18 @@
-"""Options: help groups, types, and shared options."""
+"""Commands and their options: help groups, types, and shared options."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from . import output
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-Add = Callable[[Any, str], Any]
-"""Adds an option to a function, in a group."""
 
 LEXICAL = ("tfidf", "bm25")
 GENERAL = "General"
@@ -31,7 +30,7 @@ class Option(click.Option):
         default = about.get("default")
         if default is not None and default is not False and "Default:" not in about["help"]:
             shown = "on" if default is True else default
-            about["help"] += f" Default: {', '.join(shown) if isinstance(shown, list) else shown}."
+            about["help"] += f" Default: {', '.join(shown) if isinstance(shown, (list, tuple)) else shown}."
         super().__init__(*args, **about)
         self.group, self.rare = group, rare
 
@@ -67,13 +66,7 @@ class Command(click.Command):
                 formatter.write_dl(rows)
 
 
-class Group(click.Group):
-    """A group of such commands."""
-
-    command_class = Command
-
-
-def _help_all() -> click.Option:
+def _help_all() -> Option:
     def show(context: click.Context, option: click.Parameter, asked: bool) -> None:
         if asked:
             context.meta[_SHORT] = False
@@ -84,82 +77,41 @@ def _help_all() -> click.Option:
     return Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
 
 
-class Number(click.ParamType[Any]):
-    """A number from ``least``, or above ``above``, to ``most``."""
+class Whole(click.IntRange):
+    """A whole number."""
+
+    name = "whole number"
+
+
+class Real(click.FloatRange):
+    """A finite number."""
 
     name = "number"
 
-    def __init__(
-        self,
-        least: float | None = None,
-        most: float | None = None,
-        *,
-        above: float | None = None,
-        kind: type = int,
-    ) -> None:
-        self.kind = kind
-        limits = {"at least {:,}": least, "above {:,}": above, "at most {:,}": most}
-        self.values = " and ".join(text.format(limit) for text, limit in limits.items() if limit is not None)
-        self.least, self.above, self.most = least, above, most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; errors name the limits."""
-        try:
-            number = self.kind(value)
-        except ValueError:
-            self.fail(f"must be a {'whole ' * (self.kind is int)}number, not {value!r}", param, ctx)
-        if not (
-            math.isfinite(number)
-            and (self.least is None or number >= self.least)
-            and (self.above is None or number > self.above)
-            and (self.most is None or number <= self.most)
-        ):
-            self.fail(f"must be {self.values or 'finite'}, not {value}", param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """N for whole numbers, otherwise X."""
-        return "N" if self.kind is int else "X"
+
+POSITIVE = Real(0, min_open=True)
+SHARE = Real(0, 1)
 
 
-POSITIVE = Number(above=0, kind=float)
-SHARE = Number(0, 1, kind=float)
-
-
-class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
-    """One of several words."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the word; errors name all."""
-        if value not in self.choices:
-            self.fail(f"must be {either([*self.choices])}, not {value!r}", param, ctx)
-        return value
-
-
-def either(names: list[str]) -> str:
+def either(names: Sequence[str]) -> str:
     """``a, b or c``."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-class FirstStage(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A lexical signal, ``template:FILE``, ``stored:ID`` or ``run:FILE``."""
-
-    name = "first stage"
-
-    def __init__(self, *kinds: str) -> None:
-        self.kinds = kinds
-        self.forms = [*LEXICAL, *(f"{kind}:{'ID' if kind == 'stored' else 'FILE'}" for kind in kinds)]
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Validate the value."""
-        kind, _, name = value.partition(":")
-        if value not in LEXICAL and not (name and kind in self.kinds):
-            self.fail(f"must be {either(self.forms)}, not {value!r}", param, ctx)
-        return value
+def argument(name: str, **about: Any) -> click.Argument:
+    """Make an argument for :func:`command`."""
+    return click.Argument([name], **about)
 
 
-def option(spec: str, help: str, *, dest: str = "", **about: Any) -> Add:
-    """Make an option for :func:`declare`: ``option("--depth N", "Number of candidates.")``.
+def option(spec: str, help: str, *, dest: str = "", **about: Any) -> Option:
+    """Make an option for :func:`command`: ``option("--depth N", "Number of candidates.")``.
 
     spec: names and metavar. No metavar: a flag; ``N``: a whole number from 1; ``a|b``: a choice; ``...``: may
         be repeated.
@@ -170,29 +122,24 @@ def option(spec: str, help: str, *, dest: str = "", **about: Any) -> Add:
     if not metavar and "/" not in names:
         about["is_flag"] = True
     elif metavar == "N":
-        about.setdefault("type", Number(1))
+        about.setdefault("type", Whole(1))
     elif "|" in metavar and metavar.islower():
-        about.setdefault("type", Choice(metavar.split("|")))
-    decls = [*names.split(", "), *[dest] * bool(dest)]
-    about |= {"cls": Option, "help": help, "metavar": metavar or None}
-    return lambda function, group: click.option(*decls, group=group, **about)(function)
+        about.setdefault("type", click.Choice(metavar.split("|")))
+    return Option([*names.split(", "), *[dest] * bool(dest)], help=help, metavar=metavar or None, **about)
 
 
-def declare(*parts: str | Add) -> Callable[[Function], Function]:
-    """Add options to a command; a text starts a group."""
-
-    def add(function: Function) -> Function:
-        group, grouped = GENERAL, []
-        for part in parts:
-            if isinstance(part, str):
-                group = part
-            else:
-                grouped.append((part, group))
-        for part, group in reversed(grouped):
-            function = part(function, group)
-        return function
-
-    return add
+def grouped(parts: Iterable[str | click.Parameter]) -> list[click.Parameter]:
+    """Options with their groups; a text starts a group."""
+    group, found = GENERAL, []
+    for part in parts:
+        if isinstance(part, str):
+            group = part
+            continue
+        if isinstance(part, Option):
+            part = copy.copy(part)
+            part.group = group
+        found.append(part)
+    return found
 
 
 def _remember(context: click.Context, option: click.Parameter, folder: str) -> str:
@@ -201,21 +148,19 @@ def _remember(context: click.Context, option: click.Parameter, folder: str) -> s
     return folder
 
 
-def workspace(default: str, help: str, **more: Any) -> Add:
+def workspace(default: str, help: str, **more: Any) -> Option:
     """Make --workspace."""
     return option("-w, --workspace DIR", help, dest="folder", default=default, callback=_remember, **more)
 
 
-as_json = option("--json", "Print one JSON object instead of text.", dest="as_json")
-
-
-common = (
-    workspace(
-        ".rerank", "Workspace folder. Environment variable: RERANK_WORKSPACE.", envvar="RERANK_WORKSPACE"
-    ),
-    as_json,
+folder = workspace(
+    ".rerank", "Workspace folder. Environment variable: RERANK_WORKSPACE.", envvar="RERANK_WORKSPACE"
 )
-seed = option("--seed N", "Random seed.", type=Number(0), default=0)
+as_json = option("--json", "Print one JSON object instead of text.", dest="as_json")
+seed = option("--seed N", "Random seed.", type=Whole(0), default=0)
+measure = option(
+    "--measure NAME", "Measure to maximize: nDCG, RR or AP, with or without a cutoff.", default="nDCG@10"
+)
 queries = option("--queries FILE", "Queries, JSON lines.", required=True)
 qrels = option("--qrels FILE", "Judgments, BEIR or TREC.", required=True)
 conflicts = option(
@@ -224,18 +169,17 @@ conflicts = option(
     default="refuse",
     rare=True,
 )
+judged = (queries, qrels, conflicts)
 dry_run = option("--dry-run", "Show the result and change nothing.")
 
 
-def _first_stage(default: str, *kinds: str, rare: bool = False) -> Add:
-    kind = FirstStage("template", "stored", *kinds)
-    help = f"First stage: {either(kind.forms)}. Default: {default}."
-    return option("--first-stage NAME", help, type=kind, rare=rare)
+def first_stage(default: str, *forms: str, rare: bool = False) -> Option:
+    """Make --first-stage."""
+    texts = [*LEXICAL, "template:FILE", "stored:ID", *forms]
+    return option("--first-stage NAME", f"First stage: {either(texts)}. Default: {default}.", rare=rare)
 
 
-first_stage = _first_stage("the first stage of the stack")
-first_stage_of_training = _first_stage("the first stage of the workspace", rare=True)
-first_stage_or_run = _first_stage("the first stage of the stack", "run")
+first_stage_or_run = first_stage("the first stage of the stack", "run:FILE")
 
 
 def retrievers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -263,14 +207,66 @@ infer = option(
 )
 
 
-judged = (queries, qrels, conflicts)
+@dataclass
+class Output:
+    """The result of a command.
+
+    show: prints the report without --json. code: exit code.
+    """
+
+    report: Any
+    show: Callable[[], object]
+    code: int = 0
 
 
-def read_judged(queries: str, qrels: str, conflicts: str = "refuse") -> dict[str, Any]:
-    """Read the files of ``judged`` as keywords."""
+def command(
+    name: str, *parts: str | click.Parameter, group: Any = click, **about: Any
+) -> Callable[[Callable[..., Output]], click.Command]:
+    """Make a command with --workspace and --json.
+
+    The function takes the options by name, and ``progress``. It also takes ``workspace``, or ``folder`` if
+    the workspace can be missing. Files of queries and judgments are read.
+
+    parts: arguments and options; a text starts a group.
+    """
+
+    def make(function: Callable[..., Output]) -> click.Command:
+        takes = function.__annotations__
+        named = any(isinstance(part, Option) and part.name == "folder" for part in parts)
+        shared = [folder] * (not named and ("workspace" in takes or "folder" in takes))
+        params = grouped([*parts, GENERAL, *shared, as_json])
+
+        @wraps(function)
+        def run(as_json: bool, **values: Any) -> None:
+            if "workspace" in takes:
+                from rerank.workspace import Workspace
+
+                values["workspace"] = Workspace.open(values.pop("folder"))
+            _read_judged(values)
+            done = function(progress=output.Bar(quiet=as_json), **values)
+            if as_json:
+                output.print_json(done.report)
+            else:
+                done.show()
+            if done.code:
+                sys.exit(done.code)
+
+        made: click.Command = group.command(name, **{"cls": Command, "params": params, **about})(run)
+        return made
+
+    return make
+
+
+def _read_judged(values: dict[str, Any]) -> None:
+    """Replace files of queries and judgments by their content."""
+    conflicts = values.pop("conflicts", "refuse")
+    files = {name: values[name] for name in ("queries", "qrels", "dev_qrels") if values.get(name)}
+    if not files:
+        return
     from rerank.formats import read_qrels, read_queries
 
-    return {"queries": read_queries(queries), "qrels": read_qrels(qrels, conflicts=conflicts)}
+    for name, file in files.items():
+        values[name] = read_queries(file) if name == "queries" else read_qrels(file, conflicts=conflicts)
 
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -281,28 +277,9 @@ def params(context: click.Context, option: click.Parameter, texts: tuple[str, ..
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"must be NAME=VALUE, not {text!r}")
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE.")
         try:
             found[name] = parse_json(value)
         except ValueError:
             found[name] = value
     return found
-
-
-def reports(show: Callable[[Any], object]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Make a command of ``(workspace, progress, **values)``, which returns a report.
-
-    show: prints the report without --json.
-    """
-
-    def make(function: Callable[..., Any]) -> Callable[..., None]:
-        @wraps(function)
-        def run(folder: str, as_json: bool, **values: Any) -> None:
-            from rerank.workspace import Workspace
-
-            progress = output.Bar(quiet=as_json)
-            output.result(function(Workspace.open(folder), progress, **values), as_json, show)
-
-        return run
-
-    return make

@@ -8,8 +8,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rerank.search.build_table import ScoringReport
     from rerank.stack.stack import Stack
 
-Report = TypeVar("Report")
 
 verbosity = "normal"
 """``quiet``, ``normal`` or ``verbose``."""
@@ -37,8 +36,10 @@ CASES = {
 }
 """The case of a stack -> its name in tables."""
 
-# Controls except tab and newline, and characters that change the direction of writing.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_HIDDEN = (*range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SIGNS = {n: chr(0x2400 + n) for n in range(32) if n not in (9, 10)} | {n: f"\\u{n:04x}" for n in _HIDDEN}
+_SIGNS[127] = "␡"
+"""Controls except tab and newline, and characters that change the direction of writing -> visible signs."""
 _COMMAND = re.compile(r"`rerank [^`]+`")
 
 
@@ -48,12 +49,7 @@ def harmless(text: str) -> str:
     >>> harmless("wolf\\x1b[31m")
     'wolf␛[31m'
     """
-    return _CONTROLS.sub(_sign, text)
-
-
-def _sign(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    return chr(0x2400 + number) if number < 32 else "␡" if number == 127 else f"\\u{number:04x}"
+    return text.translate(_SIGNS)
 
 
 class Terminal:
@@ -102,14 +98,6 @@ def located(message: str) -> str:
 def suggested(*words: str) -> str:
     """A command to paste."""
     return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
-
-
-def result(report: Report, as_json: bool, show: Callable[[Report], object]) -> None:
-    """Print a report as JSON or by ``show``."""
-    if as_json:
-        print_json(report)
-    else:
-        show(report)
 
 
 def print_json(value: object) -> None:

@@ -11,23 +11,23 @@ import click
 from rerank.text import plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.records import LabeledPair
-    from rerank.workflows.pairs import PairRow, PairsReport
+    from rerank.workflows.pairs import PairRow, PairScores, PairsReport
     from rerank.workspace import Workspace
 
 _dev_pairs = option("--dev-pairs FILE", "Labeled pairs to choose the threshold.")
 
 
-@click.group("pairs", cls=options.Group)
+@click.group("pairs")
 def command() -> None:
     """Score pairs of documents and compare the scores with labels."""
 
 
-@command.command("predict")
-@declare(
+@options.command(
+    "predict",
     "Input",
     option("--ranker NAME", "A trained ranker, tfidf or bm25.", required=True),
     option("--pairs FILE", "Pairs of documents, with or without labels.", required=True),
@@ -35,41 +35,30 @@ def command() -> None:
     option(
         "--threshold X",
         "Lowest score of related pairs. Default: of the ranker.",
-        type=options.Number(kind=float),
+        type=options.Real(),
     ),
     options.GENERAL,
     option("--out FILE", "File of the table, TSV. Default: stdout."),
-    *options.common,
+    group=command,
 )
 def predict(
-    folder: str,
-    as_json: bool,
-    ranker: str,
-    pairs: str,
-    dev_pairs: str | None,
-    out: str | None,
-    **settings: Any,
-) -> None:
+    workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None, out: str | None, **settings: Any
+) -> Output:
     """Print the ids, label, score and prediction of each pair."""
-    from rerank.files import check_output, write_text
+    from rerank.files import check_output
     from rerank.formats import read_unlabeled_pairs
     from rerank.workflows.pairs import predict_pairs
-    from rerank.workspace import Workspace
 
     if out is not None:
         check_output(out, "a\tb\t")
-    workspace = Workspace.open(folder)
-    found = predict_pairs(
-        workspace,
-        ranker,
-        read_unlabeled_pairs(pairs, workspace.engine.contains),
-        dev_pairs=_labeled(workspace, dev_pairs),
-        progress=output.Bar(quiet=as_json),
-        **settings,
-    )
-    if as_json:
-        output.print_json(found)
-        return
+    unlabeled = read_unlabeled_pairs(pairs, workspace.engine.contains)
+    found = predict_pairs(workspace, ranker, unlabeled, dev_pairs=_labeled(workspace, dev_pairs), **settings)
+    return Output(found, lambda: _show_predictions(found, out))
+
+
+def _show_predictions(found: PairScores, out: str | None) -> None:
+    from rerank.files import write_text
+
     rows = found.rows()
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     text = io.StringIO()
@@ -87,8 +76,8 @@ def predict(
         output.note("no prediction without a threshold: give --threshold, or --dev-pairs")
 
 
-@command.command("evaluate")
-@declare(
+@options.command(
+    "evaluate",
     "Input",
     option(
         "--ranker NAME,... ...",
@@ -101,22 +90,17 @@ def predict(
     option("--baseline NAME,...", "Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured."),
     options.GENERAL,
     options.seed,
-    *options.common,
+    group=command,
 )
-@options.reports(lambda report: _show(report))
 def evaluate(
-    workspace: Workspace,
-    progress: output.Bar,
-    rankers: tuple[str, ...],
-    pairs: str,
-    dev_pairs: str | None,
-    **settings: Any,
-) -> PairsReport:
+    workspace: Workspace, rankers: tuple[str, ...], pairs: str, dev_pairs: str | None, **settings: Any
+) -> Output:
     """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
     from rerank.workflows.pairs import evaluate_pairs
 
     dev, labeled = _labeled(workspace, dev_pairs), _labeled(workspace, pairs)
-    return evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, progress=progress, **settings)
+    report = evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, **settings)
+    return Output(report, lambda: _show(report))
 
 
 def _labeled(workspace: Workspace, file: str | None) -> list[LabeledPair]:

@@ -35,7 +35,7 @@ COMMANDS = {
     "compact": "Reclaim the disk space of deleted documents.",
     "status": "Show the contents of a workspace.",
 }
-_MODULES = {"compact": "encode"}
+_MODULES = {"compact": "encode", "compare": "evaluate"}
 _DEBUG = "RERANK_DEBUG"
 _VERBOSITY = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
 _GIVEN = f"{__name__}.verbosity"
@@ -50,23 +50,6 @@ _SYNONYMS = {
     "report": "evaluate --report",
 }
 """Words that users try as commands -> the command."""
-
-_INSTEAD = {
-    "--overlap": "--category-overlap",
-    "--allow-overlap": "--allow-leakage",
-    "--also-rerank-only": "--rerank-only",
-    "--normalisation": "--normalization",
-    "--pairs": "--text-pairs or --labeled-pairs",
-    "--set": "--NAME VALUE; `rerank train RANKER --help` lists the settings",
-    "--depth": "--protocol retrieved:N",
-    "--template": "--first-stage template:FILE",
-    "--dfs": "search_type in a profile (--profile)",
-    **dict.fromkeys(
-        ("--engine", "--user", "--token-file", "--ca-file", "--client-cert", "--client-key"), "--profile NAME"
-    ),
-    **dict.fromkeys(("--aws-region", "--aws-service", "--timeout"), "--profile NAME"),
-}
-"""Options that a command does not have -> the option to use."""
 
 
 class _Commands(click.Group):
@@ -107,18 +90,8 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
-    if asked:
-        from rerank import __version__
-
-        click.echo(f"rerank, version {__version__}")
-        context.exit()
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
-)
+@click.version_option(package_name="rerank-stack", prog_name="rerank", help="Show the version.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each step and its duration.")
 @click.pass_context
@@ -142,8 +115,6 @@ def run() -> None:
     protect()
     try:
         cli(standalone_mode=False)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
     except click.ClickException as error:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: only `rerank`
             error.show()
@@ -161,40 +132,12 @@ def run() -> None:
 
 
 def _usage_message(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
     message = error.format_message().rstrip(". ")
-    if isinstance(error, click.MissingParameter) and context is not None:
-        message = _missing(context)
-    elif isinstance(error, click.NoSuchOption):
-        name, close = error.option_name, error.possibilities
-        message = f"unknown option {name}"
-        if name in _INSTEAD:
-            message += f"; use {_INSTEAD[name]}"
-        elif close:
-            message += f"; did you mean {' or '.join(sorted(close))}?"
-    elif isinstance(error, click.BadOptionUsage):
-        needs = "needs a value" if "requires" in message else "takes no value"
-        message = f"{error.option_name} {needs}"
-    elif isinstance(error, click.BadParameter) and error.param is not None:
-        name = error.param.opts[-1] if isinstance(error.param, click.Option) else error.param.name
-        message = f"{name} {error.message}"
-    elif message.startswith("Got unexpected extra argument"):
-        message = f"unexpected arguments {message.partition('(')[2].rstrip(')')}"
-    elif message.startswith("No such command"):
-        message = f"unknown command {message.removeprefix('No such command ')}"
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
     if context is None:
         return message
-    return f"{message}{'' if message.endswith('?') else ';'} see `{context.command_path} --help`"
-
-
-def _missing(context: click.Context) -> str:
-    """Name all missing arguments and options."""
-    names = [
-        one.make_metavar(context) if isinstance(one, click.Argument) else one.opts[0]
-        for one in context.command.params
-        if one.required and one.name not in context.params
-    ]
-    return f"missing {' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}"
+    return f"{message}{' See' if message.endswith('?') else '; see'} `{context.command_path} --help`"
 
 
 def _described(error: BaseException) -> tuple[str, int]:

@@ -10,7 +10,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.records import Query
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 
-@click.command("query", cls=options.Command)
-@click.argument("words", nargs=-1, required=True, metavar="TEXT")
-@declare(
+@options.command(
+    "query",
+    options.argument("words", nargs=-1, required=True, metavar="TEXT"),
     "Query",
     option("--stack STACK", "Signals, weights or a stack file. Default: the active stack."),
     option("--category NAME...", "Category of the query. Repeatable. Default: inferred.", dest="categories"),
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     ),
     "Candidates",
     option("--depth N", "Number of candidates to rerank. Default: of the stack."),
-    options.first_stage,
+    options.first_stage("the first stage of the stack"),
     options.retrieve,
     options.filters,
     options.infer,
@@ -45,13 +45,11 @@ if TYPE_CHECKING:
     option("-k N", "Number of documents to show.", dest="count", default=10),
     option("--explain", "Show the score of each signal and the change of rank."),
     option("--timings", "Show the time of each step."),
-    options.GENERAL,
-    *options.common,
 )
 def command(
+    workspace: Workspace,
+    progress: output.Bar,
     words: tuple[str, ...],
-    folder: str,
-    as_json: bool,
     categories: tuple[str, ...],
     count: int,
     explain: bool,
@@ -62,16 +60,14 @@ def command(
     filter: tuple[str, ...],
     infer: bool,
     **changes: Any,
-) -> None:
+) -> Output:
     """Rank documents for TEXT."""
     from rerank.filters import filters_of
     from rerank.records import Query
-    from rerank.workspace import Workspace
 
     text = " ".join(words)
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
-    workspace = Workspace.open(folder)
     stack = _stack(workspace, **changes)
     if params:
         check_params(params, stack)
@@ -87,13 +83,15 @@ def command(
         output.note(f"{plural(stack.depth, 'candidate[ is|s are] reranked')}; for more raise --depth")
     for line in _remarks(workspace, pipeline, stack, answer, versions):
         output.note(line)
-    if as_json:
-        seconds = {"seconds": dict(answer.seconds)} if timings else {}
-        output.print_json(answer.to_json(hits) | seconds)
-        return
-    show(answer, stack, hits, explain, filtered=bool(filters))
-    if timings:
-        click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
+
+    def show_all() -> None:
+        show(answer, stack, hits, explain, filtered=bool(filters))
+        if timings:
+            steps = (f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items())
+            click.echo("  ".join(steps))
+
+    seconds = {"seconds": dict(answer.seconds)} if timings else {}
+    return Output(answer.to_json(hits) | seconds, show_all)
 
 
 def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **changes: Any) -> Stack:

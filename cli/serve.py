@@ -11,21 +11,20 @@ import click
 from rerank.errors import NotInstalledError
 
 from . import options
-from .options import declare, option
+from .options import Command, option
 
 
-def _limit(spec: str, default: float, help: str, **about: Any) -> options.Add:
+def _limit(spec: str, default: float, help: str, **about: Any) -> options.Option:
     return option(spec, help, default=default, rare=True, **about)
 
 
-_SECONDS = options.Number(above=0, most=3600, kind=float)
+_SECONDS = options.Real(0, 3600, min_open=True)
 
 
-@click.command("serve", cls=options.Command)
-@declare(
+_OPTIONS = (
     "Service",
     option("--host TEXT", "Address to listen on.", default="127.0.0.1"),
-    option("--port N", "Port; 0: any free port.", type=options.Number(0, 65535), default=8765),
+    option("--port N", "Port; 0: any free port.", type=options.Whole(0, 65535), default=8765),
     option("--workers N", "Number of processes.", default=1),
     option("--threads N", "Requests that a process scores at the same time.", default=4),
     option("--stack STACK", "Stack of requests that do not name a stack. Default: the active stack."),
@@ -39,15 +38,19 @@ _SECONDS = options.Number(above=0, most=3600, kind=float)
     option("--log-queries", "Write the words of queries to the log."),
     "Limits",
     _limit("--max-body N", 16 * 2**20, "Largest body of a request, in bytes."),
-    _limit("--max-candidates N", 1000, "Most documents of a request.", type=options.Number(1, 100_000)),
-    _limit("--max-encoded N", 4, "Most documents to encode for a search.", type=options.Number(0)),
+    _limit("--max-candidates N", 1000, "Most documents of a request.", type=options.Whole(1, 100_000)),
+    _limit("--max-encoded N", 4, "Most documents to encode for a search.", type=options.Whole(0)),
     _limit("--max-requests N", 64, "Most requests that a process accepts at the same time."),
     _limit("--max-connections N", 1024, "Most connections of a process."),
     _limit("--deadline SECONDS", 10.0, "Time limit for an answer.", type=_SECONDS),
     _limit("--request-timeout SECONDS", 10.0, "Time limit for each transfer.", type=_SECONDS),
     options.GENERAL,
-    *options.common,
+    options.folder,
+    options.as_json,
 )
+
+
+@click.command("serve", cls=Command, params=options.grouped(_OPTIONS))
 def command(
     folder: str,
     as_json: bool,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -21,64 +20,58 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 
-@click.group("stack", cls=options.Group)
+@click.group("stack")
 def command() -> None:
     """List the stacks of a workspace, and choose the active stack."""
 
 
-@command.command("list")
-@declare(*options.common)
-def list_stacks(folder: str, as_json: bool) -> None:
+@options.command("list", group=command)
+def list_stacks(workspace: Workspace, progress: output.Bar) -> Output:
     """List the candidates and all versions, with their weights."""
     from rerank.workflows.status import stacks
-    from rerank.workspace import Workspace
 
-    workspace = Workspace.open(folder)
+    found = stacks(workspace)
 
-    def show_all(found: Any) -> None:
+    def show_all() -> None:
         show(found.stacks, found.releases)
         if not found.releases:
             click.echo(f"active: {workspace.default_stack}")
 
-    output.result(stacks(workspace), as_json, show_all)
+    return Output(found, show_all)
 
 
-@command.command("show")
-@click.argument("stack", required=False)
-@declare(*options.common)
-@options.reports(lambda stack: _show_stack(stack))
-def show_stack(workspace: Workspace, progress: output.Bar, stack: str | None) -> Stack:
+_STACK = options.argument("stack", required=False)
+
+
+@options.command("show", _STACK, group=command)
+def show_stack(workspace: Workspace, progress: output.Bar, stack: str | None) -> Output:
     """Show the weights and candidates of STACK. Default: the active stack."""
-    return workspace.stack(stack or workspace.default_stack)
+    found = workspace.stack(stack or workspace.default_stack)
+    return Output(found, lambda: _show_stack(found, _candidates(found)))
 
 
-def _show_stack(stack: Any) -> None:
-    click.echo(f"{plural(stack.depth, 'candidate[|s]')} by {' and '.join(stack.retrievers)}")
+def _show_stack(stack: Stack, title: str) -> None:
+    click.echo(title)
     output.show_weights(stack)
 
 
-@command.command("use")
-@click.argument("stack")
-@declare(*options.common)
-def use(stack: str, folder: str, as_json: bool) -> None:
+def _candidates(stack: Stack) -> str:
+    return f"{plural(stack.depth, 'candidate[|s]')} by {' and '.join(stack.retrievers)}"
+
+
+@options.command("use", options.argument("stack"), group=command)
+def use(workspace: Workspace, progress: output.Bar, stack: str) -> Output:
     """Activate STACK for `query`, `serve` and the hook, without a comparison.
 
     STACK is tuned signals, weights, a stack file, or a version of `rerank stack list`.
     """
-    from rerank.workspace import Workspace
-
-    workspace = Workspace.open(folder)
-
-    def show_used(used: Any) -> None:
-        click.echo(f"active: version {workspace.releases.number}")
-        output.show_weights(used)
-
-    output.result(workspace.use_stack(stack), as_json, show_used)
+    used = workspace.use_stack(stack)
+    return Output(used, lambda: _show_stack(used, f"active: version {workspace.releases.number}"))
 
 
-@command.command()
-@click.argument("stack", required=False)
-@declare(
+@options.command(
+    "promote",
+    _STACK,
     "Input",
     *options.judged,
     options.ignore_categories,
@@ -88,11 +81,9 @@ def use(stack: str, folder: str, as_json: bool) -> None:
     option("--measure NAME", "Measure that compares the stacks. Default: the measure of the tuning."),
     options.seed,
     options.dry_run,
-    *options.common,
+    group=command,
 )
-def promote(
-    stack: str | None, folder: str, as_json: bool, queries: str, qrels: str, conflicts: str, **settings: Any
-) -> None:
+def promote(workspace: Workspace, stack: str | None, **settings: Any) -> Output:
     """Activate STACK if it is not worse than the active stack.
 
     STACK is the candidate that was last tuned for its signals. Default: the signals of the active stack.
@@ -100,22 +91,13 @@ def promote(
     """
     from rerank.evaluation.leakage import format_leakage
     from rerank.workflows.promote import promote
-    from rerank.workspace import Workspace
 
-    report = promote(
-        Workspace.open(folder),
-        stack,
-        **options.read_judged(queries, qrels, conflicts),
-        progress=output.Bar(quiet=as_json),
-        **settings,
-    )
+    report = promote(workspace, stack, **settings)
     if report.leaks:
         output.note(f"{format_leakage(report.leaks, report.queries)}: compare on other queries")
     for name in report.newer:
         output.note(f"{name} was trained again after {report.name} was tuned; the earlier version is used")
-    output.result(report, as_json, _show_promotion)
-    if report.value < report.before_value:
-        sys.exit(1)
+    return Output(report, lambda: _show_promotion(report), code=int(report.value < report.before_value))
 
 
 def _show_promotion(report: Promotion) -> None:
@@ -138,17 +120,16 @@ def _show_promotion(report: Promotion) -> None:
         click.echo("not worse; nothing was changed")
 
 
-@command.command()
-@declare(options.dry_run, *options.common)
-@options.reports(lambda report: _show_rollback(report))
-def rollback(workspace: Workspace, progress: output.Bar, dry_run: bool) -> Rollback:
+@options.command("rollback", options.dry_run, group=command)
+def rollback(workspace: Workspace, **settings: Any) -> Output:
     """Activate the previous stack again.
 
     The version that was active is kept.
     """
     from rerank.workflows.promote import rollback
 
-    return rollback(workspace, dry_run=dry_run, progress=progress)
+    report = rollback(workspace, **settings)
+    return Output(report, lambda: _show_rollback(report))
 
 
 def _show_rollback(report: Rollback) -> None:
@@ -169,8 +150,7 @@ def show(stacks: Sequence[StackState], releases: Sequence[StackState], most: int
         title = f"candidate {row.name}" if row.version is None else f"version {row.version}"
         if row.since is not None:
             title += f"{', active' if row.in_use else ', last active'} since {row.since}"
-        click.echo(f"{title}: {plural(row.depth, 'candidate[|s]')} by {' and '.join(row.retrieve)}")
-        output.show_weights(row.of)
+        _show_stack(row.of, f"{title}: {_candidates(row.of)}")
         if row.gate:
             measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
             p = output.p_value(row.gate["p"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ import click
 from rerank.text import plural
 
 from . import options, output, stack
-from .options import declare, option
+from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -21,20 +20,18 @@ RELEASES = 4
 """Number of versions to show."""
 
 
-@click.command("status", cls=options.Command)
-@declare(
-    option("--verify", "Check all files for corruption. Exit code 1 if a file is corrupted."), *options.common
+@options.command(
+    "status", option("--verify", "Check all files for corruption. Exit code 1 if a file is corrupted.")
 )
-def command(folder: str, as_json: bool, verify: bool) -> None:
+def command(workspace: Workspace, progress: output.Bar, verify: bool) -> Output:
     """Show documents, rankers, stacks and interrupted work of a workspace."""
     from rerank.workflows.status import status
-    from rerank.workspace import Workspace
 
-    workspace = Workspace.open(folder)
     if verify:
-        _verify(workspace, as_json)
-    else:
-        output.result(status(workspace), as_json, lambda report: _show(report, workspace.default_stack))
+        corrupted = workspace.verify()
+        return Output({"corrupted": corrupted}, lambda: _show_corrupted(corrupted), int(bool(corrupted)))
+    report = status(workspace)
+    return Output(report, lambda: _show(report, workspace.default_stack))
 
 
 def _show(report: StatusReport, default: str) -> None:
@@ -65,12 +62,8 @@ def _show(report: StatusReport, default: str) -> None:
         click.echo(f"active: {default}")
 
 
-def _verify(workspace: Workspace, as_json: bool) -> None:
-    corrupted = workspace.verify()
-    if as_json:
-        output.print_json({"corrupted": corrupted})
-    for file, problem in () if as_json else corrupted.items():
+def _show_corrupted(corrupted: dict[str, str]) -> None:
+    for file, problem in corrupted.items():
         click.echo(f"{file}: {problem}")
-    if corrupted:
-        sys.exit(1)
-    output.note("no file is corrupted")
+    if not corrupted:
+        output.note("no file is corrupted")

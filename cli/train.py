@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.rankers.registry import Source, families, families_of
+from rerank.rankers.registry import families
 from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
-from .options import declare, option
+from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.workflows.train import FittedReport, TrainReport
+    from rerank.rankers.training.job import TrainingResult
+    from rerank.workflows.train import TrainReport
     from rerank.workspace import Workspace
 
 
@@ -31,9 +31,9 @@ _FAMILIES = {one.name: one.options_class() for one in families().values() if one
 _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in config.presets)
 
 
-@click.command("train", cls=_Train, families=_FAMILIES)
-@click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
-@declare(
+@options.command(
+    "train",
+    options.argument("rankers", nargs=-1, required=True, metavar="RANKER..."),
     "Input",
     option("--queries FILE", "Queries, JSON lines."),
     option("--qrels FILE", "Judgments to train on, BEIR or TREC."),
@@ -43,7 +43,7 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--dev-pairs FILE", "Labeled pairs for early stopping of concept."),
     option("--query-text FILE", "Texts for word vectors of queries. Default: the queries.", rare=True),
     option("--query-categories FILE", "Category graph. Default: of the documents.", rare=True),
-    options.first_stage_of_training,
+    options.first_stage("the first stage of the workspace", rare=True),
     options.ignore_categories,
     options.conflicts,
     "Candidates",
@@ -53,86 +53,51 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--config FILE", "Settings in TOML.", dest="file"),
     option("--as NAME", "Name of the trained ranker. Default: RANKER.", dest="as_name"),
     option("--restart", "Discard an interrupted training."),
-    options.GENERAL,
-    *options.common,
+    cls=_Train,
+    families=_FAMILIES,
 )
-def command(
-    rankers: tuple[str, ...],
-    folder: str,
-    as_json: bool,
-    file: str | None,
-    **values: Any,
-) -> None:
+def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **values: Any) -> Output:
     """Train RANKER... and compute the features of the documents.
 
-    RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense or
-    concept. `rerank train RANKER --help` also lists its settings. dense learns from links, concept from
-    labeled pairs, the others from judged queries. Ctrl-C keeps the best epoch; the same command resumes.
+    RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense,
+    adapter or concept. `rerank train RANKER --help` also lists its settings. dense learns from links, concept
+    from labeled pairs, the others from judged queries. Ctrl-C keeps the best epoch; the same command resumes.
     """
     from rerank.workflows.train import train
-    from rerank.workspace import Workspace
 
-    sources = {source for family in families_of(rankers).values() for source in family.learns_from}
-    _check(values, sources)
+    queries, qrels = values["queries"], values["qrels"]
+    if bool(queries) != bool(qrels) or (values["dev_qrels"] and not qrels):
+        raise click.UsageError("--queries and --qrels belong together; give both")
     config = config_options.given(values, file)
-    workspace = Workspace.open(folder)
+    names = ("preset", "as_name", "restart", "first_stage", "infer", "qrels", "dev_qrels", "progress")
     report = train(
         workspace,
         rankers,
         config=config,
-        preset=values["preset"],
-        as_name=values["as_name"],
-        restart=values["restart"],
-        first_stage=values["first_stage"],
-        infer=values["infer"],
-        progress=output.Bar(quiet=as_json),
+        **{name: values[name] for name in names},
         **_judged(values),
         **_pairs(values, workspace),
     )
-    output.result(report, as_json, _show)
-    if any(fitted.interrupted for fitted in report.rankers):
+    interrupted = any(fitted.interrupted for fitted in report.rankers)
+    if interrupted:
         output.note("`rerank encode` computes the features of the documents")
-        left = [name for name in rankers if name not in {fitted.variant for fitted in report.rankers}]
+        left = [name for name in rankers if name not in {one.ranker.variant for one in report.rankers}]
         if left:
             output.note(f"not trained: {', '.join(left)}; train again")
-        sys.exit(INTERRUPTED)
-
-
-_NEEDS: dict[str, Source] = {
-    **dict.fromkeys(("queries", "qrels", "dev_qrels"), "judgments"),
-    "text_pairs": "pairs",
-    "labeled_pairs": "labeled pairs",
-    "dev_pairs": "labeled pairs",
-}
-"""An input -> the source that a ranker must learn from."""
-
-
-def _check(values: dict[str, Any], sources: set[Source]) -> None:
-    for name, source in _NEEDS.items():
-        if values[name] and source not in sources:
-            option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option}: these rankers learn from {options.either(sorted(sources))}")
-    queries, qrels = values["queries"], values["qrels"]
-    if bool(queries) != bool(qrels) or (values["dev_qrels"] and not qrels):
-        raise click.UsageError("--queries and --qrels belong together; give both")
+    return Output(report, lambda: _show(report), INTERRUPTED if interrupted else 0)
 
 
 def _judged(values: dict[str, Any]) -> dict[str, Any]:
     import dataclasses
 
-    from rerank.formats import read_categories, read_corpus, read_qrels, read_queries
+    from rerank.formats import read_categories, read_corpus
     from rerank.records import Query
 
-    queries, qrels, dev, text, edges = (
-        values[name] for name in ("queries", "qrels", "dev_qrels", "query_text", "query_categories")
-    )
-    asked = read_queries(queries) if queries else []
+    queries, text, edges = values["queries"] or [], values["query_text"], values["query_categories"]
     if values["ignore_categories"]:
-        asked = [dataclasses.replace(query, categories=()) for query in asked]
+        queries = [dataclasses.replace(query, categories=()) for query in queries]
     return {
-        "queries": asked,
-        "qrels": read_qrels(qrels, conflicts=values["conflicts"]) if qrels else None,
-        "dev_qrels": read_qrels(dev, conflicts=values["conflicts"]) if dev else None,
+        "queries": queries,
         "query_text": (Query(d.id, d.content) for d in read_corpus(text)) if text else None,
         "query_category_edges": read_categories(edges) if edges else None,
     }
@@ -169,10 +134,10 @@ def _show(report: TrainReport) -> None:
             click.echo(line)
         if history := fitted.details.get("history"):
             click.echo(_history(history, fitted.epoch, fitted.details.get("share", 1)))
-        click.echo(f"{fitted.name} {fitted.version}: {_described(fitted)}")
+        click.echo(f"{fitted.ranker.name} {fitted.ranker.version}: {_described(fitted)}")
 
 
-def _described(fitted: FittedReport) -> str:
+def _described(fitted: TrainingResult) -> str:
     text = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
     if fitted.interrupted:
         text = f"interrupted, {text if fitted.epoch else 'the start is kept'}"

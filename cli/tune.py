@@ -9,7 +9,7 @@ import click
 from rerank.text import join_names, plural
 
 from . import options, output
-from .options import declare, option
+from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from rerank.workspace import Workspace
 
 
-@click.command("tune", cls=options.Command)
-@declare(
+@options.command(
+    "tune",
     "Stack",
     option("--stack SIGNALS", "Signals, for example tfidf,text,meta.", required=True),
-    option("--measure NAME", "Measure to maximize: nDCG, RR, AP or nDCG@10.", default="nDCG"),
+    options.measure,
     option(
         "--normalization NAME...",
         "min-max, z-score, rank or none. Repeatable. Default: all that fit.",
         dest="normalizations",
         rare=True,
     ),
-    option("--cv N", "Also cross-validate with N folds.", dest="folds", type=options.Number(2)),
+    option("--cv N", "Also cross-validate with N folds.", dest="folds", type=options.Whole(2)),
     "Input",
     *options.judged,
     options.ignore_categories,
@@ -46,18 +46,13 @@ if TYPE_CHECKING:
     options.GENERAL,
     option("--out FILE", "File of the stack. Default: in the workspace."),
     options.seed,
-    *options.common,
 )
-def command(
-    folder: str, as_json: bool, stack: str, queries: str, qrels: str, conflicts: str, **settings: Any
-) -> None:
+def command(workspace: Workspace, stack: str, **settings: Any) -> Output:
     """Find the best weights of the signals on judged queries (dev), and write the stack to a file."""
     from rerank.workflows.tune import tune
-    from rerank.workspace import Workspace
 
-    workspace, judged = Workspace.open(folder), options.read_judged(queries, qrels, conflicts)
-    report = tune(workspace, stack, **judged, progress=output.Bar(quiet=as_json), **settings)
-    output.result(report, as_json, lambda report: _show(report, workspace))
+    report = tune(workspace, stack, **settings)
+    return Output(report, lambda: _show(report, workspace))
 
 
 def _show(report: TuneReport, workspace: Workspace) -> None:
@@ -77,8 +72,7 @@ def _show_weights(report: TuneReport) -> None:
             " large; tune on other queries\n"
         )
     first = _first(report)
-    cases = {report.case: tuned, **report.cases} if report.case else {"": tuned}
-    for case, one in cases.items():
+    for case, one in report.cases.items():
         click.echo(output.weights_of(one.combiner, *([case] if case else [])))
         click.echo(
             f"  {one.measure} {one.value:.4f} on {plural(one.queries, output.QUERIES)}; {first}"
@@ -87,10 +81,6 @@ def _show_weights(report: TuneReport) -> None:
     if report.dropped:
         names = join_names(list(report.dropped))
         click.echo(f"left out because of zero weight: {names}")
-    if report.rerank_only is not None:
-        one = report.rerank_only
-        weights = output.weights_of(one.combiner)
-        click.echo(f"without {report.stack.first_stage}: {weights}, {one.measure} {one.value:.4f}")
     if tuned.value < tuned.first_stage_value:
         click.echo(
             f"lower than {first}: the score of {report.stack.first_stage} is not among the signals; add it"

@@ -13,129 +13,86 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rerank.engines.base import Engine, SearchRequest
-    from rerank.engines.local import LocalEngine
-    from rerank.engines.opensearch import OpenSearchEngine
-    from rerank.errors import RerankError
-    from rerank.formats import read_corpus, read_labeled_pairs, read_qrels, read_queries, read_run
-    from rerank.notebook import NotebookProgress
-    from rerank.rankers.base import Ranker
-    from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
-    from rerank.search.pipeline import Pipeline, SearchResult
-    from rerank.stack.ranking import Hit, Ranking
-    from rerank.stack.stack import Stack
-    from rerank.workflows.attach import attach
-    from rerank.workflows.auto import auto
-    from rerank.workflows.cocitation import mine_cocitation
-    from rerank.workflows.compare import compare
-    from rerank.workflows.encode import compact, encode
-    from rerank.workflows.evaluate import evaluate
-    from rerank.workflows.ingest import ingest
-    from rerank.workflows.mine import mine
-    from rerank.workflows.mine_pairs import mine_pairs
-    from rerank.workflows.pairs import evaluate_pairs, predict_pairs
-    from rerank.workflows.promote import promote, rollback
-    from rerank.workflows.report import report
-    from rerank.workflows.status import status
-    from rerank.workflows.train import train
-    from rerank.workflows.tune import tune
-    from rerank.workspace import Workspace
+    from rerank.engines.base import Engine as Engine
+    from rerank.engines.base import SearchRequest as SearchRequest
+    from rerank.engines.local import LocalEngine as LocalEngine
+    from rerank.engines.opensearch import OpenSearchEngine as OpenSearchEngine
+    from rerank.errors import RerankError as RerankError
+    from rerank.formats import read_corpus as read_corpus
+    from rerank.formats import read_labeled_pairs as read_labeled_pairs
+    from rerank.formats import read_qrels as read_qrels
+    from rerank.formats import read_queries as read_queries
+    from rerank.formats import read_run as read_run
+    from rerank.notebook import NotebookProgress as NotebookProgress
+    from rerank.rankers.base import Ranker as Ranker
+    from rerank.records import Candidates as Candidates
+    from rerank.records import Document as Document
+    from rerank.records import LabeledPair as LabeledPair
+    from rerank.records import Qrels as Qrels
+    from rerank.records import Query as Query
+    from rerank.report_page.page import evaluation_page as evaluation_page
+    from rerank.search.pipeline import Pipeline as Pipeline
+    from rerank.search.pipeline import SearchResult as SearchResult
+    from rerank.stack.ranking import Hit as Hit
+    from rerank.stack.ranking import Ranking as Ranking
+    from rerank.stack.stack import Stack as Stack
+    from rerank.workflows.attach import attach as attach
+    from rerank.workflows.auto import auto as auto
+    from rerank.workflows.compare import compare as compare
+    from rerank.workflows.encode import compact as compact
+    from rerank.workflows.encode import encode as encode
+    from rerank.workflows.evaluate import evaluate as evaluate
+    from rerank.workflows.ingest import ingest as ingest
+    from rerank.workflows.mine import mine as mine
+    from rerank.workflows.mine import mine_cocitation as mine_cocitation
+    from rerank.workflows.mine import mine_pairs as mine_pairs
+    from rerank.workflows.pairs import evaluate_pairs as evaluate_pairs
+    from rerank.workflows.pairs import predict_pairs as predict_pairs
+    from rerank.workflows.promote import promote as promote
+    from rerank.workflows.promote import rollback as rollback
+    from rerank.workflows.status import status as status
+    from rerank.workflows.train import train as train
+    from rerank.workflows.tune import tune as tune
+    from rerank.workspace import Workspace as Workspace
 
-_HOMES = {
-    "Candidates": "rerank.records",
-    "Document": "rerank.records",
-    "Engine": "rerank.engines.base",
-    "Hit": "rerank.stack.ranking",
-    "LabeledPair": "rerank.records",
-    "LocalEngine": "rerank.engines.local",
-    "NotebookProgress": "rerank.notebook",
-    "OpenSearchEngine": "rerank.engines.opensearch",
-    "Pipeline": "rerank.search.pipeline",
-    "Qrels": "rerank.records",
-    "Query": "rerank.records",
-    "Ranker": "rerank.rankers.base",
-    "Ranking": "rerank.stack.ranking",
-    "RerankError": "rerank.errors",
-    "SearchRequest": "rerank.engines.base",
-    "SearchResult": "rerank.search.pipeline",
-    "Stack": "rerank.stack.stack",
-    "Workspace": "rerank.workspace",
-    "attach": "rerank.workflows.attach",
-    "auto": "rerank.workflows.auto",
-    "compact": "rerank.workflows.encode",
-    "compare": "rerank.workflows.compare",
-    "encode": "rerank.workflows.encode",
-    "evaluate": "rerank.workflows.evaluate",
-    "evaluate_pairs": "rerank.workflows.pairs",
-    "ingest": "rerank.workflows.ingest",
-    "mine": "rerank.workflows.mine",
-    "mine_cocitation": "rerank.workflows.cocitation",
-    "mine_pairs": "rerank.workflows.mine_pairs",
-    "predict_pairs": "rerank.workflows.pairs",
-    "promote": "rerank.workflows.promote",
-    "read_corpus": "rerank.formats",
-    "read_labeled_pairs": "rerank.formats",
-    "read_qrels": "rerank.formats",
-    "read_queries": "rerank.formats",
-    "read_run": "rerank.formats",
-    "report": "rerank.workflows.report",
-    "rollback": "rerank.workflows.promote",
-    "status": "rerank.workflows.status",
-    "train": "rerank.workflows.train",
-    "tune": "rerank.workflows.tune",
+_MODULES = {
+    "rerank.engines.base": ("Engine", "SearchRequest"),
+    "rerank.engines.local": ("LocalEngine",),
+    "rerank.engines.opensearch": ("OpenSearchEngine",),
+    "rerank.errors": ("RerankError",),
+    "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
+    "rerank.notebook": ("NotebookProgress",),
+    "rerank.rankers.base": ("Ranker",),
+    "rerank.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
+    "rerank.report_page.page": ("evaluation_page",),
+    "rerank.search.pipeline": ("Pipeline", "SearchResult"),
+    "rerank.stack.ranking": ("Hit", "Ranking"),
+    "rerank.stack.stack": ("Stack",),
+    "rerank.workflows.attach": ("attach",),
+    "rerank.workflows.auto": ("auto",),
+    "rerank.workflows.compare": ("compare",),
+    "rerank.workflows.encode": ("compact", "encode"),
+    "rerank.workflows.evaluate": ("evaluate",),
+    "rerank.workflows.ingest": ("ingest",),
+    "rerank.workflows.mine": ("mine", "mine_cocitation", "mine_pairs"),
+    "rerank.workflows.pairs": ("evaluate_pairs", "predict_pairs"),
+    "rerank.workflows.promote": ("promote", "rollback"),
+    "rerank.workflows.status": ("status",),
+    "rerank.workflows.train": ("train",),
+    "rerank.workflows.tune": ("tune",),
+    "rerank.workspace": ("Workspace",),
 }
+"""Module -> its public names, which are imported on first use."""
 
-__all__ = [
-    "Candidates",
-    "Document",
-    "Engine",
-    "Hit",
-    "LabeledPair",
-    "LocalEngine",
-    "NotebookProgress",
-    "OpenSearchEngine",
-    "Pipeline",
-    "Qrels",
-    "Query",
-    "Ranker",
-    "Ranking",
-    "RerankError",
-    "SearchRequest",
-    "SearchResult",
-    "Stack",
-    "Workspace",
-    "attach",
-    "auto",
-    "compact",
-    "compare",
-    "encode",
-    "evaluate",
-    "evaluate_pairs",
-    "ingest",
-    "mine",
-    "mine_cocitation",
-    "mine_pairs",
-    "predict_pairs",
-    "promote",
-    "read_corpus",
-    "read_labeled_pairs",
-    "read_qrels",
-    "read_queries",
-    "read_run",
-    "report",
-    "rollback",
-    "status",
-    "train",
-    "tune",
-]
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rerank' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    for module, names in _MODULES.items():
+        if name in names:
+            globals()[name] = value = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module 'rerank' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -203,11 +203,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: str = "default
     made = config(**{name: options[name].read(value) for name, value in values.items()})
     for name, reason in made.unread().items():
         if name in given:
-            by_preset = any(
-                reason.startswith(f"{option_name(one)} ") for one in changes.keys() - given.keys()
-            )
-            advice = ", as the preset has it; give both, or neither" if by_preset else "; leave it out"
-            raise UsageError(f"{option_name(name)} has no effect with {reason}{advice}")
+            raise UsageError(f"{option_name(name)} has no effect with {reason}; leave it out")
     return made
 
 

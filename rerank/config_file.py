@@ -48,28 +48,6 @@ def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_st
     return "\n".join(lines) + "\n"
 
 
-def changed(text: str, table: str, values: Mapping[str, Any]) -> str:
-    """Change values and keep comments. Raises ValueError for multiline values."""
-    lines = text.splitlines()
-    begin = next((i for i, line in enumerate(lines) if line.strip() == f"[{table}]"), None)
-    if begin is None:
-        raise ValueError(f"the table [{table}] is missing")
-    end = next((i for i in range(begin + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
-    for name, value in values.items():
-        line = f"{name} = {_quoted(value)}"
-        place = next((i for i in range(begin, end) if lines[i].partition("=")[0].strip() == name), None)
-        if place is None:
-            lines.insert(begin + 1, line)
-            end += 1
-        else:
-            lines[place] = line
-    made = "\n".join(lines) + "\n"
-    before = read(text)
-    if read(made) != {**before, table: {**before[table], **values}}:
-        raise ValueError(f"the table [{table}] is written over several lines")
-    return made
-
-
 def check(config: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for an invalid setting."""
     tables = {"opensearch", "local", str(config.get("engine", "local"))} - {*Config.__struct_fields__}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rerank.progress import Progress
-from rerank.text import duration
 
 
 class NotebookProgress(Progress):
@@ -32,11 +31,6 @@ class NotebookProgress(Progress):
         """Show values after the bar."""
         if self._bar is not None:
             self._bar.set_postfix(values, refresh=False)
-
-    def expect(self, seconds: float) -> None:
-        """Show the expected time."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"about {duration(seconds)}")
 
     def finish(self) -> None:
         """Remove the bar."""

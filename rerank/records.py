@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rerank.text import plural
+from rerank.text import plural, without_stop_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,6 +62,16 @@ class Query:
     def lexical(self) -> str:
         """The text of lexical signals."""
         return self.text if self.lexical_text is None else self.lexical_text
+
+    def search_text(self, lang: str | None) -> str:
+        """Return the text of lexical signals without stop words.
+
+        lang: of the documents, and of a query without ``lang``.
+
+        >>> Query("q1", "die Kosten der Suche", lang="de").search_text("en").split()
+        ['Kosten', 'Suche']
+        """
+        return without_stop_words(self.lexical, lang if self.lexical_text else self.lang or lang)
 
 
 @dataclass(frozen=True, slots=True)

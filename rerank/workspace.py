@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,24 +21,22 @@ from rerank.engines.registry import engine_class
 from rerank.errors import (
     BusyError,
     NoCollectionError,
-    NotTrainedError,
     RerankError,
     UsageError,
     WorkspaceError,
 )
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import LOCK, folder_lock, parse_json, trouble, write_text
+from rerank.files import LOCK, folder_lock, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
-from rerank.rankers.registry import families, trainable
+from rerank.rankers.registry import families
 from rerank.rankers.store import RankerStore
 from rerank.records import Query, SearchTemplate
 from rerank.search.pipeline import Pipeline, ResultPage
-from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, called, tuned_versions
 from rerank.stack.signals import SEARCH, learned, resolve
-from rerank.stack.stack import Stack
+from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
 
 if TYPE_CHECKING:
@@ -146,8 +143,7 @@ class Workspace:
             config = config_file.load(file)
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
-                f"{path}: no workspace here; make one with"
-                f" `rerank ingest CORPUS -w {shlex.quote(str(path))}`{cls._neighbors(path)}"
+                f"{path}: no workspace here; make one with `rerank ingest CORPUS -w {shlex.quote(str(path))}`"
             ) from None
         except (OSError, ValueError) as error:
             raise (
@@ -165,15 +161,6 @@ class Workspace:
         config_file.check(config, file)
         return cls(path, config)
 
-    @classmethod
-    def _neighbors(cls, path: Path) -> str:
-        try:
-            folders = sorted(one for one in path.parent.iterdir() if cls.exists(one))[:3]
-        except OSError:
-            return ""
-        names = " or ".join(f"-w {shlex.quote(str(one))}" for one in folders)
-        return f", or use an existing one: {names}" if names else ""
-
     def discard(self) -> None:
         """Remove a new, empty workspace."""
         with suppress(OSError, RerankError):
@@ -190,9 +177,7 @@ class Workspace:
     def engine(self) -> Engine:
         """The engine, opened when first used."""
         if self._engine is None:
-            kind, settings, where = self._engine_kind()
-            folder = self.folder / "engine"
-            self._engine = kind.in_workspace(folder, self.lang, settings, new=False, where=where)
+            self._engine = self._open_engine()
         return self._engine
 
     def recreate_engine(self) -> None:
@@ -200,9 +185,11 @@ class Workspace:
         try:
             _ = self.engine
         except NoCollectionError:
-            kind, settings, where = self._engine_kind()
-            folder = self.folder / "engine"
-            self._engine = kind.in_workspace(folder, self.lang, settings, new=True, where=where)
+            self._engine = self._open_engine(new=True)
+
+    def _open_engine(self, *, new: bool = False) -> Engine:
+        kind, settings, where = self._engine_kind()
+        return kind.in_workspace(self.folder / "engine", self.lang, settings, new=new, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
@@ -303,7 +290,7 @@ class Workspace:
         documents = engine.documents()
         if progress is not None:
             documents = progress.over(documents, "citations", len(engine), "doc")
-        return Citations.of(engine, documents)
+        return Citations.of(documents)
 
     # -- rankers -----------------------------------------------------------------------------------------
 
@@ -314,12 +301,7 @@ class Workspace:
     def ranker(self, name: str, version: str | None = None) -> Ranker:
         """Load a ranker; default: its newest version. Raises NotTrainedError for an unknown one."""
         if (name, version) not in self._rankers:
-            try:
-                self._rankers[name, version] = self._installed.load(name, version)
-            except KeyError:
-                raise NotTrainedError(
-                    f"{name} {version} was removed from {self.folder}; tune the stack again"
-                ) from None
+            self._rankers[name, version] = self._installed.load(name, version)
         return self._rankers[name, version]
 
     def versions(self, stack: Stack | None = None) -> dict[str, str]:
@@ -328,34 +310,28 @@ class Workspace:
         versions = {}
         for name in self.trained() if stack is None else stack.rankers:
             named = [one.versions[name] for one in stacks if name in one.versions]
-            stored = (version for version in named if self._has(name, version))
+            stored = (version for version in named if self._installed.has(name, version))
             versions[name] = next(stored, None) or self._installed.record(name).version
         return versions
 
     def versions_here(self, stack: Stack) -> dict[str, str]:
         """Ranker -> existing version of a stack."""
-        return {name: version for name, version in stack.versions.items() if self._has(name, version)}
-
-    def _has(self, name: str, version: str) -> bool:
-        try:
-            self._installed.record(name, version)
-        except (KeyError, RerankError):
-            return False
-        return True
+        return {
+            name: version for name, version in stack.versions.items() if self._installed.has(name, version)
+        }
 
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
         """Ranker -> versions whose features must be stored.
 
         before: include earlier stacks and the newest versions; all if a stack is unreadable.
         """
-        named = tuned_versions(self.folder, 1 + KEPT if before else 1)
-        if named is None or before:
-            named, stacks = {}, named
-            for name in self.trained():
-                with suppress(RerankError):
-                    stored = self._installed.versions(name)
-                    named[name] = stored if stacks is None else [stored[0], *stacks.get(name, ())]
-        needed = {name: [v for v in versions if self._has(name, v)] for name, versions in named.items()}
+        tuned = tuned_versions(self.folder, 1 + KEPT if before else 1)
+        needed = {}
+        for name in self.trained():
+            with suppress(RerankError):
+                stored = self._installed.versions(name)
+                wanted = stored if tuned is None else [*stored[:before], *tuned.get(name, ())]
+                needed[name] = [one for one in dict.fromkeys(wanted) if self._installed.has(name, one)]
         return {name: versions for name, versions in needed.items() if versions}
 
     def forget_rankers(self) -> None:
@@ -365,29 +341,7 @@ class Workspace:
     @property
     def _installed(self) -> RankerStore:
         # Not stored: a reference cycle would keep files open until garbage collection.
-        return RankerStore(self.folder / "rankers", self._not_trained, lambda: tuned_versions(self.folder))
-
-    def _not_trained(self, name: str) -> NotTrainedError | UsageError:
-        signals = (*Engine.first_stages, *self.trained())
-        family = trainable().get(name)
-        if family is None:
-            every = (*signals, *(ranker for one in families().values() for ranker in one.rankers))
-            similar = get_close_matches(name, every, 1)
-            question = f"; did you mean {similar[0]}?" if similar else ""
-            return UsageError(
-                f"signal {name!r} is unknown; this workspace has {', '.join(signals)}{question}"
-            )
-        judged = "judgments" in family.learns_from
-        files = " --queries QUERIES --qrels QRELS" if judged else ""
-        return NotTrainedError(
-            f"signal {name!r} is not trained in {self.folder} (there are {', '.join(signals)});"
-            f" train it with `rerank train {name}{files}`"
-        )
-
-    def family_of(self, name: str) -> tuple[str, str]:
-        """Return family and variant of a ranker."""
-        record = self._installed.record(name)
-        return record.family, record.variant
+        return RankerStore(self.folder / "rankers", lambda: tuned_versions(self.folder))
 
     def check_name(self, name: str, family: str, variant: str) -> None:
         """Raise UsageError for an invalid or used name."""
@@ -399,7 +353,8 @@ class Workspace:
             raise UsageError(f"{name} is a first stage; choose another name for the ranker")
         owner = next(((one.name, name) for one in families().values() if name in one.rankers), None)
         if owner is None and name in self.trained():
-            owner = self.family_of(name)
+            record = self._installed.record(name)
+            owner = record.family, record.variant
         if owner not in (None, (family, variant)):
             raise UsageError(
                 f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); choose"
@@ -408,29 +363,16 @@ class Workspace:
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:
         """Return training and dev queries, or empty. Default version: the newest."""
-        version = version if version is not None and self._has(name, version) else None
-        try:
-            path = self._installed.version_folder(name, version) / "seen.json"
-            return TrainingRecord.from_json(parse_json(path.read_bytes()))
-        except (OSError, ValueError, TypeError, AttributeError, KeyError):
-            return TrainingRecord({})
+        return _training_record(self._installed.read(name, version, "seen.json"))
 
     def training_records(self, stack: Stack) -> dict[str, TrainingRecord]:
         """Ranker -> training record; "": the stack's weights."""
-        try:
-            own = TrainingRecord.from_json(stack.tuned.get("seen", {}))
-        except (ValueError, TypeError, AttributeError):
-            own = TrainingRecord({})
+        own = _training_record(stack.tuned.get("seen"))
         return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
     def history(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the ``history`` stored by :meth:`install`, or empty. Default version: the newest."""
-        version = version if version is not None and self._has(name, version) else None
-        path = self._installed.version_folder(name, version) / "training.json"
-        try:
-            found = parse_json(path.read_bytes())
-        except (OSError, ValueError):
-            return {}
+        found = self._installed.read(name, version, "training.json")
         return found if isinstance(found, dict) else {}
 
     def install(
@@ -481,15 +423,10 @@ class Workspace:
 
         filter: conditions such as ``year>=2020`` or ``tags=a``.
 
-        >>> import tempfile
-        >>> from rerank import Document, Workspace
-        >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-        >>> workspace.engine.write([Document("wolf", "Wolves", "they hunt"), Document("fox", "Foxes")]).added
-        2
-        >>> workspace.search("wolves", stack="bm25")
-        rank   score  id    title     bm25
-        ----  ------  ----  ------  ------
-           1  0.5754  wolf  Wolves  0.5754
+        >>> workspace.search("wolf", stack="bm25")
+        rank   score  id    title                    bm25
+        ----  ------  ----  ---------------------  ------
+           1  0.9530  wolf  a wolf hunts at night  0.9530
         """
         if not isinstance(k, Integral) or k < 1:
             raise UsageError(f"k takes a whole number of 1 or more, not {k!r}")
@@ -540,7 +477,7 @@ class Workspace:
             return Stack.load(path) if path.exists() and (latest or active is None) else active
 
         first, search = self.first_stage_of(None)
-        return with_search(find_stack(text, self.ranker, tuned, first), search)
+        return find_stack(text, self.ranker, tuned, first, search)
 
     @property
     def releases(self) -> Releases:
@@ -581,7 +518,7 @@ class Workspace:
     def _check_versions(self, stack: Stack, name: str) -> None:
         for ranker in stack.rankers:
             version = stack.versions.get(ranker)
-            if version is not None and not self._has(ranker, version):
+            if version is not None and not self._installed.has(ranker, version):
                 raise UsageError(
                     f"the stack {name} needs {ranker} {version}, which is not in {self.folder}; tune it"
                     f" again, or use another one with `rerank stack use STACK`"
@@ -591,3 +528,10 @@ class Workspace:
         """Return rankers trained after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
+
+
+def _training_record(values: Any) -> TrainingRecord:
+    try:
+        return TrainingRecord.from_json(values)
+    except (ValueError, TypeError, AttributeError):
+        return TrainingRecord({})

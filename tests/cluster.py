@@ -87,7 +87,7 @@ def clean(cluster: Cluster) -> Iterator[None]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small requests, so that a fault falls between them."""
-    monkeypatch.setattr(writing, "CHUNK_ACTIONS", 40)
+    monkeypatch.setattr(writing, "_BATCH", 40)
     monkeypatch.setattr(doc_value_features, "_BATCH", 64)
 
 
@@ -147,10 +147,6 @@ def feature(documents: Sequence[Document]) -> np.ndarray:
     """What the tests' rankers make of documents: two numbers that only this content gives."""
     sums = [zlib.crc32(document.content.encode()) for document in documents]
     return np.array([[value >> 16, value & 0xFFFF] for value in sums], np.float32)
-
-
-def other(documents: Sequence[Document]) -> np.ndarray:
-    return -feature(documents)
 
 
 def wrong_features(

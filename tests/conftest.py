@@ -97,12 +97,13 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def ml_node() -> Iterator[Node]:
-    """A node with k-NN, ML Commons and neural-search."""
+    """A node with k-NN, ML Commons and neural-search, and our plugin."""
     try:
-        with running(home=with_ml_commons()) as started:
-            yield started
+        home = with_ml_commons()
     except CannotRunError as error:
         unavailable(error)
+    with hook.running(home=home) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,10 @@ import pytest
 
 from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.columns import Column
-from rerank.formats import read_queries
 from rerank.records import Query
-from rerank.service.schemas import NUMBERS_FOLLOW
 from rerank.workspace import Workspace
+from tests.hook import texts
+from tests.service import Server
 
 STACK = "tfidf,text,meta"
 WORDS = "how do bacteria become resistant"
@@ -30,29 +30,26 @@ def candidates(trained, small):
     workspace = Workspace.open(trained)
     stack = workspace.stack(STACK)
     pipeline = workspace.pipeline(stack.signals)
-    query = read_queries(small.queries)[0]
+    (text,) = texts(small, 1)
     asked = pipeline.features(stack.signals)
-    found = workspace.engine.find(SearchRequest(query.text, first_stage="tfidf", depth=100, features=asked))
+    found = workspace.engine.find(SearchRequest(text, first_stage="tfidf", depth=100, features=asked))
     assert len(found) > 20
     features = {}
     for name, version in asked.items():
         values = found.features[name]
         features[f"{name}@{version}"] = Column(values.dtype.str, values.shape[1], 0).encode(values)
     body = {
-        "query": {"bool": {"must": {"match": {"content": {"query": query.text}}}}},
+        "query": {"bool": {"must": {"match": {"content": {"query": text}}}}},
         "ids": found.ids,
         "scores": found.scores.tolist(),
         "features": features,
     }
-    expected = pipeline.answer(Query("q", query.text), replace(stack, depth=100)).ranking
-    return query.text, body, expected
+    expected = pipeline.answer(Query("q", text), replace(stack, depth=100)).ranking
+    return text, body, expected
 
 
-def call(body: dict[str, Any], numbers: bool = False) -> bytes:
-    """A hook's call as the plugin sends it: the JSON's length, JSON, and the features as raw bytes.
-
-    numbers: the scores, too.
-    """
+def call(body: dict[str, Any]) -> bytes:
+    """A hook's call as the plugin sends it: the JSON's length, JSON, scores, and the features."""
     rows, features = b"", {}
     for key, column in body["features"].items():
         found = [None if text is None else b64decode(text) for text in column]
@@ -61,13 +58,28 @@ def call(body: dict[str, Any], numbers: bool = False) -> bytes:
             "missing": [i for i, row in enumerate(found) if row is None],
         }
         rows += b"".join(row for row in found if row is not None)
-    said, mark = {**body, "features": features}, b"\0"
-    if numbers:
-        scores = said.pop("scores")
-        said["hits"], mark = len(scores), NUMBERS_FOLLOW
-        rows = np.array(scores, ">f8").tobytes() + rows
-    head = json.dumps(said).encode()
-    return mark + len(head).to_bytes(3, "big") + head + rows
+    sent = {**body, "features": features, "hits": len(body["scores"])}
+    scores = np.array(sent.pop("scores"), ">f8").tobytes()
+    head = json.dumps(sent).encode()
+    return len(head).to_bytes(4, "big") + head + scores + rows
+
+
+def hooked(server: Server, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    """The answer to a call of the hook."""
+    answer = server.post("/v1/hook", call(body), **headers)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/octet-stream"), answer
+    end = 4 + int.from_bytes(answer.body[:4], "big")
+    found: dict[str, Any] = json.loads(answer.body[4:end])
+    if "passed" in found:
+        assert len(answer.body) == end
+        return found
+    n = len(body["ids"])
+    order, scores = (
+        np.frombuffer(answer.body, ">i4", n, end),
+        np.frombuffer(answer.body, ">f4", n, end + 4 * n),
+    )
+    assert len(answer.body) == end + 8 * n
+    return {"ids": [body["ids"][i] for i in order.tolist()], "scores": scores.tolist(), **found}
 
 
 def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from rerank.formats import read_queries
 from tests.node import VERSION, CannotRunError, Node, free_port
 from tests.plugin import SETTINGS, build, rights, set_token
 from tests.unavailable import unavailable
@@ -98,24 +99,22 @@ WITHOUT_IDS = requested(places=True, without_ids=True)
 
 CATEGORY_VOTES = requested("text@v", category_votes=3)
 
-AS_BYTES = requested("text@v", "meta@w", category_votes=3, places=True, without_ids=True, numbers=True)
-"""Scores and places come as bytes."""
+PLACES = requested("text@v", "meta@w", category_votes=3, places=True, without_ids=True)
+"""Hits come with places instead of ids."""
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """A call, with its features as Base64, and its numbers where JSON has them."""
-    length = int.from_bytes(data[1:4], "big")
+    """A call, with its features as Base64, and its numbers as lists."""
+    length = int.from_bytes(data[:4], "big")
     body: dict[str, Any] = json.loads(data[4 : 4 + length])
-    begin = 4 + length
-    if data[0]:
-        n = body.pop("hits")
-        layout = f">{n}d{n}i{2 * n}q" if body["places"].pop("follow", False) else f">{n}d"
-        numbers = struct.unpack_from(layout, data, begin)
-        begin += struct.calcsize(layout)
-        body["scores"] = list(numbers[:n])
-        for name, part in zip(("shards", "seq_nos", "terms"), (1, 2, 3), strict=True):
-            body["places"][name] = list(numbers[part * n : (part + 1) * n])
-        body.setdefault("ids", [f"{i:06}" for i in range(n)])
+    begin, n = 4 + length, body.pop("hits")
+    layout = f">{n}d{n}i{2 * n}q" if body["places"].pop("follow") else f">{n}d"
+    numbers = struct.unpack_from(layout, data, begin)
+    begin += struct.calcsize(layout)
+    body["scores"] = list(numbers[:n])
+    for name, part in zip(("shards", "seq_nos", "terms"), (1, 2, 3), strict=True):
+        body["places"][name] = list(numbers[part * n : (part + 1) * n])
+    body.setdefault("ids", [f"{i:06}" for i in range(n)])
     for name, rows in body["features"].items():
         found: list[str | None] = []
         for i in range(len(body["ids"])):
@@ -129,6 +128,16 @@ def read(data: bytes) -> dict[str, Any]:
     return body
 
 
+def framed(answer: dict[str, Any], sent: list[str]) -> bytes:
+    """An answer as the plugin reads it. sent: the ids of the call; others get the position -1."""
+    answer = dict(answer)
+    places = [sent.index(id) if id in sent else -1 for id in answer.pop("ids", ())]
+    scores = answer.pop("scores", ())
+    head = json.dumps(answer).encode()
+    numbers = struct.pack(f">{len(places)}i{len(scores)}f", *places, *scores)
+    return len(head).to_bytes(4, "big") + head + numbers
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else every answer takes 40 ms
@@ -139,15 +148,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = read(self.rfile.read(int(self.headers["Content-Length"])))
-        dummy = self.server
+        dummy, self.ids = self.server, body["ids"]
         with dummy.lock:
             dummy.seen.append((self.path, dict(self.headers), body))
         dummy.answering(self, body)
 
     def send(
-        self, answer: object, status: int = 200, kind: str = "application/json", cut: int | None = None
+        self,
+        answer: dict[str, Any] | bytes,
+        status: int = 200,
+        kind: str = "application/json",
+        cut: int | None = None,
     ) -> None:
-        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        """Send an answer; a dictionary is framed, except with an error status."""
+        if isinstance(answer, bytes):
+            data = answer
+        else:
+            data = framed(answer, self.ids) if status == 200 else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
@@ -277,6 +294,12 @@ def beyond(node: Node, user: str, page: str, begin: str) -> tuple[set[str], set[
     asked = node.request("GET", "/_rights")["actions"][user]
     unnamed = {one for one in asked if not any(fnmatchcase(one, pattern) for pattern in named)}
     return unnamed, {pattern for pattern in named if not any(fnmatchcase(one, pattern) for one in asked)}
+
+
+def texts(small: Any, count: int) -> list[str]:
+    """Queries of the collection without stop words, as the first stage of ``rerank query`` searches them."""
+    found = read_queries(small.queries)[:count]
+    return [" ".join(query.search_text("en").split()) for query in found]
 
 
 def ids(answer: dict[str, Any]) -> list[str]:

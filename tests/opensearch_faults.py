@@ -71,7 +71,7 @@ def few(tmp_path: Path) -> Path:
     return path
 
 
-MANY = 10_000  # five chunks
+MANY = 2_500  # five requests
 
 
 @pytest.fixture

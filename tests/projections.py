@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, hstack
 
-from rerank.rankers.projection.s2net import (
-    Comparisons,
-)
+from rerank.rankers.projection.s2net import Comparisons
 
 
 def texts(rows, columns, seed, density=0.4, dtype=np.float64):
@@ -21,5 +19,19 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+def apart(queries, documents):
+    """Both sides on separate columns."""
+    empty = [csr_matrix(side.shape, dtype=side.dtype) for side in (queries, documents)]
+    return hstack((queries, empty[0])).tocsr(), hstack((empty[1], documents)).tocsr()
+
+
+def comparisons(target, left_out=None, weight=None, worse=None, judged=0.0, columns=None):
+    """By default each row's partner is compared with all other columns."""
+    rows, columns = len(target), columns or len(target)
+    left_out = [sorted({*some, own}) for some, own in zip(left_out or [[]] * rows, target)]
+    weight = np.ones(rows) if weight is None else weight
+    return Comparisons.of(np.array(target), left_out, weight, worse or [[]] * rows, judged, columns)
+
+
 def identity(count):
-    return Comparisons.of(np.arange(count))
+    return comparisons(range(count))

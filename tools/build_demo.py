@@ -28,6 +28,7 @@ from typing import Any
 
 from rerank.errors import InputError
 from rerank.formats import jats
+from rerank.formats.archives import read_files
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "demo" / "collection"
 
@@ -36,6 +37,7 @@ SPLITS = (("train", 6), ("dev", 2), ("test", 2))  # shares of ten
 
 # Also matches the DOI of an article's part, 10.7554/eLife.00003.002.
 _DOI = re.compile(r"10\.7554/elife\.(\d{5})", re.IGNORECASE)
+_HREF = "{http://www.w3.org/1999/xlink}href"
 _LICENSE = re.compile(
     r"https?://creativecommons\.org/(?:licenses/(by)/(\d\.\d)|publicdomain/(zero)/(\d\.\d))/?$", re.IGNORECASE
 )
@@ -87,54 +89,66 @@ def license_name(url: str) -> str | None:
     return f"CC BY {found[2]}" if found[1] else f"CC0 {found[4]}"
 
 
-def elife_article(article: jats.Article) -> Article:
-    """What the collection takes of an article."""
-    own, front = article_id(article.key), article.front
+def read_article(data: bytes, name: str = "article.xml") -> Article:
+    """What the collection takes of one JATS file."""
+    article, (root, meta) = jats.read_article(data, name, sentences=False), jats.parse_article(data, name)
+    own, year = article_id(article.key), jats.plain(meta.find("pub-date/year"))
     if own is None:
-        raise InputError(f"{article.key}: not an eLife DOI")
-    if front.year is None:
-        raise InputError(f"{article.key}: no year")
+        raise InputError(f"{name}: not an eLife DOI")
+    if not year.isdigit():
+        raise InputError(f"{name}: no year")
     keywords: list[str] = []
     organisms: list[str] = []
-    for label, words in front.keywords.items():  # one file has no group type, only the heading
+    for group in meta.findall("kwd-group"):  # one file has no group type, only the heading
+        label = f"{group.get('kwd-group-type', '')} {jats.plain(group.find('title'))}"
+        words = filter(None, map(jats.plain, group.findall("kwd")))
         (organisms if "organism" in label.casefold() else keywords).extend(words)
-    digests = [paragraphs for kind, paragraphs in front.summaries.items() if kind in DIGESTS]
+    digests = [one for one in meta.findall("abstract") if one.get("abstract-type") in DIGESTS]
+    people = meta.findall("contrib-group/contrib[@contrib-type='author']")
+    holder, license = jats.plain(meta.find("permissions/copyright-holder")), meta.find("permissions/license")
     return Article(
         id=own,
-        doi=front.doi,
-        kind=front.kind,
+        doi=jats.plain(meta.find("article-id[@pub-id-type='doi']")),
+        kind=root.get("article-type", ""),
         title=article.title,
         abstract=article.abstract,
-        digest=digests[-1] if digests else (),
+        digest=jats.paragraphs_of(digests[-1]) if digests else (),
         subjects=article.subjects,
         keywords=tuple(keywords),
         organisms=tuple(organisms),
         # Without DOIs that stand in links alone: eleven citations more, and all figures of the demo anew.
-        cites=_ids(key for key, one in article.references.items() if not one.linked) - {own},
+        cites=_ids(map(jats.plain, root.iterfind("back//ref-list//pub-id[@pub-id-type='doi']"))) - {own},
         related=_ids(article.related) - {own},
-        authors=front.authors,
-        year=front.year,
-        copyright=front.copyright,
-        license=license_name(front.license),
+        authors=tuple(filter(None, map(_author, people))) or ((holder,) if holder else ()),
+        year=int(year),
+        copyright=jats.plain(meta.find("permissions/copyright-statement")),
+        license=license_name(license.get(_HREF, "") if license is not None else ""),
     )
+
+
+def _author(contributor: Any) -> str:
+    name = contributor.find("name")
+    if name is not None:
+        return tidy(" ".join(jats.plain(name.find(part)) for part in ("given-names", "surname", "suffix")))
+    group = contributor.find("collab")
+    return tidy(group.text or "") if group is not None else ""  # the members are child elements
 
 
 def _ids(keys: Iterable[str]) -> frozenset[str]:
     return frozenset(id_ for id_ in map(article_id, keys) if id_)
 
 
-def read_article(data: bytes) -> Article:
-    """Read one JATS file."""
-    return elife_article(jats.read_article(data, "article.xml"))
-
-
 def read_archive(path: Path) -> list[Article]:
     """All articles of the archive, by id."""
+    articles = []
     try:
-        found = map(elife_article, jats.read_jats(path, sentences=False))
-        return sorted(found, key=lambda article: article.id)
+        for name, data, problem in read_files(path, jats.ENDINGS, jats.LARGEST):
+            if data is None:
+                raise InputError(f"{name}: {problem}")
+            articles.append(read_article(data, name))
     except InputError as error:
         raise SystemExit(f"build_demo: {error}") from error
+    return sorted(articles, key=lambda article: article.id)
 
 
 # --- sentences ---

@@ -205,7 +205,6 @@ def protocols(
             TableRequest(
                 queries=queries, qrels=qrels, signals=signals, first_stage=FIRST, protocol=pool, seed=seed
             ),
-            cache=work / label / "scores",
         )[0]
         for split, (queries, qrels) in splits.items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.base import CASES, Array, Combined, Combiner
 from rerank.combiners.normalize import NORMALIZATIONS, combine, normalize
 from rerank.errors import TrainingError, UsageError
 from rerank.text import plural
+
+Array = NDArray[np.float64]
+
+CASES = ("given", "inferred", "none")
+"""Sources of a query's categories: the query, its first candidates, or none."""
 
 PARTS = 20
 """By default, weights are twentieths."""
@@ -27,11 +31,26 @@ SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
 
 
 @dataclass(frozen=True)
-class Linear(Combiner):
+class Combined:
+    """Final scores of one query's n candidates.
+
+    final:      (n,).
+    normalized: (n, S) normalized scores.
+    parts:      (n, S) contributions to ``final``.
+    """
+
+    final: Array
+    normalized: Array
+    parts: Array
+
+
+@dataclass(frozen=True)
+class Linear:
     """Signal weights and a normalization.
 
     signals:       S names.
     weights:       S integers, in units of 1 / ``parts``; they need not sum to 1.
+    parts:         a multiple of PARTS; other values are converted.
     normalization: one of NORMALIZATIONS.
     bounds:        signal -> (low, high), for ``bounds`` only.
     cases:         case -> weights that replace the default.
@@ -59,6 +78,9 @@ class Linear(Combiner):
             raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
         if min(self.weights) < 0 or max(self.weights) == 0 or self.parts < 1:
             raise UsageError("weights must not be negative, nor all 0, and parts must be 1 or more")
+        common = math.lcm(PARTS, self.parts // math.gcd(self.parts, *self.weights))
+        object.__setattr__(self, "weights", tuple(weight * common // self.parts for weight in self.weights))
+        object.__setattr__(self, "parts", common)
         if self.normalization not in NORMALIZATIONS:
             raise UsageError(
                 f"unknown normalization {self.normalization!r}; choose one of {', '.join(NORMALIZATIONS)}"
@@ -80,6 +102,12 @@ class Linear(Combiner):
         digits = max(map(_decimals, fractions))
         texts = [str(weight) if digits > 9 else f"{float(weight):.{digits}f}" for weight in fractions]
         return " + ".join(f"{name}*{text}" for name, text in zip(self.signals, texts))
+
+    @classmethod
+    def of_shares(cls, signals: Sequence[str], shares: Sequence[Fraction], **settings: Any) -> Linear:
+        """Return a combiner with exact weights."""
+        parts = math.lcm(*(share.denominator for share in shares))
+        return cls(tuple(signals), tuple(int(share * parts) for share in shares), parts, **settings)
 
     @cached_property
     def values(self) -> Array:
@@ -142,12 +170,6 @@ class Linear(Combiner):
     def _named(self) -> dict[str, Any]:
         return {"stack": str(self), "normalization": self.normalization}
 
-    def settings(self, case: str) -> tuple[object, ...]:
-        """Return everything that decides the scores of a case."""
-        one = self.for_case(case)
-        weights = {name: Fraction(weight, one.parts) for name, weight in zip(one.signals, one.weights)}
-        return weights, one.normalization, dict(one.bounds) if one.normalization == "bounds" else {}
-
     def renamed(self, names: Mapping[str, str]) -> Linear:
         """Return the weights with renamed signals: old -> new."""
         return replace(
@@ -155,19 +177,6 @@ class Linear(Combiner):
             signals=tuple(names.get(name, name) for name in self.signals),
             bounds={names.get(name, name): pair for name, pair in self.bounds.items()},
             cases={case: one.renamed(names) for case, one in self.cases.items()},
-        )
-
-    def without(self, name: str) -> Linear | None:
-        """Return the other signals, weights unchanged; None if all are 0."""
-        kept = [(n, w) for n, w in zip(self.signals, self.weights) if n != name]
-        if not any(weight for _, weight in kept):
-            return None
-        cases = {case: one.without(name) for case, one in self.cases.items()}
-        return replace(
-            self,
-            signals=tuple(n for n, _ in kept),
-            weights=tuple(w for _, w in kept),
-            cases={case: one for case, one in cases.items() if one is not None},
         )
 
 

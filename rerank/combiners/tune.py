@@ -28,10 +28,10 @@ from rerank.results import plain
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FULL = 2_000
-"""Grids up to this size are always measured completely: four signals in twentieths."""
-WORK = 2_000_000_000
-"""Most settings times candidates of a complete larger grid: a few seconds."""
+FULL = 250
+"""Grids up to this size are always measured completely: three signals in twentieths."""
+WORK = 300_000_000
+"""Most settings times candidates of a complete larger grid: a second."""
 SAMPLE = 200
 """Queries for searching larger grids; all queries choose from the shortlist."""
 
@@ -45,7 +45,7 @@ class TuneOptions:
 
     first_stage:    a signal of the table.
     signals:        signals that get weights; empty: all.
-    measure:        nDCG, RR or AP, optionally cut off: nDCG@10.
+    measure:        nDCG, RR or AP, optionally with a cutoff.
     cut:            measured documents per ranking; None: all.
     normalizations: methods to try.
     parts:          weight steps are 1 / parts.
@@ -99,6 +99,7 @@ class TuningResult:
     single_signal:      signal -> its value without others.
     ablation:           signal -> best value without it.
     weight_surface:     values of the chosen normalization.
+    per_query:          query id -> value of the chosen weights; not in the record.
     """
 
     combiner: Linear
@@ -114,10 +115,12 @@ class TuningResult:
     single_signal: Mapping[str, float]
     ablation: Mapping[str, float]
     weight_surface: tuple[WeightSurface, ...] = field(default=(), repr=False)
+    per_query: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     def record(self) -> dict[str, Any]:
-        """Return all but the weights as JSON values."""
-        return {name: _rounded(plain(value)) for name, value in vars(self).items() if name != "combiner"}
+        """Return the fields for the stack file as JSON values."""
+        kept = {name: value for name, value in vars(self).items() if name not in ("combiner", "per_query")}
+        return {name: _rounded(plain(value)) for name, value in kept.items()}
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,7 @@ class TuningProblem:
             top = one.choose(reached, self.first)
             best[one.normalization] = BestSetting(str(self.linear(index, top)), float(reached[top]))
         alone = dict(zip(signals, self._alone(means[0])))
+        each = self.values((which, setting), range(len(self.judged)))
         return TuningResult(
             combiner=self.linear(which, setting),
             measure=str(self.measure),
@@ -215,6 +219,7 @@ class TuningProblem:
             single_signal=alone,
             ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
             weight_surface=surfaces(signals, grid, values, self.first) if self.complete else (),
+            per_query=dict(zip((query.query for query in self.judged), each.tolist())),
         )
 
     def _alone(self, means: Array) -> Iterator[float]:

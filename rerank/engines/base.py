@@ -194,12 +194,13 @@ def cannot_retrieve(name: str) -> UsageError:
 class Engine(ABC):
     """Documents, their text index, and their features.
 
-    Required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents`, :meth:`version`.
+    Required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents`.
     Features are stored, or computed for each search. Results are ordered by score descending, then
     id ascending, before any cut.
 
     first_stages: the lexical signals.
     shared: whether searches of other clients can be reranked.
+    lang: language of the documents; None: unknown or mixed.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -212,6 +213,7 @@ class Engine(ABC):
 
     first_stages: tuple[str, ...] = FIRST_STAGES
     shared: bool = False
+    lang: str | None = None
 
     @classmethod
     def in_workspace(
@@ -277,10 +279,6 @@ class Engine(ABC):
     def __len__(self) -> int:
         """Count the documents."""
         return sum(1 for _ in self.documents())
-
-    @abstractmethod
-    def version(self) -> str:
-        """Return a text that changes when results can change."""
 
     def ids(self) -> list[str]:
         """Return all ids, ascending."""

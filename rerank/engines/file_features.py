@@ -7,27 +7,31 @@ NAME/VERSION/sums         checksum of each row (uint64), written last; 0: no fea
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import EngineError, UsageError, WorkspaceError
-from rerank.files import parse_json, trouble, write_text
+from rerank.files import sync_folder, trouble, write_bytes
 from rerank.text import plural
 
-_WIDEST = 1 << 30  # numbers per row; a larger value in about.json is corruption
 _TOGETHER = 4096  # rows whose checksums are computed at once
 
 # Odd factors: changing one word, or swapping two, always changes the sum.
 _FACTORS = np.random.default_rng(0).integers(0, 2**63, 512, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 _PLACE = np.uint64(0x9E3779B97F4A7C15)  # a row in another row's place has another sum
+
+
+class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    width: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 
 
 class _Matrix(NamedTuple):
@@ -106,25 +110,31 @@ class FeatureFiles:
         values: NDArray[Any],
         *,
         replace: bool = False,
+        sync: bool = True,
     ) -> None:
-        """Store the (n, width) features of n rows durably.
+        """Store the (n, width) features of n rows.
 
-        replace: accept another dtype or width, instead of raising EngineError.
+        replace: accept another dtype or width, instead of raising EngineError. sync: call :meth:`sync`.
         """
         check_features(name, values, len(rows))
         folder, about = self._path(name, version), self._about(name, version)
-        kind = (values.dtype.str, values.shape[1])
-        if about is not None and about != kind:
+        new = _About(values.dtype.str, values.shape[1])
+        if about is not None and about != new:
             if not replace:
-                raise other_kind(name, kind, about)
+                raise other_kind(name, (new.dtype, new.width), (about.dtype, about.width))
             self.remove(name, version)
-            about = None
-        if about is None:
+        if about != new:
             folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"dtype": kind[0], "width": kind[1]})
-            write_text(folder / "about.json", text)
+            write_bytes(folder / "about.json", msgspec.json.encode(new))
         _put(folder / "matrix", rows, np.ascontiguousarray(values))
         _put(folder / "sums", rows, row_sums(values, rows, self._salt)[:, None])
+        if sync:
+            self.sync(name, version)
+
+    def sync(self, name: str, version: str) -> None:
+        """Make features durable. After a power failure without it, checksums detect the lost ones."""
+        for part in ("matrix", "sums"):
+            sync_folder(self._path(name, version) / part)
 
     def remove(self, name: str, version: str) -> None:
         """Remove the features of this version."""
@@ -158,13 +168,8 @@ class FeatureFiles:
         about, path = self._about(name, version), self._path(name, version)
         if about is None:
             return None
-        dtype, width = about
-        try:
-            count = min(
-                self._count(path), (path / "matrix").stat().st_size // (width * np.dtype(dtype).itemsize)
-            )
-        except FileNotFoundError:
-            count = 0
+        dtype, width = np.dtype(about.dtype), about.width
+        count = min(self._count(path), _size(path / "matrix") // (width * dtype.itemsize))
         if cached is not None and count == len(cached.sums):
             return cached
         values, sums = np.empty((0, width), dtype), np.empty(0, np.uint64)
@@ -175,27 +180,23 @@ class FeatureFiles:
         return matrix
 
     def _count(self, folder: Path) -> int:
-        try:
-            return (folder / "sums").stat().st_size // 8
-        except FileNotFoundError:
-            return 0
+        return _size(folder / "sums") // 8
 
-    def _about(self, name: str, version: str) -> tuple[str, int] | None:
+    def _about(self, name: str, version: str) -> _About | None:
         path = self._path(name, version) / "about.json"
         try:
-            about = parse_json(path.read_bytes())
-            dtype, width = str(about["dtype"]), int(about["width"])
-            if np.dtype(dtype).kind not in "fiu" or not 0 < width < _WIDEST:
-                raise ValueError(f"{width} numbers of {dtype}")
+            about = msgspec.json.decode(path.read_bytes(), type=_About)
+            if np.dtype(about.dtype).kind not in "fiu":
+                raise ValueError(f"numbers of type {about.dtype}")
         except FileNotFoundError:
             return None
         except OSError as error:
             raise trouble(error, path) or error from error
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError) as error:
             raise WorkspaceError(
                 f"{path} is corrupt ({error}); encode again with `rerank encode --force`"
             ) from error
-        return dtype, width
+        return about
 
     def _path(self, name: str, version: str) -> Path:
         for part in (name, version):
@@ -243,6 +244,12 @@ def _put(path: Path, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
     try:
         for start, run in zip(starts.tolist(), np.split(values, starts[1:])):
             os.pwrite(descriptor, run.tobytes(), int(rows[start]) * width)
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

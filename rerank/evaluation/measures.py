@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +12,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.auc import RankingAUC
 from rerank.records import Qrels
 
 Array = NDArray[np.float64]
 
 MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
 """Default measures; nDCG has no cut-off, as in Kuwa et al. (2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankingAUC:
+    """Share of a query's (relevant, irrelevant) document pairs in the right order.
+
+    Grades from ``rel`` up are relevant. Unjudged documents are ignored; documents not retrieved share the
+    last place. Ties count half. Unlike Yih et al. 2011, section 4.2, each query has its own curve.
+
+    >>> auc = RankingAUC.parse("AUC")
+    >>> auc.value(["a", "x", "b"], {"a": 2, "b": 0, "c": 1})  # c is not ranked, x not judged
+    0.5
+    """
+
+    rel: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> RankingAUC | None:
+        """Parse ``AUC`` or ``AUC(rel=2)``; None for other text.
+
+        >>> str(RankingAUC.parse("AUC(rel=2)")), RankingAUC.parse("AP")
+        ('AUC(rel=2)', None)
+        """
+        match = re.fullmatch(r"AUC(?:\(rel=([1-9][0-9]{0,8})\))?", text.strip())
+        return cls(int(match[1] or 1)) if match else None
+
+    def __str__(self) -> str:
+        return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
+
+    def value(self, ids: Sequence[str], judged: Mapping[str, int]) -> float:
+        """Return the AUC of a ranking, best first; NaN without relevant or irrelevant documents."""
+        place = {id: rank for rank, id in enumerate(ids)}
+        ranks = np.array([place.get(id, len(ids)) for id in judged])
+        relevant = np.array([grade >= self.rel for grade in judged.values()], np.bool_)
+        if relevant.all() or not relevant.any():
+            return float("nan")
+        above, below = ranks[relevant][:, None], ranks[~relevant]
+        return float(((above < below) + 0.5 * (above == below)).mean())
 
 
 @dataclass(frozen=True)
@@ -42,6 +80,10 @@ class Evaluation:
     def mean(self, run: str, measure: str) -> float:
         """Return the mean, ignoring NaN."""
         return mean_of(self.values[run][measure])
+
+    def means(self, run: str) -> dict[str, float]:
+        """Return measure -> mean."""
+        return {measure: self.mean(run, measure) for measure in self.measures}
 
 
 def mean_of(values: Array) -> float:
@@ -69,7 +111,7 @@ def evaluate_runs(
     """Measure runs: name -> query id -> document ids, best first.
 
     Judged queries without results count as 0; those without relevant documents are ignored (0 in trec_eval).
-    ``AUC`` is :class:`~rerank.evaluation.auc.RankingAUC`.
+    ``AUC`` is :class:`RankingAUC`.
 
     Raises UsageError for an unknown measure; InputError if no judged query has a relevant document (AUC: also
     an irrelevant one), or a query retrieves a document twice.
@@ -118,31 +160,6 @@ def evaluate_runs(
         unjudged={name: sum(query not in qrels for query in run) for name, run in runs.items()},
         none_relevant=tuple(query for query in sorted(qrels) if query not in at),
     )
-
-
-def grade_one_only(
-    runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels
-) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
-    """Remove documents of grade 2 and above from judgments and rankings.
-
-    For queries made from a document (grade 2), ``evaluate_runs(*grade_one_only(runs, qrels))`` measures the
-    ranking of related documents (grade 1).
-
-    >>> runs, qrels = grade_one_only({"r": {"q": ["a", "b"]}}, Qrels([("q", "a", 2), ("q", "b", 1)]))
-    >>> runs, dict(qrels)
-    ({'r': {'q': ['b']}}, {'q': {'b': 1}})
-    """
-    wanted = {query: {id for id, grade in qrels[query].items() if grade >= 2} for query in qrels}
-    kept: list[tuple[str, str, int]] = []
-    for query in qrels:
-        left = [(query, id, grade) for id, grade in qrels[query].items() if grade < 2]
-        # A query must stay judged to count as a query without relevant documents.
-        kept += left or [(query, next(iter(qrels[query])), 0)]
-    filtered = {
-        name: {query: [id for id in ids if id not in wanted.get(query, ())] for query, ids in run.items()}
-        for name, run in runs.items()
-    }
-    return filtered, Qrels(kept)
 
 
 def _parse(names: Sequence[str]) -> list[Any]:

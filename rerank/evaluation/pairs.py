@@ -124,42 +124,40 @@ class Sigmoid:
 
     @classmethod
     def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Sigmoid:
-        """Fit labeled scores by Newton's method, with Platt's targets.
+        """Fit labeled scores with Platt's targets.
 
         >>> fitted = Sigmoid.fit([0.9, 0.6, 0.6, 0.1], [True, True, False, False])
         >>> fitted([0.1, 0.6, 0.9]).round(2).tolist()
         [0.23, 0.53, 0.71]
         """
+        from scipy.optimize import minimize
+        from scipy.special import expit
+
         values, related = _checked(scores, labels)
         positive = int(related.sum())
         negative = len(related) - positive
         target = np.where(related, (positive + 1) / (positive + 2), 1 / (negative + 2))
         center, spread = float(values.mean()), float(values.std()) or 1.0
         x = np.stack(((values - center) / spread, np.ones(len(values))), axis=1)
-        w = np.array([0.0, np.log((positive + 1) / (negative + 1))])
 
-        def loss(of: Array) -> float:
-            t = x @ of
-            return float((np.logaddexp(0, t) - target * t).sum())
+        def loss(w: Array) -> tuple[float, Array]:
+            t = x @ w
+            return float((np.logaddexp(0, t) - target * t).mean()), x.T @ (expit(t) - target) / len(x)
 
-        for _ in range(100):
-            p = 0.5 * (1 + np.tanh(0.5 * (x @ w)))
-            gradient = x.T @ (p - target)
-            if np.abs(gradient).max() < 1e-10 * len(values):
-                break
-            curvature = x.T @ (x * (p * (1 - p))[:, None]) + 1e-12 * np.eye(2)
-            step = np.linalg.solve(curvature, gradient)
-            size = 1.0
-            while size > 1e-10 and loss(w - size * step) > loss(w):
-                size /= 2
-            w = w - size * step
+        def curvature(w: Array) -> Array:
+            p = expit(x @ w)
+            return np.asarray(x.T @ (x * (p * (1 - p))[:, None]) / len(x))
+
+        start = np.array([0.0, np.log((positive + 1) / (negative + 1))])
+        w = minimize(loss, start, jac=True, hess=curvature, method="trust-exact", tol=1e-10).x
         slope = float(w[0]) / spread
         return cls(slope, float(w[1]) - slope * center)
 
     def __call__(self, scores: ArrayLike) -> Array:
         """Return (n,) probabilities."""
-        found: Array = 0.5 * (1 + np.tanh(0.5 * (self.slope * np.asarray(scores, np.float64) + self.shift)))
-        return found
+        from scipy.special import expit
+
+        return np.asarray(expit(self.slope * np.asarray(scores, np.float64) + self.shift))
 
 
 def paired_test(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.errors import InputError
-from rerank.formats.lines import Source, decode, name_of, read_lines
+from rerank.formats.lines import Source, check_columns, read_texts
 
 
 def read_categories(source: Source) -> list[tuple[str, str]]:
@@ -20,17 +19,12 @@ def read_categories(source: Source) -> list[tuple[str, str]]:
     """
     edges: dict[tuple[str, str], None] = {}
     first = True
-    for number, line in read_lines(source):
-        columns = [column.strip() for column in decode(source, number, line).split("\t")]
+    for where, text in read_texts(source):
+        columns = [column.strip() for column in text.split("\t")]
         is_header = first and [column.lower() for column in columns] == ["child", "parent"]
         first = False
         if is_header:
             continue
-        if len(columns) != 2 or not all(columns):
-            filled = sum(map(bool, columns))
-            raise InputError(
-                f"{name_of(source)}:{number}: {filled} filled columns, not 2; "
-                "write each line as child, tab, parent"
-            )
+        check_columns(where, columns, 2, "write each line as child, tab, parent")
         edges[columns[0], columns[1]] = None
     return list(edges)

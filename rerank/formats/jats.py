@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LARGEST = 50_000_000
 """Largest size of an article in bytes."""
 
+ENDINGS = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
+"""File names of articles."""
+
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _TEXTS = ("p", "disp-quote", "verse-group")
@@ -33,7 +36,6 @@ _NOT_TEXT = {
 _DASH = re.compile(r"\s*[-–—−‐‑]\s*")
 _NUMBER = re.compile(r"\D{0,2}(\d{1,4})\D{0,2}")
 _NUMBERS = re.compile(r"[\s\d,;–-]+")
-_ARTICLES = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,39 +49,12 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An entry; title and year may be empty. linked: the DOI is a link."""
-
-    key: str
-    title: str
-    year: str
-    linked: bool = False
-
-
-@dataclass(frozen=True)
-class Front:
-    """Front matter outside the document.
-
-    doi: unchanged. kind: for example ``research-article``. summaries: kind -> paragraphs. keywords: group ->
-    words. license: URL.
-    """
-
-    doi: str = ""
-    kind: str = ""
-    authors: tuple[str, ...] = ()
-    year: int | None = None
-    summaries: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    keywords: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    copyright: str = ""
-    license: str = ""
-
-
-@dataclass(frozen=True)
 class Article:
     """One article.
 
     key: lowercase DOI, ``pmid:...``, or file name. related: keys. sections: headings; "" before the first.
-    sentences: of the body. references: key -> entry.
+    sentences: of the body. references: key -> title,
+    which may be empty.
     """
 
     key: str
@@ -92,8 +67,7 @@ class Article:
     related: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     sentences: tuple[Sentence, ...] = ()
-    references: dict[str, Reference] = field(default_factory=dict)
-    front: Front = field(default_factory=lambda: Front())
+    references: dict[str, str] = field(default_factory=dict)
 
     @property
     def body(self) -> str:
@@ -115,7 +89,7 @@ class Article:
             if one.cites:
                 citations[-len(one.cites)]["text"] = one.text
         extra: dict[str, Any] = {"citations": citations}
-        if titles := {key: one.title for key, one in self.references.items() if one.title}:
+        if titles := {key: title for key, title in self.references.items() if title}:
             extra["references"] = titles
         if self.pmid and self.key != f"pmid:{self.pmid}":
             extra["pmid"] = self.pmid
@@ -151,7 +125,7 @@ def read_jats(
     counts = CitationCounts() if counts is None else counts
     seen = set() if seen is None else seen
     name = None
-    for name, data, problem in read_files(Path(path), _ARTICLES, LARGEST):
+    for name, data, problem in read_files(Path(path), ENDINGS, LARGEST):
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
@@ -189,10 +163,7 @@ def read_article(
     ('10.1000/x', [('It grows (Li, 2001).', ('10.1000/y',)), ('It dies.', ())])
     """
     counts = CitationCounts() if counts is None else counts
-    root = _article(_parsed(data, name), name)
-    meta = root.find("front/article-meta")
-    if meta is None:
-        raise InputError(f"{name}: not a JATS article (article/front/article-meta is missing)")
+    root, meta = parse_article(data, name)
     references, by_id = _references(root, counts)
     body = root.find("body")
     counts.without_body += body is None
@@ -203,24 +174,23 @@ def read_article(
     sections, read = _body(body, own, by_id, counts) if sentences and body is not None else ((), ())
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
-    front = _front(root, meta)
     return Article(
         key=own,
         title=plain(meta.find("title-group/article-title")),
-        abstract=" ".join(_paragraphs_of(abstract)),
+        abstract=" ".join(paragraphs_of(abstract)),
         lang=root.get(_LANG) or "en",
         pmid=_key([one for one in ids if one.get("pub-id-type") == "pmid"]).removeprefix("pmid:"),
         subjects=tuple(plain(one) for one in subjects),
-        keywords=tuple(word for words in front.keywords.values() for word in words),
+        keywords=tuple(filter(None, map(plain, meta.findall("kwd-group/kwd")))),
         related=tuple(one for one in dict.fromkeys(related) if one and one != own),
         sections=sections,
         sentences=read,
-        references={key: one for key, one in references.items() if key != own},
-        front=front,
+        references={key: title for key, title in references.items() if key != own},
     )
 
 
-def _parsed(data: bytes, name: str) -> _Element:
+def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
+    """Return the elements ``article``, without namespace, and ``article-meta``. Raises InputError."""
     from lxml import etree
 
     parser = etree.XMLParser(
@@ -232,62 +202,28 @@ def _parsed(data: bytes, name: str) -> _Element:
         remove_pis=True,
     )
     try:
-        return etree.fromstring(data, parser)
+        root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise InputError(f"{name}{line}: invalid XML ({error.msg})") from None
     except ValueError as error:  # for example an unknown encoding
         raise InputError(f"{name}: invalid XML ({error})") from None
-
-
-def _article(root: _Element, name: str) -> _Element:
-    from lxml.etree import QName
-
     found = list(root.iter("{*}article"))
     if len(found) > 1:
         raise InputError(f"{name}: {len(found)} articles in one file; split the file")
     if not found:
-        raise InputError(f"{name}: not a JATS article (the root is {QName(root).localname})")
-    if space := QName(found[0]).namespace:
+        raise InputError(f"{name}: not a JATS article (the root is {etree.QName(root).localname})")
+    if space := etree.QName(found[0]).namespace:
         for element in found[0].iter(f"{{{space}}}*"):
-            element.tag = QName(element).localname
-    return found[0]
+            element.tag = etree.QName(element).localname
+    meta = found[0].find("front/article-meta")
+    if meta is None:
+        raise InputError(f"{name}: not a JATS article (article/front/article-meta is missing)")
+    return found[0], meta
 
 
-def _front(root: _Element, meta: _Element) -> Front:
-    keywords: dict[str, list[str]] = {}
-    for group in meta.findall("kwd-group"):
-        label = f"{group.get('kwd-group-type', '')} {plain(group.find('title'))}".strip()
-        keywords.setdefault(label, []).extend(filter(None, map(plain, group.findall("kwd"))))
-    summaries = {
-        str(kind): _paragraphs_of(one)
-        for one in meta.findall("abstract")
-        if (kind := one.get("abstract-type")) is not None
-    }
-    people = meta.findall("contrib-group/contrib[@contrib-type='author']")
-    holder, license = plain(meta.find("permissions/copyright-holder")), meta.find("permissions/license")
-    year = plain(meta.find("pub-date/year"))
-    return Front(
-        doi=plain(meta.find("article-id[@pub-id-type='doi']")),
-        kind=root.get("article-type", ""),
-        authors=tuple(filter(None, map(_author, people))) or ((holder,) if holder else ()),
-        year=int(year) if year.isdigit() else None,
-        summaries=summaries,
-        keywords={label: tuple(words) for label, words in keywords.items()},
-        copyright=plain(meta.find("permissions/copyright-statement")),
-        license=license.get(_HREF, "") if license is not None else "",
-    )
-
-
-def _author(contributor: _Element) -> str:
-    name = contributor.find("name")
-    if name is not None:
-        return _tidy(" ".join(plain(name.find(part)) for part in ("given-names", "surname", "suffix")))
-    group = contributor.find("collab")
-    return _tidy(group.text or "") if group is not None else ""  # the members are child elements
-
-
-def _paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
+def paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
+    """Return the paragraphs of an abstract, without its DOI."""
     texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
     return tuple(one for one in texts if one and not one.startswith("DOI:"))
 
@@ -306,9 +242,9 @@ def _key(ids: list[_Element], title: str = "", year: str = "") -> str:
     return reference_key(doi=named.get("doi", ""), pmid=named.get("pmid", ""), title=title, year=year)
 
 
-def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Reference], dict[str, str]]:
-    """Key -> reference, and entry id -> key, in order."""
-    references: dict[str, Reference] = {}
+def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, str], dict[str, str]]:
+    """Key -> title, and entry id -> key, in order."""
+    references: dict[str, str] = {}
     by_id: dict[str, str] = {}
     for entry in root.iterfind("back//ref-list//ref"):
         counts.references += 1
@@ -316,17 +252,16 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Refer
         if named is None:
             named = entry.find(".//source")
         title, year = plain(named), plain(entry.find(".//year"))[:4]
-        key, linked = _key(entry.findall(".//pub-id"), title, year), False
+        key = _key(entry.findall(".//pub-id"), title, year)
         if not key.startswith("10."):
             links = (one.get(_HREF) or "" for one in entry.iter("ext-link"))
-            doi = next((find_doi(one) for one in links if "doi" in one), "")
-            key, linked = doi or key, bool(doi)
+            key = next((find_doi(one) for one in links if "doi" in one), "") or key
         counts.with_doi += key.startswith("10.")
         counts.without_key += not key
         counts.duplicates += bool(key) and key in references
         by_id[str(entry.get("id"))] = key
         if key:
-            references.setdefault(key, Reference(key, title, year, linked))
+            references.setdefault(key, title)
     return references, by_id
 
 

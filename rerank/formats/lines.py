@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, BinaryIO, TypeVar, cast
@@ -34,8 +34,8 @@ def name_of(source: Source) -> str:
     return "<stdin>" if name == "-" else name
 
 
-def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, bytes) for each line that is not blank.
+def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
+    """Yield (FILE:LINE, bytes) for each line that is not blank.
 
     source: a path, plain or gzip, or ``-`` for standard input.
 
@@ -55,7 +55,7 @@ def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
                     line = line.removeprefix(_BOM)
                 line = line.rstrip(b"\r\n")
                 if line and not line.isspace():
-                    yield number, line
+                    yield f"{name}:{number}", line
         except EOFError as error:
             raise InputError(
                 f"{name}:{number + 1}: the gzip file ends too early; copy or download it again"
@@ -68,10 +68,10 @@ def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
             raise _unreadable(name, error) from error
 
 
-def decode(source: Source, number: int, line: bytes) -> str:
+def decode(where: str, line: bytes) -> str:
     """Decode UTF-8. Raises InputError with the first wrong byte.
 
-    >>> decode("queries.jsonl", 3, b"caf\\xe9")
+    >>> decode("queries.jsonl:3", b"caf\\xe9")
     Traceback (most recent call last):
     rerank.errors.InputError: queries.jsonl:3: byte 4 (0xe9) is not UTF-8; convert the file to UTF-8
     """
@@ -79,9 +79,22 @@ def decode(source: Source, number: int, line: bytes) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{name_of(source)}:{number}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
+            f"{where}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
             "convert the file to UTF-8"
         ) from error
+
+
+def read_texts(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield (FILE:LINE, text) as :func:`read_lines`. Raises InputError, also for a line that is not UTF-8."""
+    for where, line in read_lines(source):
+        yield where, decode(where, line)
+
+
+def check_columns(where: str, columns: Sequence[str], count: int, layout: str) -> None:
+    """Raise InputError unless there are ``count`` columns without an empty one."""
+    if len(columns) != count or not all(columns):
+        filled = sum(map(bool, columns))
+        raise InputError(f"{where}: {filled} filled columns, not {count}; {layout}")
 
 
 def read_json_lines(
@@ -94,10 +107,9 @@ def read_json_lines(
 
     kind: the fields to check. skip: receives errors; None: raise them.
     """
-    for number, line in read_lines(source):
-        where = f"{name_of(source)}:{number}"
+    for where, line in read_lines(source):
         try:
-            value = build(where, *json_object(where, decode(source, number, line), kind))
+            value = build(where, *json_object(where, decode(where, line), kind))
         except InputError as error:
             if skip is None:
                 raise

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rerank.errors import InputError
 from rerank.files import write_text
-from rerank.formats.lines import Source, decode, json_object, name_of, read_json_lines, read_lines
+from rerank.formats.lines import Source, check_columns, json_object, name_of, read_json_lines, read_texts
 from rerank.records import LabeledPair
 from rerank.text import plural
 
@@ -83,10 +83,9 @@ def read_labeled_pairs(
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
     name = name_of(source)
-    labels: dict[tuple[str, str], tuple[int, bool]] = {}
+    labels: dict[tuple[str, str], tuple[str, bool]] = {}
     again = itself = 0
-    for number, a, b, related in _lines(source, labels=True):
-        where = f"{name}:{number}"
+    for where, a, b, related in _read(source, known, labels=True):
         assert related is not None
         if a == b:
             if not related:
@@ -95,31 +94,24 @@ def read_labeled_pairs(
                 )
             itself += 1
             continue
-        first, label = labels.setdefault((a, b), (number, related))
+        first, label = labels.setdefault((a, b), (where, related))
         if label != related:
             raise InputError(
-                f"{where}: the pair of {a!r} and {b!r} was labeled {int(label)} on line {first}, now"
-                f" {int(related)}; keep one of the two"
+                f"{where}: the pair of {a!r} and {b!r} was labeled {int(label)} on line"
+                f" {first.rpartition(':')[2]}, now {int(related)}; keep one of the two"
             )
-        again += first != number
-    _check_known(name, ((number, *pair) for pair, (number, _) in labels.items()), known)
+        again += first != where
     pairs = [LabeledPair(a, b, related) for (a, b), (_, related) in labels.items()]
-    if not pairs:
-        raise InputError(f"{name}: no pairs; {_LABELED}")
-    if len({pair.related for pair in pairs}) == 1:
-        one, other = ("related", "unrelated")[:: 1 if pairs[0].related else -1]
+    if len({pair.related for pair in pairs}) < 2:
+        one, other = ("related", "unrelated")[:: 1 if pairs and pairs[0].related else -1]
         raise InputError(
             f"{name}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs, or mine"
             f" pairs with `rerank mine pairs`"
         )
-    if remark is not None:
-        if again:
-            remark(
-                f"{name}: {plural(again, 'pair[ occurs|s occur]')} again with the same label:"
-                " each counts once"
-            )
-        if itself:
-            remark(f"{name}: {plural(itself, 'pair[|s]')} of a document with itself left out")
+    if remark is not None and again:
+        remark(f"{name}: {plural(again, 'pair[|s]')} again with the same label; each counts once")
+    if remark is not None and itself:
+        remark(f"{name}: {plural(itself, 'pair[|s]')} of a document with itself skipped")
     return pairs
 
 
@@ -135,12 +127,7 @@ def read_unlabeled_pairs(
     ...     read_unlabeled_pairs(path)
     [('d1', 'd2', None), ('d1', 'd3', None)]
     """
-    name = name_of(source)
-    lines = list(_lines(source, labels=False))
-    if not lines:
-        raise InputError(f"{name}: no pairs; {_UNLABELED}")
-    _check_known(name, ((number, a, b) for number, a, b, _ in lines), known)
-    return [(a, b, related) for _, a, b, related in lines]
+    return [(a, b, related) for _, a, b, related in _read(source, known, labels=False)]
 
 
 def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPair]) -> None:
@@ -172,11 +159,31 @@ def in_tsv(name: str) -> bool:
     return name == name.strip() and len(name.splitlines()) == 1 and "\t" not in name
 
 
-def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, bool | None]]:
-    name, layout = name_of(source), _LABELED if labels else _UNLABELED
+def _read(
+    source: Source, known: Callable[[Iterable[str]], Collection[str]] | None, *, labels: bool
+) -> list[tuple[str, str, str, bool | None]]:
+    """Return FILE:LINE, ids and label of each pair."""
+    lines = list(_lines(source, labels))
+    if not lines:
+        raise InputError(f"{name_of(source)}: no pairs; {_LABELED if labels else _UNLABELED}")
+    places: dict[str, str] = {}
+    for where, a, b, _ in lines:
+        places.setdefault(a, where)
+        places.setdefault(b, where)
+    existing = places if known is None else known(places)
+    unknown = [one for one in places if one not in existing]
+    if unknown:
+        more = f" ({len(unknown)} unknown ids in the file)" if len(unknown) > 1 else ""
+        raise InputError(
+            f"{places[unknown[0]]}: there is no document {unknown[0]!r}{more}; ingest it, or remove the pair"
+        )
+    return lines
+
+
+def _lines(source: Source, labels: bool) -> Iterator[tuple[str, str, str, bool | None]]:
+    layout = _LABELED if labels else _UNLABELED
     is_json: bool | None = None
-    for number, line in read_lines(source):
-        where, text = f"{name}:{number}", decode(source, number, line)
+    for where, text in read_texts(source):
         first, is_json = is_json is None, text.lstrip().startswith("{") if is_json is None else is_json
         if is_json:
             _, pair = json_object(where, text, _Documents)
@@ -187,31 +194,8 @@ def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, boo
             columns = [column.strip() for column in text.split("\t")]
             if first and tuple(column.lower() for column in columns) in (_HEADER, _HEADER[:2]):
                 continue
-        if len(columns) not in ((3,) if labels else (2, 3)) or not all(columns):
-            filled = sum(map(bool, columns))
-            raise InputError(f"{where}: {filled} filled columns, not {3 if labels else 2}; {layout}")
+        check_columns(where, columns, 3 if labels or len(columns) == 3 else 2, layout)
         label = columns[2] if len(columns) == 3 else None
         if label is not None and label not in _LABELS:
             raise InputError(f"{where}: the label {label[:40]!r} is neither 1 (related) nor 0; {layout}")
-        yield number, columns[0], columns[1], None if label is None else _LABELS[label]
-
-
-def _check_known(
-    name: str,
-    lines: Iterable[tuple[int, str, str]],
-    known: Callable[[Iterable[str]], Collection[str]] | None,
-) -> None:
-    if known is None:
-        return
-    ids: dict[str, int] = {}
-    for number, a, b in lines:
-        ids.setdefault(a, number)
-        ids.setdefault(b, number)
-    existing = known(ids)
-    unknown = [one for one in ids if one not in existing]
-    if unknown:
-        more = f" ({len(unknown)} unknown ids in the file)" if len(unknown) > 1 else ""
-        raise InputError(
-            f"{name}:{ids[unknown[0]]}: there is no document {unknown[0]!r}{more}; ingest it, or remove the"
-            " pair"
-        )
+        yield where, columns[0], columns[1], None if label is None else _LABELS[label]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rerank.errors import InputError, UsageError
-from rerank.formats.lines import Source, decode, name_of, read_lines
+from rerank.formats.lines import Source, check_columns, name_of, read_texts
 from rerank.records import Qrels
 
 _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteration document grade (TREC)"
@@ -49,14 +49,13 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     name = name_of(source)
     judgments: dict[tuple[str, str], int] = {}
     conflicting: list[str] = []
-    for number, query, document, grade in _rows(source):
+    for where, query, document, grade in _rows(source):
         before = judgments.setdefault((query, document), grade)
         if before != grade:
             conflicting.append(
-                f"{name}:{number}: document {document!r} was already judged {before} for query {query!r},"
-                f" now {grade}"
+                f"{where}: document {document!r} was already judged {before} for query {query!r}, now {grade}"
                 if not conflicting
-                else f"{name}:{number} ({document!r} for {query!r}: {before}, now {grade})"
+                else f"{where} ({document!r} for {query!r}: {before}, now {grade})"
             )
             if conflicts == "max":
                 judgments[query, document] = max(before, grade)
@@ -71,16 +70,15 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     return Qrels((query, document, grade) for (query, document), grade in judgments.items())
 
 
-def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
+def _rows(source: Source) -> Iterator[tuple[str, str, str, int]]:
     layout: _Layout | None = None
-    for number, line in read_lines(source):
-        text, where = decode(source, number, line), f"{name_of(source)}:{number}"
+    for where, text in read_texts(source):
         if layout is None:
             layout, is_header = _Layout.of(text)
             if is_header:
                 continue
         query, document, grade = layout.cells(text, where)
-        yield number, query, document, _grade(grade, where)
+        yield where, query, document, _grade(grade, where)
 
 
 @dataclass(frozen=True)
@@ -102,9 +100,7 @@ class _Layout:
 
     def cells(self, text: str, where: str) -> tuple[str, str, str]:
         columns = [part.strip() for part in text.split(self.separator)]
-        if len(columns) != self.width or not all(columns):
-            filled = sum(map(bool, columns))
-            raise InputError(f"{where}: {filled} filled columns, not {self.width}; {_LAYOUTS}")
+        check_columns(where, columns, self.width, _LAYOUTS)
         query, document, grade = (columns[place] for place in self.order)
         return query, document, grade
 

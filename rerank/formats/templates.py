@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from rerank.errors import InputError, UsageError
 from rerank.files import parse_json
-from rerank.formats.lines import decode, name_of, read_lines
+from rerank.formats.lines import name_of, read_texts
 from rerank.formats.trec import read_run
 from rerank.records import Query, SearchTemplate
 
@@ -27,7 +27,10 @@ SLOTS = ("text", "query", "query_text", "query_string", "q", "keywords")
 _REQUEST = re.compile(r"(?:GET|POST)\s+(\S+)\s*", re.IGNORECASE)  # as Dev Tools copies it
 _TAG = re.compile(r"\{\{(\{?)\s*([&#^/!>=]?)\s*([\w.%-]*)")
 _FUNCTIONS = ("toJson", "join", "url")
-_FUNCTION = re.compile(rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\s*([\w.]+)\s*\{{\{{\s*/")
+_FUNCTION = re.compile(
+    rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\s*([\w.]+)\s*\{{\{{\s*/[^}}]*\}}\}}"
+)
+_SECTION = re.compile(r"\{\{\s*[#^]\s*([\w.%-]+)\s*\}\}.*?\{\{\s*/\s*\1\s*\}\}", re.DOTALL)
 
 
 def read_template(text: str, folder: Path | None = None) -> SearchTemplate | None:
@@ -63,7 +66,7 @@ def _run(path: str) -> SearchTemplate:
 
 
 def _template(path: str) -> SearchTemplate:
-    source = "\n".join(decode(path, number, line) for number, line in read_lines(path)).strip()
+    source = "\n".join(text for _, text in read_texts(path)).strip()
     index = pipeline = None
     if request := _REQUEST.match(source):
         source = source[request.end() :].strip()
@@ -167,21 +170,14 @@ def fields_of(search: SearchTemplate) -> set[str]:
 
 
 def _required_fields(source: str) -> set[str]:
+    """Fields outside of sections, which do not have a section elsewhere."""
     if SLOT in source:
         return set()
-    needed, optional, within = set(), {*SLOTS, "categories", "."}, 0
-    for tag in _TAG.finditer(source):
-        _, mark, name = tag.groups()
-        if mark in ("#", "^") and name not in _FUNCTIONS:
-            optional.add(name.partition(".")[0])
-            within += 1
-        elif mark == "/" and name not in _FUNCTIONS:
-            within -= 1
-        elif not within and mark in ("", "&"):
-            needed.add(name.partition(".")[0])
-        elif not within and (call := _FUNCTION.match(source, tag.start())):
-            needed.add(call[1].partition(".")[0])
-    return needed - optional
+    plain = _FUNCTION.sub(r"{{\1}}", source)
+    sections = {name.partition(".")[0] for _, mark, name in _TAG.findall(plain) if mark in ("#", "^")}
+    outside = _TAG.findall(_SECTION.sub("", plain))
+    needed = {name.partition(".")[0] for _, mark, name in outside if mark in ("", "&")}
+    return needed - sections - {*SLOTS, "categories", ""}
 
 
 def fingerprint(source: str, pipeline: str | None) -> str:

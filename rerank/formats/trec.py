@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rerank.errors import InputError
 from rerank.files import atomic_write
-from rerank.formats.lines import Source, decode, name_of, read_lines
+from rerank.formats.lines import Source, check_columns, name_of, read_texts
 from rerank.order import rank
 
 _LAYOUT = "write: query Q0 document rank score tag"
@@ -59,28 +59,26 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
     ...     read_run(path)
     {'q1': [('d7', 12.5)]}
     """
-    name = name_of(source)
     run: dict[str, dict[str, float]] = {}
-    for number, line in read_lines(source):
-        columns = decode(source, number, line).split()
-        if len(columns) != 6:
-            raise InputError(f"{name}:{number}: {len(columns)} columns, not 6; {_LAYOUT}")
+    for where, text in read_texts(source):
+        columns = text.split()
+        check_columns(where, columns, 6, _LAYOUT)
         query, _, document, _, score_text, _ = columns
         try:
             score = float(score_text)
         except ValueError:
             score = float("nan")
         if score != score:
-            raise InputError(f"{name}:{number}: score {score_text!r} is not a number; {_LAYOUT}")
+            raise InputError(f"{where}: score {score_text!r} is not a number; {_LAYOUT}")
         hits = run.setdefault(query, {})
         if document in hits:
             raise InputError(
-                f"{name}:{number}: document {document!r} was already retrieved for query {query!r}; "
+                f"{where}: document {document!r} was already retrieved for query {query!r}; "
                 "remove one of the lines"
             )
         hits[document] = score
     if not run:
-        raise InputError(f"{name}: the run is empty; {_LAYOUT}")
+        raise InputError(f"{name_of(source)}: the run is empty; {_LAYOUT}")
     return {query: _ordered(hits) for query, hits in run.items()}
 
 

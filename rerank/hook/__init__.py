@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rerank.hook.base import ON_FAILURE, Hook, HookOptions, InstallReport, Request, Status
 from rerank.hook.plugin import PluginHook
-from rerank.hook.stock import StockHook, StockOptions
+from rerank.hook.stock import StockHook
 from rerank.hook.trial import SearchTrial, TrialReport, try_queries, try_search
 from rerank.workspace import Workspace
 
@@ -25,7 +25,6 @@ __all__ = [
     "SearchTrial",
     "Status",
     "StockHook",
-    "StockOptions",
     "TrialReport",
     "hook",
     "try_queries",

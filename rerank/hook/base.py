@@ -28,6 +28,7 @@ from rerank.hook.readiness import (
 )
 from rerank.results import Report
 from rerank.stack.stack import Stack
+from rerank.text import plural
 from rerank.workspace import Workspace
 
 ON_FAILURE = ("first_stage", "error")
@@ -49,6 +50,9 @@ class HookOptions:
     shadow:     score and count, but keep the order.
     share:      percent of searches to rerank, by a hash of ``X-Opaque-Id`` or ``ext.rerank.user``.
     token_name: a name in ``rerank.tokens.*``; None: ``rerank.token``.
+    token:      for the route stock; ML Commons encrypts it.
+    id_field:   for the route stock: the field that repeats ``_id``. None: ``id`` in indices of rerank, else
+                ``_id`` (send ``"docvalue_fields": ["_id"]``).
     """
 
     service: str | tuple[str, ...]
@@ -60,6 +64,8 @@ class HookOptions:
     shadow: bool = False
     share: int = 100
     token_name: str | None = None
+    token: str = field(default="", repr=False)
+    id_field: str | None = None
 
     def __post_init__(self) -> None:
         given = (self.service,) if isinstance(self.service, str) else tuple(self.service)
@@ -148,6 +154,8 @@ class Hook(ABC):
     route: ClassVar[str]
     plugins: ClassVar[tuple[str, ...]]
     """The plugins that every node needs; reports have the version of the first."""
+    remedy: ClassVar[str]
+    """What to do about a node without them."""
     suffix: ClassVar[str] = ""
     """End of the name of the pipeline, after ``rerank-INDEX``."""
 
@@ -186,10 +194,6 @@ class Hook(ABC):
         """How a pipeline differs from these settings."""
 
     @abstractmethod
-    def _lacking(self, nodes: Mapping[str, str | None]) -> str:
-        """Message about nodes without plugin."""
-
-    @abstractmethod
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for reranking and explanation."""
 
@@ -203,17 +207,23 @@ class Hook(ABC):
 
     def nodes(self) -> dict[str, str | None]:
         """Node -> plugin version or None."""
-        answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugins") or {}
+        answer = self._ask("GET", "/_nodes/plugins") or {}
         nodes: dict[str, str | None] = {}
         for about in answer.get("nodes", {}).values():
             versions = {plugin["name"]: plugin["version"] for plugin in about["plugins"]}
             nodes[about["name"]] = versions[self.plugins[0]] if set(self.plugins) <= set(versions) else None
         return nodes
 
+    def _lacking(self, nodes: Mapping[str, str | None]) -> list[str]:
+        """The problem that nodes lack plugins."""
+        lacking = [name for name, version in nodes.items() if version is None]
+        where = f"{', '.join(lacking)} ({len(lacking)} of {plural(len(nodes), 'node[|s]')})"
+        names = " and ".join(self.plugins)
+        return [f"plugin missing on {where}: {names}; {self.remedy}"] if lacking else []
+
     def pipeline(self) -> dict[str, Any] | None:
         """The stored pipeline, or None."""
-        answer = self._ask("GET", self._path, doing="reading the pipeline")
-        return (answer or {}).get(self.name)
+        return (self._ask("GET", self._path) or {}).get(self.name)
 
     def config(self) -> dict[str, Any] | None:
         """The pipeline's settings, or None. Raises EngineError if rerank did not make it."""
@@ -222,9 +232,8 @@ class Hook(ABC):
 
     def default_of(self) -> dict[str, str]:
         """Index -> default pipeline."""
-        params = {"flat_settings": "true", "expand_wildcards": "all"}
-        path = f"/_all/_settings/{DEFAULT_PIPELINE}"
-        answer = self._ask("GET", path, params=params, doing="reading the default pipelines") or {}
+        path = f"/_all/_settings/{DEFAULT_PIPELINE}?flat_settings=true&expand_wildcards=all"
+        answer = self._ask("GET", path) or {}
         pipelines = {index: about["settings"].get(DEFAULT_PIPELINE) for index, about in answer.items()}
         return {index: pipeline for index, pipeline in sorted(pipelines.items()) if pipeline}
 
@@ -234,7 +243,7 @@ class Hook(ABC):
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         counters = {url: self._counters(url) for url in self.settings.url}
-        problems = [self._lacking(nodes)] if None in nodes.values() else []
+        problems = self._lacking(nodes)
         problems += [
             f"the node {url} does not answer; start it" for url, found in counters.items() if found is None
         ]
@@ -296,9 +305,8 @@ class Hook(ABC):
         warnings = word_problems(self.engine.index, self.workspace.words)
         if wrong := field_problems(self.engine, options.stack):
             raise UsageError("; ".join(wrong))
-        nodes = self.nodes()
-        if None in nodes.values():
-            raise EngineError(self._lacking(nodes))
+        if lacking := self._lacking(self.nodes()):
+            raise EngineError("; ".join(lacking))
         for url in options.urls:
             about, problems = self._check(url, options.stack, options.depth)
             if default and about is not None and problems:
@@ -325,7 +333,7 @@ class Hook(ABC):
         """
         requests = self._removal()
         if not dry_run:
-            self._send(requests, "removing the hook")
+            self._send(requests)
         return InstallReport(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
 
     def _rest(self) -> tuple[str, ...]:
@@ -382,38 +390,22 @@ class Hook(ABC):
         if not urls:
             raise EngineError(f"pipeline {self.name!r} has no service; install it again")
         service, problems = self._check(urls[0], None, 1)
-        if service is None or "stack" not in service:
+        if service is None or "definition" not in service:
             reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
             raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
-        served, active = str(service["stack"]), self.workspace.releases.stack
-        paths = sorted((self.workspace.folder / "stacks").glob("*.json"))
-        for tuned in (*([active] if active is not None else []), *map(Stack.load, paths)):
-            if str(tuned) == served:  # the text has rounded weights
-                return tuned
-        names = served.split("*")
-        return self._stack(names[0] if len(names) == 2 else served)
+        return Stack.from_json(service["definition"])
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    def _send(self, requests: Sequence[Request], doing: str) -> None:
+    def _send(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._ask(request.method, request.path, request.body, doing=doing)
+            self._ask(request.method, request.path, request.body)
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        params: Mapping[str, str] | None = None,
-        doing: str,
-    ) -> dict[str, Any] | None:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """None for status 404, except for PUT."""
-        with asking(self.settings, doing):
+        with asking(self.settings, f"{method} {path}"):
             try:
-                answer: dict[str, Any] = self._client.transport.perform_request(
-                    method, path, params=dict(params or {}), body=body
-                )
+                answer: dict[str, Any] = self._client.transport.perform_request(method, path, body=body)
             except client_errors.NotFoundError:
                 if method == "PUT":
                     raise

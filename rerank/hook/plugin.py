@@ -13,7 +13,6 @@ from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
-from rerank.text import plural
 
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
@@ -74,6 +73,10 @@ class PluginHook(Hook):
 
     route = "plugin"
     plugins = (PLUGIN,)
+    remedy = (
+        "run `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip` there"
+        " and restart it (docs/guides/plugin.md)"
+    )
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline. default: use it for every search.
@@ -90,13 +93,13 @@ class PluginHook(Hook):
         if default:
             requests += self._defaults()
         if not dry_run:
-            self._send(requests, "installing the hook")
+            self._send(requests)
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def _others(self, name: str | None) -> dict[str, Any] | None:
         if name is None:
             return None
-        answer = self._ask("GET", f"/_search/pipeline/{name}", doing="reading the pipeline")
+        answer = self._ask("GET", f"/_search/pipeline/{name}")
         if answer is None:
             raise UsageError(f"--add-to {name}: this search pipeline does not exist; correct the name")
         pipeline: dict[str, Any] = answer[name]
@@ -118,8 +121,7 @@ class PluginHook(Hook):
 
     def _barred(self, urls: Sequence[str]) -> list[str]:
         """Why nodes would not call the service."""
-        params = {"flat_settings": "true"}
-        answer = self._ask("GET", "/_nodes/settings", params=params, doing="reading the nodes' settings")
+        answer = self._ask("GET", "/_nodes/settings?flat_settings=true")
         problems, built_in = [], None
         for about in (answer or {}).get("nodes", {}).values():
             setting = about.get("settings", {}).get(ALLOWED)
@@ -135,9 +137,8 @@ class PluginHook(Hook):
         return problems
 
     def _built_in(self) -> list[str]:
-        params = {"flat_settings": "true", "include_defaults": "true"}
         with suppress(EngineError):
-            answer = self._ask("GET", "/_cluster/settings", params=params, doing="reading the settings")
+            answer = self._ask("GET", "/_cluster/settings?flat_settings=true&include_defaults=true")
             return list((answer or {}).get("defaults", {}).get(ALLOWED, ()))
         return []
 
@@ -181,18 +182,9 @@ class PluginHook(Hook):
             problems.append(str(error))
         return problems
 
-    def _lacking(self, nodes: Mapping[str, str | None]) -> str:
-        lacking = [name for name, plugin in nodes.items() if plugin is None]
-        return (
-            f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of"
-            f" {plural(len(nodes), 'node[|s]')}): run"
-            " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip` there"
-            " and restart it (docs/guides/plugin.md)"
-        )
-
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Search options for explanation."""
-        return {"ext": {EXT: {"explain": True}}} if explain else {}
+        """Search options for these words and explanation."""
+        return {"ext": {EXT: {"query": text, "explain": explain}}}
 
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str

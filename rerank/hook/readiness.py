@@ -12,7 +12,6 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.index import Index
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import parse_json
-from rerank.search.fields import check_fields
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import FieldSignal, is_field, learned
 from rerank.text import plural
@@ -88,7 +87,8 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
     try:
         if signals:
             engine.field_values([], [signal.field for signal in signals])
-        check_fields(engine, signals)
+        for signal in signals:
+            signal.check(engine)
     except UsageError as error:
         return [str(error)]
     return []

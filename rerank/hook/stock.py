@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from opensearchpy import exceptions as client_errors
@@ -20,10 +20,6 @@ from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
-from rerank.text import plural
-
-PLUGINS = ("opensearch-ml", "opensearch-neural-search")
-"""Every node needs both: ML Commons, and the plugin with the processor."""
 
 ENDPOINT = "/v1/rerank_ids"
 """The endpoint that scores documents of the engine by their ids."""
@@ -38,10 +34,7 @@ _PAUSE = 0.2
 _SETTINGS = "docs/guides/stock-processors.md has the settings that ML Commons needs"
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
-_IDS = ("connector_id", "model_id")
-
-Resources = Mapping[str, Mapping[str, Any]]
-"""Id of a model or connector -> its description."""
+_KINDS = ("connectors", "models", "model_groups")
 
 # A search with `from` above 0 keeps its size: no stock processor can cut off the front of a page.
 _RAISE = (
@@ -51,45 +44,33 @@ _RAISE = (
 )
 
 
-@dataclass(frozen=True)
-class StockOptions(HookOptions):
-    """Settings of this route. ``timeout`` is rounded up to seconds.
+def call(options: HookOptions) -> dict[str, Any]:
+    """The settings that the connector stores. Its timeout has whole seconds.
 
-    token:    of the service; ML Commons encrypts it.
-    id_field: field that repeats ``_id``; None: ``id`` in indices of rerank, else ``_id`` (send
-              ``"docvalue_fields": ["_id"]``).
+    Raises UsageError for options of the route plugin.
     """
-
-    token: str = field(default="", repr=False)
-    id_field: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.urls) > 1:
-            raise UsageError("the route stock calls one --service; name one URL")
-        if self.shadow or self.share != 100 or self.token_name is not None:
-            raise UsageError("--shadow, --share and --token-name are for the route plugin")
-
-    @property
-    def call(self) -> dict[str, Any]:
-        """The settings that the connector stores."""
-        seconds = math.ceil(self.timeout)
-        return {"url": self.urls[0], "stack": self.stack, "timeout": seconds, "token": bool(self.token)}
+    if len(options.urls) > 1:
+        raise UsageError("the route stock calls one --service; name one URL")
+    if options.shadow or options.share != 100 or options.token_name or options.add_to:
+        raise UsageError("--shadow, --share, --token-name and --add-to are for the route plugin")
+    seconds = math.ceil(options.timeout)
+    return {"url": options.urls[0], "stack": options.stack, "timeout": seconds, "token": bool(options.token)}
 
 
-def connector(name: str, wanted: StockOptions) -> dict[str, Any]:
+def connector(name: str, options: HookOptions) -> dict[str, Any]:
     """The connector for ML Commons.
 
-    >>> made = connector("hook", StockOptions("http://localhost:8765", stack="bm25,text"))
+    >>> made = connector("hook", HookOptions("http://localhost:8765", stack="bm25,text"))
     >>> made["actions"][0]["request_body"]
     '{"query":"${parameters.query}","ids":${parameters.documents},"stack":"bm25,text"}'
     """
-    stack = "" if wanted.stack is None else f',"stack":{json.dumps(wanted.stack)}'
+    settings = call(options)
+    stack = "" if options.stack is None else f',"stack":{json.dumps(options.stack)}'
     action: dict[str, Any] = {
         "action_type": "predict",
         "method": "POST",
-        "url": wanted.urls[0] + ENDPOINT,
-        "headers": {"Authorization": "Bearer ${credential.token}"} if wanted.token else {},
+        "url": settings["url"] + ENDPOINT,
+        "headers": {"Authorization": "Bearer ${credential.token}"} if options.token else {},
         "request_body": '{"query":"${parameters.query}","ids":${parameters.documents}' + stack + "}",
         "pre_process_function": "connector.pre_process.cohere.rerank",
         "post_process_function": "connector.post_process.cohere.rerank",
@@ -99,25 +80,25 @@ def connector(name: str, wanted: StockOptions) -> dict[str, Any]:
         "description": MADE,
         "version": "1",
         "protocol": "http",
-        "parameters": {_CALL: json.dumps(wanted.call)},
-        "credential": {"token": "<token>" if wanted.token else "none"},  # it must not be empty
+        "parameters": {_CALL: json.dumps(settings)},
+        "credential": {"token": "<token>" if options.token else "none"},  # it must not be empty
         "actions": [action],
         "client_config": {
             "max_connection": _CONNECTIONS,
-            "connection_timeout": wanted.call["timeout"],
-            "read_timeout": wanted.call["timeout"],
+            "connection_timeout": settings["timeout"],
+            "read_timeout": settings["timeout"],
             "max_retry_times": 0,
         },
     }
 
 
-def body(wanted: StockOptions, model: str) -> dict[str, Any]:
+def body(options: HookOptions, model: str) -> dict[str, Any]:
     """The pipeline. ``oversample`` by 1 stores the size for ``truncate_hits``."""
-    script = {"lang": "painless", "source": _RAISE, "params": {"depth": wanted.depth}}
+    script = {"lang": "painless", "source": _RAISE, "params": {"depth": options.depth}}
     rerank = {
         "ml_opensearch": {"model_id": model},
-        "context": {"document_fields": [wanted.id_field]},
-        "ignore_failure": wanted.on_failure == "first_stage",
+        "context": {"document_fields": [options.id_field]},
+        "ignore_failure": options.on_failure == "first_stage",
     }
     return {
         "description": MADE,
@@ -130,11 +111,12 @@ class StockHook(Hook):
     """A pipeline of stock processors, a model and a connector."""
 
     route = "stock"
-    plugins = PLUGINS
+    plugins = ("opensearch-ml", "opensearch-neural-search")
+    remedy = "OpenSearch's full distribution has them"
     suffix = "-stock"
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make connector, model and pipeline. Fitting ones stay, old ones are deleted.
+        """Make connector, model and pipeline, unless they exist. Other ones of this hook are deleted.
 
         Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the
         call, or if rerank did not make the pipeline.
@@ -144,46 +126,40 @@ class StockHook(Hook):
                 "--default is for the route plugin; by the route stock, a search is reranked only if it has"
                 " ext.rerank (docs/guides/stock-processors.md)"
             )
-        stock = self._complete(options)
-        self._token = stock.token or self._token
-        warnings = self._ready(stock)
-        pipeline = self._ours()
-        models, connectors = self._made()
-        model = self._usable(stock, models, connectors)
+        options = self._complete(options)
+        self._token = options.token or self._token
+        warnings = self._ready(options)
+        pipeline, made = self._ours(), self._made()
+        model = self._reusable(pipeline, options)
         requests = []
         if model is None:
             about = {"name": self.name, "description": MADE, "function_name": "remote"}
             about["connector_id"] = "<connector>"
             requests += [
-                Request("POST", f"{_ML}/connectors/_create", connector(self.name, stock)),
+                Request("POST", f"{_ML}/connectors/_create", connector(self.name, options)),
                 Request("POST", f"{_ML}/models/_register?deploy=true", about),
             ]
-        written = body(stock, model or "<model>")
+        written = body(options, model or "<model>")
         if differs(pipeline, written):
             requests.append(Request("PUT", self._path, written))
-        kept = {} if model is None else {model: models[model]}
-        requests += _deletions(models, connectors, kept)
+        kept = {model, made["models"].get(str(model), {}).get("connector_id"), *made["model_groups"]}
+        requests += _deletions(made, kept)
         if not dry_run:
-            model = self._carry_out(requests, stock.token) or model
+            model = self._carry_out(requests, options.token) or model
             problem = self._predict(str(model))
             if problem is not None:
                 warnings.append(f"the cluster cannot use the service: {problem}")
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
-        """Delete pipeline, models and connectors. Cluster settings stay."""
-        requests = [*self._removal(), *_deletions(*self._made(), {})]
-        groups = self._all("model_groups")
-        ours = [id for id, about in groups.items() if self._is_ours(about)]
-        requests += [Request("DELETE", f"{_ML}/model_groups/{id}") for id in ours]
+        """Delete pipeline, models, connectors and model group. Cluster settings stay."""
+        requests = [*self._removal(), *_deletions(self._made(), set())]
         if not dry_run:
             self._carry_out(requests)
         return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
-    def _complete(self, options: HookOptions) -> StockOptions:
-        given = {name: getattr(options, name) for name in options.__dataclass_fields__}
-        own = isinstance(self.engine.layout, OwnedLayout)
-        given["id_field"] = given.get("id_field") or ("id" if own else "_id")
+    def _complete(self, options: HookOptions) -> HookOptions:
+        call(options)
         for index, about in self.engine.index.indices().items():
             most = int(about["settings"]["index"].get("max_result_window", 10_000))
             if options.depth > most:
@@ -191,7 +167,11 @@ class StockHook(Hook):
                     f"--depth {options.depth}: index {index!r} returns at most {most} hits"
                     " (index.max_result_window), so every search would fail; choose a smaller depth"
                 )
-        return StockOptions(**given)
+        return replace(options, id_field=options.id_field or self._id_field)
+
+    @property
+    def _id_field(self) -> str:
+        return "id" if isinstance(self.engine.layout, OwnedLayout) else "_id"
 
     def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
         """Return the new model."""
@@ -200,13 +180,14 @@ class StockHook(Hook):
             if request.method == "DELETE":
                 self._delete(request.path)
                 continue
-            filled = _filled(request.body, known)
             try:
-                answer = self._ask(request.method, request.path, filled, doing="changing the hook") or {}
+                answer = self._ask(request.method, request.path, _filled(request.body, known)) or {}
             except EngineError as error:
                 raise EngineError(f"{error}; {_SETTINGS}") from error
-            known |= {f"<{name[:-3]}>": str(id) for name, id in answer.items() if name in _IDS}
+            if "connector_id" in answer:
+                known["<connector>"] = str(answer["connector_id"])
             if "model_id" in answer:
+                known["<model>"] = str(answer["model_id"])
                 self._wait(known["<model>"])
         return known.get("<model>")
 
@@ -216,8 +197,8 @@ class StockHook(Hook):
         while True:
             try:
                 if path.startswith(f"{_ML}/models/"):
-                    self._ask("POST", f"{path}/_undeploy", doing="undeploying the model")
-                self._ask("DELETE", path, doing="changing the hook")
+                    self._ask("POST", f"{path}/_undeploy")
+                self._ask("DELETE", path)
                 return
             except EngineError:
                 if time.monotonic() > give_up:
@@ -228,62 +209,45 @@ class StockHook(Hook):
         give_up, state = time.monotonic() + _PATIENCE, ""
         while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
             time.sleep(_PAUSE)
-            about = self._ask("GET", f"{_ML}/models/{model}", doing="waiting for the model") or {}
-            state = str(about.get("model_state"))
+            state = str((self._ask("GET", f"{_ML}/models/{model}") or {}).get("model_state"))
         if state != "DEPLOYED":
             raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
-    def _all(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Id -> model, connector or model group."""
-        if None in self.nodes().values():
-            return {}
-        every = {"query": {"match_all": {}}, "size": 1000}
-        answer = self._ask("POST", f"{_ML}/{kind}/_search", every, doing=f"looking for {kind}")
-        hits = (answer or {}).get("hits", {}).get("hits", ())
-        return {hit["_id"]: hit["_source"] for hit in sorted(hits, key=lambda hit: str(hit["_id"]))}
+    def _made(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Kind -> id -> resource of this hook, also of interrupted installations."""
+        made: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _KINDS}
+        if self._lacking(self.nodes()):
+            return made
+        for kind in _KINDS:
+            answer = self._ask("POST", f"{_ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 1000})
+            for hit in (answer or {}).get("hits", {}).get("hits", ()):
+                about = hit["_source"]
+                ours = (about.get("description"), about.get("name")) == (MADE, self.name)
+                if ours or about.get("connector_id") in made["connectors"]:
+                    made[kind][hit["_id"]] = about
+        return made
 
-    def _is_ours(self, about: Mapping[str, Any]) -> bool:
-        return about.get("description") == MADE and about.get("name") == self.name
-
-    def _made(self) -> tuple[Resources, Resources]:
-        connectors = {id: about for id, about in self._all("connectors").items() if self._is_ours(about)}
-        models = {
-            id: about
-            for id, about in self._all("models").items()
-            if self._is_ours(about) or about.get("connector_id") in connectors
-        }
-        return models, connectors
-
-    def _usable(self, options: StockOptions, models: Resources, connectors: Resources) -> str | None:
-        """A deployed model with the same call and a valid token."""
-        call = json.dumps(options.call)
-        for id, model in models.items():
-            parameters = connectors.get(str(model.get("connector_id")), {}).get("parameters") or {}
-            if model.get("model_state") != "DEPLOYED" or parameters.get(_CALL) != call:
-                continue
-            if not options.token or "401" not in (self._predict(id) or ""):
-                return id
-        return None
-
-    def _lacking(self, nodes: Mapping[str, str | None]) -> str:
-        lacking = [name for name, version in nodes.items() if version is None]
-        return (
-            f"{' and '.join(PLUGINS)} are not both on {', '.join(lacking)} ({len(lacking)} of"
-            f" {plural(len(nodes), 'node[|s]')}); OpenSearch's full distribution has them"
-        )
+    def _reusable(self, pipeline: Mapping[str, Any] | None, options: HookOptions) -> str | None:
+        """The deployed model of the pipeline, if it makes the same call with a valid token."""
+        config = None if pipeline is None else self._config(pipeline)
+        if config is None or config["state"] != "DEPLOYED" or not call(options).items() <= config.items():
+            return None
+        if options.token and "401" in (self._predict(config["model"]) or ""):
+            return None
+        return str(config["model"])
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        model = _model_of(pipeline)
-        if model is None:
+        if pipeline.get("description") != MADE:
             return None
-        rerank = pipeline["response_processors"][0]["rerank"]
-        about = self._ask("GET", f"{_ML}/models/{model}", doing="reading the model") or {}
-        path = f"{_ML}/connectors/{about.get('connector_id')}"
-        found = self._ask("GET", path, doing="reading the connector") if "connector_id" in about else None
         try:
-            call = parse_json(((found or {}).get("parameters") or {}).get(_CALL, "{}"))
+            rerank = pipeline["response_processors"][0]["rerank"]
+            model = str(rerank["ml_opensearch"]["model_id"])
+            about = self._ask("GET", f"{_ML}/models/{model}") or {}
+            path = f"{_ML}/connectors/{about.get('connector_id')}"
+            found = self._ask("GET", path) if "connector_id" in about else None
+            settings = parse_json(((found or {}).get("parameters") or {}).get(_CALL, "{}"))
             return {
-                **{"url": None, "stack": None, **call},
+                **{"url": None, "stack": None, **settings},
                 "depth": int(pipeline["request_processors"][1]["script"]["params"]["depth"]),
                 "on_failure": "first_stage" if rerank.get("ignore_failure") else "error",
                 "id_field": str(rerank["context"]["document_fields"][0]),
@@ -299,11 +263,11 @@ class StockHook(Hook):
         problems = []
         names = ("stack", "depth", "timeout", "on_failure", "id_field")
         try:
-            wanted = StockOptions(config["url"], **{name: config[name] for name in names})
-            if differs(pipeline, body(wanted, config["model"])):
+            options = HookOptions(config["url"], **{name: config[name] for name in names})
+            if differs(pipeline, body(options, config["model"])):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
-            if wanted.stack is not None:
-                self._stack(wanted.stack)
+            if options.stack is not None:
+                self._stack(options.stack)
         except (UsageError, InputError) as error:
             problems.append(str(error))
         reason = self._predict(config["model"])
@@ -311,8 +275,8 @@ class StockHook(Hook):
             problems.append(f"the cluster cannot use the service: {reason}")
         if self.name in self.default_of().values():
             problems.append(
-                f"pipeline {self.name!r} is a default pipeline: searches that bring no words to rerank"
-                " for are not reranked by it, and slower"
+                f"pipeline {self.name!r} is a default pipeline: searches without words for reranking keep"
+                " their order, and are slower"
             )
         return problems
 
@@ -338,9 +302,8 @@ class StockHook(Hook):
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for reranking and explanation."""
-        own = isinstance(self.engine.layout, OwnedLayout)
         return {
-            "docvalue_fields": ["id" if own else "_id"],  # the search of a test leaves _source out
+            "docvalue_fields": [self._id_field],  # the search of a test leaves _source out
             "ext": {"rerank": {"query_context": {"query_text": text}}},
         }
 
@@ -353,19 +316,10 @@ class StockHook(Hook):
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
 
 
-def _deletions(models: Resources, connectors: Resources, kept: Resources) -> list[Request]:
-    in_use = {str(about.get("connector_id")) for about in kept.values()}
-    parts = {"models": models.keys() - kept.keys(), "connectors": connectors.keys() - in_use}
-    return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind, ids in parts.items() for id in sorted(ids)]
-
-
-def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
-    if pipeline is None or pipeline.get("description") != MADE:
-        return None
-    try:
-        return str(pipeline["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"])
-    except (KeyError, IndexError, TypeError):
-        return None
+def _deletions(made: Mapping[str, Mapping[str, Any]], kept: set[str | None]) -> list[Request]:
+    kinds = ("models", "connectors", "model_groups")
+    unneeded = [f"{kind}/{id}" for kind in kinds for id in sorted(made[kind]) if id not in kept]
+    return [Request("DELETE", f"{_ML}/{path}") for path in unneeded]
 
 
 def _innermost(info: object) -> str:

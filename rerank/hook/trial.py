@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -93,15 +92,9 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     body = _body(hook, stack, text)
     # After this first search, the node knows which features to send.
     first = _hooked(hook, body, count, hook.asked(text, explain=True))
-    more = hook.asked(text)
-    times: dict[str, list[float]] = {"plain": [], "candidates": [], "reranked": []}
-    for _ in range(_RUNS):
-        with _timed(times["plain"]):
-            plain = hook.plain(body, count)
-        with _timed(times["candidates"]):
-            candidates = hook.plain(body, max(depth, count))
-        with _timed(times["reranked"]):
-            reranked = _hooked(hook, body, count, more)
+    plain, plain_ms = _timed(lambda: hook.plain(body, count))
+    candidates, candidates_ms = _timed(lambda: hook.plain(body, max(depth, count)))
+    reranked, reranked_ms = _timed(lambda: _hooked(hook, body, count, hook.asked(text)))
     outcome, reason = hook.outcome(first, config, text)
     best = _ranking(hook, stack, text, candidates["hits"]["hits"][:depth]).top(count)
     expected = tuple(hit.id for hit in best)
@@ -120,7 +113,7 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
         difference=max(differences, default=None),
         weights=first.get("ext", {}).get(EXT, {}).get("weights", {}),
-        milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
+        milliseconds={"plain": plain_ms, "candidates": candidates_ms, "reranked": reranked_ms},
     )
 
 
@@ -200,7 +193,8 @@ def _installed(hook: Hook) -> dict[str, Any]:
 def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
     if stack.first_stage == SEARCH:
         return hook.engine.templates.body(template_of(stack), Query("query", text))
-    query = hook.engine.layout.query(text, stack.first_stage)
+    words = Query("query", text).search_text(hook.engine.lang)
+    query = hook.engine.layout.query(words, stack.first_stage)
     return {"query": query, "search_pipeline": NO_PIPELINE}
 
 
@@ -221,11 +215,14 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
     return stack.for_case(scored.case).rank(scored.ids, scored.raw)
 
 
-@contextmanager
-def _timed(seconds: list[float]) -> Iterator[None]:
-    begin = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - begin)
+def _timed(search: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], float]:
+    """The answer of a repeated search, and its median time in milliseconds."""
+    seconds = []
+    for _ in range(_RUNS):
+        begin = time.perf_counter()
+        answer = search()
+        seconds.append(time.perf_counter() - begin)
+    return answer, round(1000 * median(seconds), 2)
 
 
 def _ids(answer: Mapping[str, Any]) -> list[str]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import map_arrays
 from rerank.categories import CategoryNames
 from rerank.errors import RerankError, WorkspaceError
-from rerank.files import trouble
+from rerank.files import parse_json, trouble, write_bytes, write_text
 from rerank.records import Document, Query
 
 
@@ -97,3 +100,35 @@ def unreadable(folder: Path, error: BaseException) -> RerankError:
     return trouble(error, folder) or WorkspaceError(
         f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
     )
+
+
+def write_model(
+    ranker: Ranker,
+    folder: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    vocabularies: Mapping[str, list[str] | str],
+    **record: Any,
+) -> None:
+    """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
+    from safetensors.numpy import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    write_bytes(folder / "model.safetensors", data)
+    write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
+    identity = {name: getattr(ranker, name) for name in ("family", "variant", "name", "version")}
+    write_text(folder / "ranker.json", json.dumps(identity | record, ensure_ascii=False, indent=2) + "\n")
+
+
+@contextmanager
+def read_model(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], Mapping[str, NDArray[Any]]]]:
+    """Give record, vocabularies and memory-mapped arrays of :func:`write_model`.
+
+    Raises WorkspaceError if they are damaged, also for errors of the block.
+    """
+    try:
+        record = parse_json((folder / "ranker.json").read_text("utf-8"))
+        vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
+        yield record, vocabularies, map_arrays(folder / "model.safetensors")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(folder, error) from error

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rerank.config import Options, build, check, options_of, over, unknown_option
+from rerank.config import Options, build, check, options_of, unknown_option
 from rerank.errors import UsageError, WorkspaceError, option_name
 from rerank.files import parse_json
 from rerank.rankers.base import Ranker, unreadable
@@ -24,8 +24,6 @@ GROUP = "rerank.rankers"
 Source = Literal["judgments", "pairs", "links", "labeled pairs"]
 """Training data: judged queries; texts that belong together; documents related by links, categories or
 citations; pairs of documents with labels."""
-SHARED = ("epochs", "batch", "rate", "seed")
-"""Options with the same meaning in every family: one value can be given to several."""
 
 
 class Fitter(Protocol):
@@ -106,6 +104,14 @@ BUILT_IN = (
         resumes=True,
     ),
     Family(
+        "adapter",
+        ("adapter",),
+        f"{_HERE}.dense.adapter:AdapterRanker",
+        ("judgments",),
+        f"{_HERE}.dense.adapter:AdapterConfig",
+        f"{_HERE}.dense.adapter:AdapterFitter",
+    ),
+    Family(
         "concept",
         ("concept",),
         f"{_HERE}.concept.ranker:ConceptRanker",
@@ -163,100 +169,59 @@ def trainable() -> dict[str, Family]:
     return {variant: one for one in families().values() if one.fitter for variant in one.rankers}
 
 
-def families_of(variants: Iterable[str]) -> dict[str, Family]:
-    """Variant -> family. Raises UsageError for none, or for untrainable ones.
+def family_of(variants: Iterable[str]) -> Family:
+    """Return the family of rankers. Raises UsageError for none, several or an untrainable one.
 
-    >>> {name: family.name for name, family in families_of(["s2net", "text"]).items()}
-    {'s2net': 'projection', 'text': 'cnn'}
+    >>> family_of(["text", "meta"]).name
+    'cnn'
     """
-    known, variants = trainable(), list(variants)
-    if not variants:
+    known, names = trainable(), list(variants)
+    if not names:
         raise UsageError(f"no ranker is named; choose from {', '.join(known)}")
-    for name in variants:
+    for name in names:
         if name not in known:
             raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(known)}")
-    return {name: known[name] for name in variants}
+    family = known[names[0]]
+    for name in names:
+        if known[name] != family:
+            raise UsageError(
+                f"{names[0]} is of the family {family.name} and {name} of {known[name].name}; train them one"
+                " after the other"
+            )
+    return family
 
 
-def configurations(
+def configuration(
     variants: Iterable[str], config: Options | Mapping[str, Any] | None = None, preset: str | None = None
-) -> dict[str, Options]:
-    """Family -> options.
+) -> Options:
+    """Return the options of rankers of one family.
 
-    config: options of one family, or mapping of ``OPTION``, ``FAMILY.OPTION`` or family.
-    preset: for families that have it.
+    config: its options, or a mapping of names to values.
 
-    Raises UsageError for a preset or an option that no ranker reads, or that is ambiguous.
+    Raises UsageError for a preset or an option that no ranker reads.
 
-    >>> configurations(["lsi", "text"], {"epochs": 3, "projection": {"dim": 50}})["projection"].dim
+    >>> configuration(["lsi"], {"dim": 50}).dim
     50
-    >>> configurations(["lsi"], {"gamma": 3})
+    >>> configuration(["lsi"], {"gamma": 3})
     Traceback (most recent call last):
         ...
     rerank.errors.UsageError: --gamma has no effect with lsi; it is a setting of s2net, dense
     """
-    chosen = families_of(variants)
-    classes = {one.name: one.options_class() for one in chosen.values()}
-    if preset is not None and not any(preset in one.presets for one in classes.values()):
-        known = dict.fromkeys(name for one in classes.values() for name in one.presets)
-        raise UsageError(f"--preset {preset!r} is none of {', '.join(chosen)}; there are {', '.join(known)}")
+    names = list(variants)
+    family = family_of(names)
+    options = family.options_class()
     if isinstance(config, Options):
-        name = next((name for name, one in classes.items() if isinstance(config, one)), None)
-        if name is None:
-            raise UsageError(f"a {type(config).__name__} does not configure {', '.join(chosen)}")
-        config = {name: config}
-    own, shared = _by_family(config or {}, chosen, classes)
-    made = {}
-    for name, one in classes.items():
-        given = own[name]
-        if isinstance(given, Options):
-            check(given)
-            made[name] = given
-            continue
-        values = over(shared[name], given, options_of(one))
-        for option in values:
-            _readers(option, {variant: of for variant, of in chosen.items() if of.name == name})
-        made[name] = build(one, values, preset if preset in one.presets and preset else "default")
-    return made
-
-
-def _by_family(
-    config: Mapping[str, Any], chosen: Mapping[str, Family], classes: Mapping[str, type[Options]]
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Split into options given for a family and options given without one."""
-    own: dict[str, Any] = {name: {} for name in classes}
-    shared: dict[str, dict[str, Any]] = {name: {} for name in classes}
-    known = families()
-    for key, value in config.items():
-        name, _, option = key.partition(".")
-        if name not in known:
-            for reader in _readers(key, chosen):
-                shared[reader][key] = value
-        elif name not in classes:
-            raise UsageError(f"settings of {name} have no effect with {', '.join(chosen)}; leave them out")
-        elif isinstance(value, Options):
-            own[name] = value
-        else:
-            own[name] = over(own[name], {option: value} if option else value, options_of(classes[name]))
-    return own, shared
-
-
-def _readers(option: str, chosen: Mapping[str, Family]) -> list[str]:
-    """Families that read an option. Raises UsageError if none does, or if it is ambiguous."""
-    readers = list(dict.fromkeys(one.name for variant, one in chosen.items() if one.reads(option, variant)))
-    if not readers:
-        others = [variant for variant, one in trainable().items() if one.reads(option, variant)]
-        if not others:
-            raise unknown_option(
-                option, {o.name for one in chosen.values() for o in options_of(one.options_class())}
+        if not isinstance(config, options):
+            raise UsageError(f"a {type(config).__name__} does not configure {', '.join(names)}")
+        check(config)
+        return config
+    for option in config or {}:
+        if not any(family.reads(option, name) for name in names):
+            others = [name for name, one in trainable().items() if one.reads(option, name)]
+            if not others:
+                raise unknown_option(option, {one.name for one in options_of(options)})
+            raise UsageError(
+                f"{option_name(option)} has no effect with {', '.join(names)}; it is a setting of"
+                f" {', '.join(others)}"
             )
-        raise UsageError(
-            f"{option_name(option)} has no effect with {', '.join(chosen)}; it is a setting of"
-            f" {', '.join(others)}"
-        )
-    if len(readers) > 1 and option not in SHARED:
-        raise UsageError(
-            f"{option_name(option)} means one thing for {readers[0]} and another for {readers[1]}; give it"
-            f" to one of them as {readers[0]}.{option}, or train them one after the other"
-        )
-    return readers
+    return build(options, config or {}, preset or "default")

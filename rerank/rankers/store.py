@@ -7,24 +7,37 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, json
 
-from rerank.errors import RerankError, UsageError, WorkspaceError
-from rerank.files import check_name, file_crc, folder_lock, sync_folder, trouble, write_bytes, write_text
+from rerank.engines.base import FIRST_STAGES
+from rerank.errors import NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.files import (
+    check_name,
+    file_crc,
+    folder_lock,
+    parse_json,
+    sync_folder,
+    trouble,
+    write_bytes,
+    write_text,
+)
 from rerank.rankers.base import Ranker
-from rerank.rankers.registry import load_ranker
+from rerank.rankers.registry import families, load_ranker, trainable
 
 VERSION = r"\w[\w.-]{0,99}"
 """Pattern of versions, which are also names of folders."""
 LOCK_SECONDS = 60.0
 """Time to wait for another installation. It takes a moment, and a training would be lost."""
+
+_NEW = ".new"
+"""Folder of the version that is being written."""
 
 Needed = Callable[[], Mapping[str, Collection[str]] | None]
 """Returns ranker -> versions that stacks were tuned with; None if unknown: then all versions stay."""
@@ -46,34 +59,46 @@ Records = Annotated[list[Record], Meta(min_length=1)]
 class RankerStore:
     """The folder ``rankers`` of a workspace.
 
-    not_trained: error for a missing ranker. needed: older versions to keep.
+    needed: older versions to keep.
     """
 
-    def __init__(self, folder: Path, not_trained: Callable[[str], RerankError], needed: Needed) -> None:
-        self.folder = folder
-        self._not_trained, self._needed = not_trained, needed
+    def __init__(self, folder: Path, needed: Needed) -> None:
+        self.folder, self._needed = folder, needed
 
     def names(self) -> list[str]:
         """Ranker names."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def record(self, name: str, version: str | None = None) -> Record:
-        """Record of a version; None: the newest. Raises KeyError if missing."""
+        """Record of a version; None: the newest. Raises NotTrainedError if missing, UsageError if unknown."""
         records = self._records(name)
         if version is None:
             return records[0]
         for record in records:
             if record.version == version and (self.folder / f"{name}-{version}").is_dir():
                 return record
-        raise KeyError(version)
+        raise NotTrainedError(f"{name} {version} was removed from {self.folder.parent}; tune the stack again")
+
+    def has(self, name: str, version: str) -> bool:
+        """Whether a version is stored."""
+        try:
+            self.record(name, version)
+        except RerankError:
+            return False
+        return True
+
+    def read(self, name: str, version: str | None, file: str) -> Any:
+        """Return the JSON in a file of a version, or of the newest; None if unreadable."""
+        stored = version if version is not None and self.has(name, version) else None
+        path = self.folder / f"{name}-{self.record(name, stored).version}" / file
+        try:
+            return parse_json(path.read_bytes())
+        except (OSError, ValueError):
+            return None
 
     def versions(self, name: str) -> list[str]:
         """Versions of a ranker, newest first."""
         return [one.version for one in self._records(name)]
-
-    def version_folder(self, name: str, version: str | None = None) -> Path:
-        """Folder of a version; None: the newest. Raises KeyError if missing."""
-        return self.folder / f"{name}-{self.record(name, version).version}"
 
     def _records(self, name: str) -> list[Record]:
         path = self.folder / f"{name}.json"
@@ -88,10 +113,26 @@ class RankerStore:
             raise trouble(error, path) or damaged from error
         return records
 
+    def _not_trained(self, name: str) -> NotTrainedError | UsageError:
+        signals = (*FIRST_STAGES, *self.names())
+        family = trainable().get(name)
+        if family is None:
+            every = (*signals, *(ranker for one in families().values() for ranker in one.rankers))
+            similar = get_close_matches(name, every, 1)
+            question = f"; did you mean {similar[0]}?" if similar else ""
+            return UsageError(
+                f"signal {name!r} is unknown; this workspace has {', '.join(signals)}{question}"
+            )
+        files = " --queries QUERIES --qrels QRELS" if "judgments" in family.learns_from else ""
+        return NotTrainedError(
+            f"signal {name!r} is not trained in {self.folder.parent} (there are {', '.join(signals)});"
+            f" train it with `rerank train {name}{files}`"
+        )
+
     def load(self, name: str, version: str | None = None) -> Ranker:
         """Load a version; None: the newest.
 
-        Raises WorkspaceError if unreadable, KeyError if missing.
+        Raises WorkspaceError if unreadable, NotTrainedError or UsageError if missing.
         """
         while True:
             record = self.record(name, version)
@@ -128,64 +169,63 @@ class RankerStore:
 
         extra: name -> text of further files.
         """
+        new, name = self.folder / _NEW, ranker.name
         with self.changing():
-            record, before = self._write(ranker, extra or {}), self._named().get(ranker.name, [])
-            older = [one for one in self._still_needed(ranker.name, before) if one.version != record.version]
-            write_bytes(self.folder / f"{ranker.name}.json", json.encode([record, *older]) + b"\n")
-            self._sweep()
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            try:
+                listed, needed = self._listed(), self._needed()
+                record = self._write(ranker, extra or {}, new, listed)
+                older = [
+                    one
+                    for one in listed.get(name, ())
+                    if one.version != record.version
+                    and (needed is None or one.version in needed.get(name, ()))
+                ]
+                write_bytes(self.folder / f"{name}.json", json.encode([record, *older]) + b"\n")
+                self._sweep()
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
 
-    def _write(self, ranker: Ranker, extra: Mapping[str, str]) -> Record:
+    def _write(
+        self, ranker: Ranker, extra: Mapping[str, str], new: Path, listed: Mapping[str, list[Record]]
+    ) -> Record:
         """Write a version unless it exists."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
-        for name, records in self._named().items():
+        for name, records in listed.items():
             if name != ranker.name and any(f"{name}-{one.version}" == final.name for one in records):
                 raise UsageError(f"{final} holds {name}; choose another name or version for the ranker")
-        new = self._temporary(ranker.name)
-        try:
-            ranker.save(new)
-            for file, text in extra.items():
-                write_text(new / file, text)
-            record = Record(ranker.version, ranker.family, ranker.variant or ranker.name, _checksums(new))
-            if final.exists():
-                if not record.files or not _changed(final, record):
-                    return record
-                final.rename(self._temporary(ranker.name))  # damaged
-            new.rename(final)
-            sync_folder(self.folder)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
+        ranker.save(new / "ranker")
+        for file, text in extra.items():
+            write_text(new / "ranker" / file, text)
+        checksums = _checksums(new / "ranker")
+        record = Record(ranker.version, ranker.family, ranker.variant or ranker.name, checksums)
+        if final.exists():
+            if not checksums or not _changed(final, record):
+                return record
+            final.rename(new / "damaged")
+        (new / "ranker").rename(final)
+        sync_folder(self.folder)
         return record
 
-    def _temporary(self, name: str) -> Path:
-        """New name that :meth:`_sweep` removes."""
-        return self.folder / f".{name[:100]}-{secrets.token_hex(6)}"
-
-    def _still_needed(self, name: str, records: list[Record]) -> list[Record]:
-        needed = self._needed()
-        return [one for one in records if needed is None or one.version in needed.get(name, ())]
-
-    def _named(self) -> dict[str, list[Record]]:
-        """Name -> versions to keep."""
-        named = {}
+    def _listed(self) -> dict[str, list[Record]]:
+        """Name -> versions, without damaged lists."""
+        listed = {}
         for name in self.names():
             with suppress(RerankError):
-                newest, *older = self._records(name)
-                named[name] = [newest, *self._still_needed(name, older)]
-        return named
+                listed[name] = self._records(name)
+        return listed
 
     def _sweep(self) -> None:
-        """Remove unneeded versions and leftovers."""
-        named = self._named()
-        kept = {f"{name}-{one.version}" for name, records in named.items() for one in records}
-        damaged = tuple(f"{name}-" for name in self.names() if name not in named)
+        """Remove versions that no list names (if all are readable), and temporary lists."""
+        listed = self._listed()
+        kept = {f"{name}-{one.version}" for name, records in listed.items() for one in records}
+        damaged = len(listed) < len(self.names())
         for path in self.folder.iterdir():
-            unnamed = path.name not in kept and not path.name.startswith(damaged)
-            if unnamed and (path / "ranker.json").is_file():
-                path = path.rename(self._temporary(path.name))  # if killed now, no half version remains
-            if re.fullmatch(r"\.[\w.-]+-[0-9a-f]{12}", path.name):
+            if re.fullmatch(r"\.[\w.-]+\.[0-9a-f]{12}\.tmp", path.name):
+                path.unlink(missing_ok=True)
+            elif path.name not in kept and not damaged and (path / "ranker.json").is_file():
                 shutil.rmtree(path, ignore_errors=True)
-            elif re.fullmatch(r"\.[\w.-]+\.[0-9a-f]{12}\.tmp", path.name):
-                path.unlink(missing_ok=True)  # a list that was not yet in place
 
 
 def _checksums(folder: Path) -> dict[str, tuple[int, int]]:

@@ -16,7 +16,7 @@ from rerank.combiners.surface import WeightSurface
 from rerank.evaluation.overlap import Bucket
 from rerank.evaluation.significance import Comparison
 from rerank.report_page.depths import DepthRow
-from rerank.report_page.tables import KeptHit
+from rerank.stack.ranking import Hit
 
 WIDTH, HEIGHT = 360, 240
 SHADES = 10
@@ -90,9 +90,9 @@ def interval_chart(
     )
 
 
-def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Markup]:
+def score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
     """Return a bar per hit, a color per signal. Negative parts extend left."""
-    parts = [list(hit.signals.values()) or [hit.score] for hit in hits]
+    parts = [[signal.weighted for signal in hit.signals.values()] for hit in hits]
     low = min((sum(min(value, 0) for value in row) for row in parts), default=0.0)
     high = max((sum(max(value, 0) for value in row) for row in parts), default=0.0)
     x = Scale(low, high if high > low else low + 1, 0, 100)
@@ -100,7 +100,7 @@ def score_bars(hits: Sequence[KeptHit], colors: Mapping[str, int]) -> list[Marku
     for hit, row in zip(hits, parts):
         left = right = 0.0
         rects = []
-        for name, value in zip(hit.signals or [""], row):
+        for name, value in zip(hit.signals, row):
             begin, end = (right, right + value) if value >= 0 else (left + value, left)
             right, left = (end, left) if value >= 0 else (right, begin)
             if x(end) > x(begin):
@@ -172,12 +172,10 @@ def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
     curves = [
         ("curve ceiling", [(row.candidates, row.ceiling) for row in rows]),
         ("curve first", [(row.candidates, row.first_stage) for row in rows]),
-        ("curve five", [(row.candidates, row.plain) for row in rows if row.plain is not None]),
         ("curve ten", [(row.candidates, row.weighted) for row in rows]),
     ]
     last = rows[-1]
-    plain = f", plain {last.plain:.4f}" if last.plain is not None else ""
-    about = f"with {last.candidates}: weighted {last.weighted:.4f}{plain}, first stage {last.first_stage:.4f}"
+    about = f"with {last.candidates}: weighted {last.weighted:.4f}, first stage {last.first_stage:.4f}"
     return _chart([c for c in curves if c[1]], title, about, "candidates", logarithmic=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,40 +19,24 @@ TIMED = 20
 _WARM = 2  # untimed queries that open the files
 
 
-@dataclass(frozen=True)
-class Split:
-    """``queries`` that ``of`` was trained or tuned on (``how``). shared: number measured here."""
-
-    of: str
-    how: str
-    queries: int
-    shared: int
-
-
-def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[str]) -> list[Split]:
-    """Return the queries that rankers and weights were fitted on."""
-    found: dict[tuple[str, str], Split] = {}
+def splits(
+    workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[str]
+) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return (ranker or stack, use) -> number of queries that it was fitted on, and those measured here."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
     for label, stack in stacks.items():
         for name, known in workspace.training_records(stack).items():
             for kind, how in HOW.items():
                 if known.get(kind):
-                    of = name or label
-                    shared = len(known.among(kind, judged))
-                    found.setdefault((of, how), Split(of, how, len(known[kind]), shared))
-    return list(found.values())
+                    counts = len(known[kind]), len(known.among(kind, judged))
+                    found.setdefault((name or label, how), counts)
+    return found
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Median and maximum milliseconds of a stage."""
-
-    stage: str
-    median: float
-    longest: float
-
-
-def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tuple[int, list[Stage]]:
-    """Time some queries. Returns their number and stages, the last ``together``.
+def latency(
+    workspace: Workspace, stack: Stack, queries: Sequence[Query]
+) -> tuple[int, list[tuple[str, float, float]]]:
+    """Time some queries. Returns their number, and (stage, median, maximum) in milliseconds.
 
     Returns no stages if the stack cannot answer.
     """
@@ -74,42 +57,34 @@ def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tup
     times = 1000 * np.array([[row.get(name, 0.0) for name in stages] for row in rows])
     together = times.sum(axis=1)
     return len(rows), [
-        Stage(name, float(np.median(of)), float(of.max()))
+        (name, float(np.median(of)), float(of.max()))
         for name, of in zip([*stages, "together"], [*times.T, together])
     ]
 
 
-@dataclass(frozen=True)
-class CoverageRow:
-    """``count`` of ``of`` things have a property."""
-
-    what: str
-    count: int
-    of: int
-
-
-def coverage(workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]) -> list[CoverageRow]:
-    """Count queries and documents that can be scored."""
+def coverage(
+    workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]
+) -> list[tuple[str, int, int]]:
+    """Return queries and documents that can be scored: text, count and total."""
     scoring = next(iter(report.scoring.values()))
-    judged = scoring.queries + scoring.unknown_queries
+    queries, judged = scoring.queries, scoring.queries + scoring.unknown_queries
     rows = [
-        CoverageRow("judged queries with a text", scoring.queries, judged),
-        CoverageRow("queries with candidates", scoring.queries - scoring.without_hits, scoring.queries),
+        ("judged queries with a text", queries, judged),
+        ("queries with candidates", queries - scoring.without_hits, queries),
     ]
     if scoring.inferred_categories:
-        rows.append(
-            CoverageRow("queries with inferred categories", scoring.inferred_categories, scoring.queries)
-        )
+        rows.append(("queries with inferred categories", scoring.inferred_categories, queries))
     if report.pairs:
-        here = report.pairs - scoring.unknown_documents
-        rows.append(CoverageRow("relevant documents in the workspace", here, report.pairs))
+        rows.append(
+            ("relevant documents in the workspace", report.pairs - scoring.unknown_documents, report.pairs)
+        )
         for one in report.category_overlap[:1]:
             what = "relevant documents with categories whose query has categories"
-            rows.append(CoverageRow(what, one.pairs, one.pairs + one.without_query + one.without_document))
+            rows.append((what, one.pairs, one.pairs + one.without_query + one.without_document))
     documents = len(workspace.engine)
     for name, version in _versions(workspace, stacks).items():
         missing = workspace.engine.missing_features(name, version)
-        rows.append(CoverageRow(f"documents with features of {name}", documents - missing, documents))
+        rows.append((f"documents with features of {name}", documents - missing, documents))
     return rows
 
 

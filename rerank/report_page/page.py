@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -26,8 +27,9 @@ from rerank.report_page.charts import (
     training_charts,
 )
 from rerank.report_page.facts import coverage, histories, latency, splits
-from rerank.report_page.tables import EvaluationReport, KeptHit
+from rerank.report_page.tables import EvaluationReport
 from rerank.report_page.template import render
+from rerank.stack.ranking import Hit
 from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.workspace import Workspace
@@ -39,7 +41,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class QueryRow:
-    """One query.
+    """One query. grades: relevant document -> grade.
 
     baseline, stack: first hits with score bars. outside: other relevant documents: (id, grade, rank by the
     baseline, rank by the stack); ranks may be None.
@@ -49,8 +51,9 @@ class QueryRow:
     case: str
     before: float
     after: float
-    baseline: Sequence[tuple[KeptHit, Markup]]
-    stack: Sequence[tuple[KeptHit, Markup]]
+    baseline: Sequence[tuple[Hit, Markup]]
+    stack: Sequence[tuple[Hit, Markup]]
+    grades: Mapping[str, int]
     outside: Sequence[tuple[str, int, int | None, int | None]]
     no_relevant: bool
 
@@ -78,14 +81,17 @@ def evaluation_page(
     latencies.
 
     split: name of the judgments. others: heading -> evaluation.
+
+    >>> from rerank import evaluate
+    >>> report = evaluate(workspace, "bm25", queries=queries, qrels=qrels, keep=10)
+    >>> evaluation_page(workspace, report, queries)[:15]
+    '<!DOCTYPE html>'
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
     stack, stacks = list(report.stacks)[-1], list(report.stacks.values())
     rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
     leaks = [leak for row in report.results for leak in row.leaks]
-    overlaps = [one for one in report.category_overlap if one.pairs]
-    overlaps = overlaps[1:] or overlaps  # by grade, if there are several grades
     judged = set(evaluation.query_ids)
     timed, stages = latency(workspace, report.stacks[stack], [q for q in queries if q.id in judged])
     return render(
@@ -111,22 +117,27 @@ def evaluation_page(
         titles=_titles(workspace, rows),
         stacks={row.stack: row for row in report.results if row.protocol == protocol},
         tuned={label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")},
-        surfaces={label: _surfaces(one) for label, one in report.stacks.items()},
-        intervals=interval_chart(
-            [c for c in report.comparisons if c.measure == measure],
-            _intervals(report),
-            f"Difference to {report.baseline} in {measure}",
-        ),
-        depths=depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
-        overlaps=_overlap_charts(overlaps),
         curves={
             name: (history, *training_charts(name, history))
             for name, history in histories(workspace, stacks).items()
         },
+        **_charts(report, measure, stack),
         timed=timed,
         latency=stages,
         coverage=coverage(workspace, report, stacks),
     )
+
+
+def _charts(report: EvaluationReport, measure: str, stack: str) -> dict[str, Any]:
+    overlaps = [one for one in report.category_overlap if one.pairs]
+    compared = [c for c in report.comparisons if c.measure == measure]
+    title = f"Difference to {report.baseline} in {measure}"
+    return {
+        "surfaces": {label: _surfaces(one) for label, one in report.stacks.items()},
+        "intervals": interval_chart(compared, _intervals(report), title),
+        "depths": depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
+        "overlaps": _overlap_charts(overlaps[1:] or overlaps),  # by grade, if there are several grades
+    }
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
@@ -174,21 +185,23 @@ def _query_rows(
         of_baseline, of_stack = kept[report.baseline].get(id, []), kept[stack].get(id, [])
         ranks = [{hit.id: hit.rank for hit in run} for run in (of_baseline, of_stack)]
         relevant = report.relevant.get(id, {})
-        top = report.top
-        first = [[hit for hit in run if hit.rank <= top] for run in (of_baseline, of_stack)]
+        first = [[hit for hit in run if hit.rank <= report.top] for run in (of_baseline, of_stack)]
+        hits = [list(zip(some, score_bars(some, colors))) for some in first]
+        shown_ids = {hit.id for some in first for hit in some}
         rows.append(
             QueryRow(
                 query=queries.get(id, Query(id, "")),
                 case=report.query_cases.get(id, ""),
                 before=float(before[i]),
                 after=float(after[i]),
-                baseline=list(zip(first[0], score_bars(first[0], colors))),
-                stack=list(zip(first[1], score_bars(first[1], colors))),
+                baseline=hits[0],
+                stack=hits[1],
+                grades=relevant,
                 outside=sorted(
                     (
                         (d, grade, ranks[0].get(d), ranks[1].get(d))
                         for d, grade in relevant.items()
-                        if min(rank.get(d, top + 1) for rank in ranks) > top
+                        if d not in shown_ids
                     ),
                     key=lambda one: (one[3] is None, one[3] or 0, one[0]),
                 ),
@@ -212,12 +225,9 @@ def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
 def _surfaces(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
     surfaces = []
     for one in stack.tuned.get("weight_surface", ()):
-        try:
-            surface = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
-            key = surface_key(surface) if len(surface.signals) > 2 else []
-            surfaces.append((surface, surface_chart(surface, stack.tuned["measure"]), key))
-        except (ValueError, KeyError, TypeError, IndexError):  # an edited file
-            continue
+        surface = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
+        key = surface_key(surface) if len(surface.signals) > 2 else []
+        surfaces.append((surface, surface_chart(surface, stack.tuned["measure"]), key))
     return surfaces
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,37 +11,25 @@ from typing import Any
 from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation
 from rerank.evaluation.overlap import Overlap
-from rerank.evaluation.significance import Comparison, holm
+from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.report_page.depths import DepthRow
 from rerank.results import Report
 from rerank.search.build_table import ScoringReport
+from rerank.stack.ranking import Hit
 from rerank.stack.stack import Stack
 
-GRADE_ONE = "nDCG grade 1 only"
-"""Name of the measure without the documents of grade 2 and up."""
 PER_QUERY = "protocol\tstack\tquery-id"
 """The start of a table of all queries."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptHit:
-    """A hit. before: rank in the first stage. signals: signal -> weighted score."""
-
-    id: str
-    rank: int
-    before: int
-    grade: int
-    score: float
-    signals: Mapping[str, float]
+PAGE_MARK = 'name="generator" content="rerank"'
+"""Text in every page. Other existing files are not replaced."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A stack to measure. label: its name. rerank_only: without its first stage's score."""
+    """A stack to measure. label: its name."""
 
     label: str
     stack: Stack
-    rerank_only: bool = False
     leaks: list[Leak] = field(default_factory=list)
 
 
@@ -49,42 +37,39 @@ class Entry:
 class Row:
     """Means of a stack under one protocol.
 
-    stack: name; text: weights. rerank_only: without its first stage's score. leaks: rankers and weights
-    fitted on these queries.
+    stack: name; text: weights. leaks: rankers and weights fitted on these queries.
     """
 
     stack: str
-    weights: dict[str, float]
-    normalization: str
-    first_stage: str
-    retrieve: tuple[str, ...]
     protocol: str
-    rerank_only: bool
     measures: dict[str, float]
-    leaks: list[Leak]
     text: str = field(repr=False)
+    weights: dict[str, float] = field(default_factory=dict)
+    normalization: str = ""
+    first_stage: str = ""
+    retrieve: tuple[str, ...] = ()
+    leaks: list[Leak] = field(default_factory=list)
 
     @classmethod
-    def of(cls, entry: Entry, protocol: str, measures: dict[str, float]) -> Row:
+    def of(cls, entry: Entry, protocol: str, evaluation: Evaluation) -> Row:
         """Return the row of a stack."""
         stack = entry.stack
         return cls(
             stack=entry.label,
+            protocol=protocol,
+            measures=evaluation.means(entry.label),
+            text=str(stack),
             weights=stack.combiner.shares(),
             normalization=stack.combiner.normalization,
             first_stage=stack.first_stage,
             retrieve=stack.retrievers,
-            protocol=protocol,
-            rerank_only=entry.rerank_only,
-            measures=measures,
             leaks=entry.leaks,
-            text=str(stack),
         )
 
 
 @dataclass
 class CaseRow:
-    """Means over the queries of one case (``rerank.combiners.base``)."""
+    """Means over the queries of one case (``rerank.combiners.linear``)."""
 
     protocol: str
     case: str
@@ -117,7 +102,6 @@ class EvaluationReport(Report):
     baseline: str
     queries: int = 0
     none_relevant: int = 0
-    grade_one_queries: int | None = None
     compared: list[str] = field(default_factory=list)
     results: list[Row] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
@@ -131,22 +115,23 @@ class EvaluationReport(Report):
     cases: list[CaseRow] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
-    kept: dict[str, dict[str, dict[str, list[KeptHit]]]] = field(default_factory=dict, repr=False)
+    kept: dict[str, dict[str, dict[str, list[Hit]]]] = field(default_factory=dict, repr=False)
     relevant: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
     query_cases: dict[str, str] = field(default_factory=dict, repr=False)
     top: int = field(default=0, repr=False)
     stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        values = super().to_json()
-        for scoring in values["scoring"].values():
-            del scoring["candidate_recall"]
-        return values
+    def add(self, protocol: str, evaluation: Evaluation, rows: Iterable[Row], seed: int) -> None:
+        """Add the results of one protocol and compare them with the baseline."""
+        self.queries, self.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
+        self.per_query[protocol] = evaluation
+        self.results += rows
+        comparisons = compare(evaluation, self.baseline, measures=self.compared, seed=seed)
+        self.comparisons += [replace(one, protocol=protocol) for one in comparisons]
 
     def per_query_table(self) -> str:
         """Return measures per query as TSV."""
-        names = [name for name in self.results[0].measures if name != GRADE_ONE]
+        names = list(self.results[0].measures)
         lines = ["\t".join((PER_QUERY, *names))]
         for protocol, evaluation in self.per_query.items():
             for stack, values in evaluation.values.items():

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
-from rerank.errors import UsageError, WorkspaceError
+from rerank.errors import UsageError
 from rerank.evaluation.protocols import JUDGED, Protocol
-from rerank.files import parse_json
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import is_of_now, learned
-
-_NOTED = ("inferred_categories", "candidate_recall")  # report fields stored with a table
+from rerank.stack.signals import learned
 
 
 @dataclass
@@ -47,7 +42,14 @@ class ScoringReport:
     candidate_recall: dict[str, float] = field(default_factory=dict)
     not_found: dict[str, int] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
-    from_cache: bool = False
+
+    def note(self, scored: ScoringResult) -> None:
+        """Count a query."""
+        if not len(scored.ids):
+            self.silent.append(scored.query.id)
+        self.without_hits = len(self.silent)
+        self.inferred_categories += scored.inferred
+        self._recompute(scored.recomputed)
 
     def add(self, other: ScoringReport) -> None:
         """Add another first stage's report on the same queries."""
@@ -56,9 +58,12 @@ class ScoringReport:
         if other.without_hits >= self.without_hits:
             self.without_hits, self.silent = other.without_hits, other.silent
         self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
-        for name, count in other.recomputed.items():
-            self.recomputed[name] = self.recomputed.get(name, 0) + count
+        self._recompute(other.recomputed)
         self.not_found |= other.not_found
+
+    def _recompute(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self.recomputed[name] = self.recomputed.get(name, 0) + count
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,41 +107,11 @@ class TableRequest:
         """Whether retrievers find the candidates."""
         return self.protocol.kind == "retrieved"
 
-    def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
-        """Return a hash of all inputs."""
-        depths = retriever_depths(self.retrieve)
-        made_from = {
-            "engine": pipeline.engine.version(),
-            "signals": list(self.signals),
-            "versions": pipeline.features((*self.signals, *depths)),
-            "first_stage": self.first_stage,
-            "retrieve": [(name, depth, not_found.get(name, 0)) for name, depth in depths.items()],
-            "protocol": str(self.protocol),
-            "infer": pipeline.infer_categories,
-            "search": self.search.fingerprint if self.search is not None else None,
-            "queries": [
-                [q.id, q.text, q.lexical_text, list(q.categories), q.lang, dict(q.params)]
-                for q in self.queries
-            ],
-            "judgments": {q: sorted(self.qrels[q].items()) for q in sorted(self.qrels)},
-            "seed": self.seed,
-            "every_case": self.every_case,
-            "filters": [str(one) for one in self.filters],
-        }
-        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
-
 
 def score_table(
-    pipeline: Pipeline,
-    request: TableRequest,
-    *,
-    cache: Path | None = None,
-    progress: Progress | None = None,
+    pipeline: Pipeline, request: TableRequest, progress: Progress | None = None
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score candidates; return the table and a report.
-
-    cache: folder for tables, unused if a signal decays from now.
-    """
+    """Score candidates; return the table and a report."""
     scorer = pipeline.scorer(request.signals, request.first_stage)
     matched = [scorer.with_known_categories(query) for query in request.queries]
     request = replace(request, queries=[query for query, _ in matched])
@@ -149,90 +124,45 @@ def score_table(
     )
     for name in learned(retriever_depths(request.retrieve)):
         report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
-    key = request.key(pipeline, report.not_found)
-    path = cache / f"scores-{key[:16]}.npz" if cache and not any(map(is_of_now, request.signals)) else None
-    if path is not None and (table := _cached(path, key, report)) is not None:
-        return table, report
-    rows = _Rows(pipeline, request, scorer, report)
+    rows: list[tuple[str, Sequence[str], np.ndarray]] = []
+    cases: list[str] = []
+    recall: dict[str, list[float]] = {}
     candidates = _candidates(pipeline, request, known)
     candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
-    table = ScoreTable.build(request.signals, rows.of(candidates), cases=rows.cases)
-    report.candidate_recall = {name: math.fsum(found) / len(found) for name, found in rows.recall.items()}
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        noted = {name: getattr(report, name) for name in _NOTED}
-        replace(table, key=f"{key} {json.dumps(noted)}").save(path)
-    return table, report
+    for query, found in candidates:
+        if request.retrieved:
+            shares = _recall(found, request.qrels.relevant(query.id), request.first_stage)
+            for name, share in shares.items():
+                recall.setdefault(name, []).append(share)
+        scored = _by_case(request, scorer, query, found)
+        report.note(next(iter(scored.values())))
+        cases += scored
+        rows += [(query.id, found.ids, one.raw) for one in scored.values()]
+    report.candidate_recall = {name: math.fsum(shares) / len(shares) for name, shares in recall.items()}
+    return ScoreTable.build(request.signals, rows, cases=cases), report
 
 
-def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
-    try:
-        table = ScoreTable.load(path) if path.exists() else None
-    except WorkspaceError:
-        return None
-    if table is None or not table.key.startswith(f"{key} "):
-        return None
-    noted = parse_json(table.key.removeprefix(f"{key} "))
-    report.from_cache = True
-    report.silent = sorted({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
-    report.without_hits = len(report.silent)
-    for name in _NOTED:
-        setattr(report, name, noted[name])
-    return table
-
-
-class _Rows:
-    """cases: one per row. recall: retriever -> recall per query."""
-
-    def __init__(
-        self, pipeline: Pipeline, request: TableRequest, scorer: Scorer, report: ScoringReport
-    ) -> None:
-        self._engine, self._request, self._scorer, self._report = pipeline.engine, request, scorer, report
-        self._others = [scorer] * scorer.infers + [replace(scorer, infer=False)] if request.every_case else []
-        self.cases: list[str] = []
-        self.recall: dict[str, list[float]] = {}
-
-    def of(
-        self, found: Iterable[tuple[Query, Candidates]]
-    ) -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        """Yield query id, document ids and (n, S) scores."""
-        request, scorer = self._request, self._scorer
-        for query, candidates in found:
-            if request.retrieved:
-                relevant = request.qrels.relevant(query.id)
-                for name, share in _recall(candidates, relevant, request.first_stage).items():
-                    self.recall.setdefault(name, []).append(share)
-            voters = self._voters(query)
-            given = ScoringInput.found(candidates, request.first_stage)
-            if request.every_case and len(candidates):
-                given = scorer.fetched(query.lexical, given)
-            scored = scorer.score(query, given, voters=voters)
-            self._note(scored)
-            cases = [_case(scored, scorer)]
-            raws = [scored.raw]
-            for one in self._others:
-                scored = one.score(replace(query, categories=()), given, voters=voters)
-                if (case := _case(scored, one)) not in cases:
-                    cases.append(case)
-                    raws.append(scored.raw)
-            self.cases += cases
-            for raw in raws:
-                yield query.id, candidates.ids, raw
-
-    def _voters(self, query: Query) -> Candidates | None:
-        """A pool needs separate voters: its relevant documents must not reveal categories."""
-        if self._request.retrieved or query.categories:
-            return None
-        return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))
-
-    def _note(self, scored: ScoringResult) -> None:
-        report = self._report
-        if not len(scored.ids):
-            report.silent.append(scored.query.id)
-        report.without_hits = len(report.silent)
-        report.inferred_categories += scored.inferred
-        for name, count in scored.recomputed.items():
-            report.recomputed[name] = report.recomputed.get(name, 0) + count
+def _by_case(
+    request: TableRequest, scorer: Scorer, query: Query, candidates: Candidates
+) -> dict[str, ScoringResult]:
+    """Return case -> scores, starting with the query's case."""
+    engine, voters = scorer.engine, None
+    if not request.retrieved and not query.categories:
+        # A pool needs separate voters: its relevant documents must not reveal categories.
+        text = query.search_text(engine.lang)
+        voters = engine.find(SearchRequest(text, request.first_stage, INFERENCE_DEPTH))
+    given = ScoringInput.found(candidates, request.first_stage)
+    tried = [(scorer, query)]
+    if request.every_case:
+        if len(candidates):
+            given = scorer.fetched(query, given)
+        bare = replace(query, categories=())
+        tried += [(scorer, bare)] * scorer.infers + [(replace(scorer, infer=False), bare)]
+    found: dict[str, ScoringResult] = {}
+    for one, asked in tried:
+        scored = one.score(asked, given, voters=voters)
+        found.setdefault(_case(scored, one), scored)
+    return found
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
@@ -275,7 +205,8 @@ def _candidates(
     pools = iter(()) if request.retrieved else _pools(pipeline.engine, request, known)
     searches: list[SearchRequest] = []
     for query in request.queries:
-        one = SearchRequest(query.lexical, first_stage, depth, features=features, filters=request.filters)
+        text = query.search_text(pipeline.engine.lang)
+        one = SearchRequest(text, first_stage, depth, features=features, filters=request.filters)
         if request.search is not None:
             one = replace(one, features={}, template=FilledTemplate(request.search, query))
         elif request.retrieved:
@@ -302,7 +233,8 @@ def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[l
             size = min(len(everything), count + len(excluded))
             drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
         else:
-            drawn = engine.find(SearchRequest(query.lexical, request.first_stage, count + len(excluded))).ids
+            text, size = query.search_text(engine.lang), count + len(excluded)
+            drawn = engine.find(SearchRequest(text, request.first_stage, size)).ids
         yield relevant + [d for d in drawn if d not in excluded][:count]
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine, SearchRequest
+from rerank.engines.base import Engine
 from rerank.errors import InputError
 from rerank.progress import Progress
-from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.search.scorer import Scorer, ScoringInput
+from rerank.search.scorer import Scorer, ScoringInput, completed
 from rerank.stack.signals import RankerSignal, Signal
 
 _BLOCK = 1000  # documents per request
@@ -51,16 +50,20 @@ def score_pairs(
     """
     progress = progress or Progress()
     ids = sorted({one for pair in pairs for one in pair})
+    scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     documents: dict[str, Document] = {}
+    blocks: list[NDArray[Any]] = []
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]
-        for name, document in zip(block, engine.get(block)):
+        read = engine.get(block)
+        for name, document in zip(block, read):
             if document is None:
                 raise InputError(f"unknown document {name!r}; run `rerank ingest` with it")
             documents[name] = document
-    features: NDArray[Any] | None = None
-    if isinstance(signal, RankerSignal):
-        features = _features(engine, signal.ranker, documents)
+        if isinstance(signal, RankerSignal):
+            known = scorer.fetched(Query("", ""), _unscored(scorer, block))
+            blocks.append(completed(signal.ranker, known, dict(enumerate(read))))
+    features = np.concatenate(blocks) if blocks else None
     place = {name: i for i, name in enumerate(ids)}
     if features is not None and isinstance(signal, RankerSignal) and isinstance(signal.ranker, Relates):
         first, second = (features[[place[pair[side]] for pair in pairs]] for side in (0, 1))
@@ -69,16 +72,14 @@ def score_pairs(
     for number, (a, b) in enumerate(pairs):
         partners[a].append((number, b))
         partners[b].append((number, a))
-    scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     scores = np.zeros(len(pairs))
     for name, of in progress.over(partners.items(), f"relate by {signal.name}", len(partners), "doc"):
         others = sorted({other for _, other in of})
         given = ScoringInput(others, {})
         if features is not None:
-            rows = np.array([place[other] for other in others], np.int64)
+            rows = features[[place[other] for other in others]]
             there = {signal.name: np.zeros(len(others), np.bool_)}
-            nothing = {scorer.first_stage: np.zeros(len(others))}
-            given = ScoringInput(others, nothing, {signal.name: features[rows]}, there)
+            given = _unscored(scorer, others, features={signal.name: rows}, missing=there)
         document = documents[name]
         query = Query(document.id, document.content, document.categories, document.lang)
         at = dict(zip(others, scorer.score(query, given).raw[:, 0].tolist()))
@@ -87,20 +88,5 @@ def score_pairs(
     return scores
 
 
-def _features(engine: Engine, ranker: Ranker, documents: Mapping[str, Document]) -> NDArray[Any]:
-    """Return (n, width) features by ascending id."""
-    blocks: list[NDArray[Any]] = []
-    ids = list(documents)
-    for start in range(0, len(ids), _BLOCK):
-        block = ids[start : start + _BLOCK]
-        versions = {ranker.name: ranker.version}
-        found = engine.find(SearchRequest("", engine.first_stages[0], ids=block, features=versions))
-        order = np.argsort(found.ids)
-        stored, missing = found.features[ranker.name][order], found.missing[ranker.name][order]
-        if missing.any():
-            fresh = ranker.encode_documents([documents[block[i]] for i in np.flatnonzero(missing).tolist()])
-            if stored.shape[1:] != fresh.shape[1:]:  # no document has features of this version
-                stored = np.zeros((len(block), *fresh.shape[1:]), fresh.dtype)
-            stored[missing] = fresh
-        blocks.append(stored)
-    return np.concatenate(blocks)
+def _unscored(scorer: Scorer, ids: Sequence[str], **known: Any) -> ScoringInput:
+    return ScoringInput(ids, {scorer.first_stage: np.zeros(len(ids))}, **known)

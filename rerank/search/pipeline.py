@@ -41,11 +41,6 @@ class SearchResult:
     case:       source of categories: ``given``, ``inferred`` or ``none``.
     unknown_categories: ignored, because no signal knows them.
 
-    >>> import tempfile
-    >>> from rerank import Document, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> workspace.engine.write([Document("wolf", text="a wolf"), Document("fox", text="a fox")]).added
-    2
     >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
     >>> answer.ranking.ids, answer.found, answer.inferred
     (['wolf'], {'bm25': 1}, False)
@@ -138,14 +133,8 @@ class Pipeline:
     """An engine and rankers.
 
     infer_categories: infer missing query categories from first candidates.
-    vectors: query vector cache, or None.
+    vectors: query vector cache.
 
-    >>> import tempfile
-    >>> from rerank import Document, Query, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
-    3
     >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
     >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
     >>> answer.ranking.ids
@@ -155,7 +144,7 @@ class Pipeline:
     engine: Engine
     rankers: Mapping[str, Ranker]
     infer_categories: bool = True
-    vectors: VectorCache | None = field(default=None, repr=False)
+    vectors: VectorCache = field(default_factory=lambda: VectorCache(0), repr=False)
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
@@ -175,8 +164,10 @@ class Pipeline:
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
         """Return a query's retrievers. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
-        found = zip(resolve(depths, self.rankers), depths.values())
-        return [signal.retriever(query, depth) for signal, depth in found]
+        return [
+            signal.retriever(query, depth, self.vectors.encode)
+            for signal, depth in zip(resolve(depths, self.rankers), depths.values())
+        ]
 
     def answer(
         self,
@@ -200,7 +191,7 @@ class Pipeline:
                 candidates = self._found_by_template(query, stack, filters)
             else:
                 request = SearchRequest(
-                    query.lexical,
+                    query.search_text(self.engine.lang),
                     stack.first_stage,
                     depth=stack.depth,
                     features=scorer.features,
@@ -238,7 +229,9 @@ class Pipeline:
         check_filters([search], filters)
         check_values(search, [query])
         filled = FilledTemplate(search, query)
-        request = SearchRequest(query.lexical, SEARCH, depth=stack.depth, template=filled)
+        request = SearchRequest(
+            query.search_text(self.engine.lang), SEARCH, depth=stack.depth, template=filled
+        )
         candidates = self.engine.find(request)
         absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
         if absent:  # in no hit, or not in the search at all

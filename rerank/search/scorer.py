@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,12 +18,10 @@ from rerank.errors import UsageError
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
-from rerank.search.fields import check_fields
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.signals import (
     SEARCH,
     FieldSignal,
-    GivenSignal,
     LexicalSignal,
     RankerSignal,
     Signal,
@@ -46,26 +44,19 @@ class StageTimer:
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time the block."""
-        return _Stage(self.seconds, name)
+        return self._timed(name)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
     def leaves(self) -> None:
         """Called before slow engine searches or encoding."""
 
     def encoded(self, ranker: str, seconds: float) -> None:
         """Called with a ranker's CPU seconds per query."""
-
-
-class _Stage:
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds, self._name = seconds, name
-
-    def __enter__(self) -> None:
-        self._begin = time.perf_counter()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            spent = time.perf_counter() - self._begin
-            self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
 
 
 @dataclass(frozen=True)
@@ -155,7 +146,7 @@ class Scorer:
     signals: tuple[Signal, ...]
     first_stage: str
     infer: bool = True
-    vectors: VectorCache | None = None
+    vectors: VectorCache = field(default_factory=lambda: VectorCache(0))
 
     @cached_property
     def infers(self) -> bool:
@@ -220,7 +211,7 @@ class Scorer:
             return ScoringResult(given.ids, empty, query, unknown_categories=unknown_categories)
         before = dict(stages.seconds)
         with stages.stage("engine"):
-            known = self.fetched(query.lexical, given, stages)
+            known = self.fetched(query, given, stages)
             documents = self._documents(known, stages)
             used = query
             if self.infers and not query.categories:
@@ -228,29 +219,18 @@ class Scorer:
         raw = np.empty((len(given.ids), len(self.signals)))
         recomputed: dict[str, int] = {}
         for column, signal in enumerate(self.signals):
-            if isinstance(signal, (LexicalSignal, FieldSignal)):
-                raw[:, column] = known.scores[signal.name]
-                continue
-            if isinstance(signal, GivenSignal):
+            if not isinstance(signal, RankerSignal):
                 raw[:, column] = _given(signal.name, known)
                 continue
-            ranker, name = signal.ranker, signal.name
             with stages.stage("encode"):
-                features, missing = known.features[name], known.missing[name]
-                if missing.any():
-                    recomputed[name] = int(missing.sum())
-                    features = _completed(ranker, features, missing, documents)
-                vector = given.vectors.get(name)
-                if vector is None or (used is not query and ranker.uses_categories):
-                    vector = self.vectors.find(ranker, used) if self.vectors is not None else None
-                if vector is None:
-                    begin = time.thread_time()
-                    vector = ranker.encode_query(used)
-                    stages.encoded(name, time.thread_time() - begin)
-                    if self.vectors is not None:
-                        self.vectors.keep(ranker, used, vector)
+                if known.missing[signal.name].any():
+                    recomputed[signal.name] = int(known.missing[signal.name].sum())
+                features = completed(signal.ranker, known, documents)
+                vector = given.vectors.get(signal.name)
+                if vector is None or (used is not query and signal.uses_categories):
+                    vector = self.vectors.encode(signal.ranker, used, stages.encoded)
             with stages.stage("score"):
-                raw[:, column] = ranker.score(vector, features)
+                raw[:, column] = signal.ranker.score(vector, features)
         fetched = {name: len(given.ids) for name in self.features if name not in given.features}
         return ScoringResult(
             given.ids,
@@ -264,7 +244,7 @@ class Scorer:
             seconds={name: spent - before.get(name, 0.0) for name, spent in stages.seconds.items()},
         )
 
-    def fetched(self, text: str, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
+    def fetched(self, query: Query, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
         """Add missing lexical scores and features from the engine."""
         given = self._with_fields(given, stages)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
@@ -275,6 +255,7 @@ class Scorer:
         if not lacking and not versions:
             return given
         (stages or StageTimer()).leaves()
+        text = query.search_text(self.engine.lang)
         found, by, n = given.candidates, self.first_stage, len(given.ids)
         if found is not None and not versions:
             rows = np.arange(n)
@@ -307,9 +288,10 @@ class Scorer:
         (stages or StageTimer()).leaves()
         fields = list(dict.fromkeys(signal.field for signal in lacking))
         numbers = dict(zip(fields, self.engine.field_values(given.ids, fields)))
-        new = [signal for signal in lacking if signal.name not in self._checked]
-        check_fields(self.engine, new, given.ids)
-        self._checked.update(signal.name for signal in new)
+        for signal in lacking:
+            if signal.name not in self._checked:
+                signal.check(self.engine, given.ids)
+                self._checked.add(signal.name)
         found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
         return replace(given, scores={**given.scores, **found})
 
@@ -365,13 +347,11 @@ def vote(
     return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
 
 
-def _completed(
-    ranker: Ranker,
-    features: NDArray[Any],
-    missing: NDArray[np.bool_],
-    documents: Mapping[int, Document | None],
-) -> NDArray[Any]:
-    where = np.flatnonzero(missing)
+def completed(ranker: Ranker, known: ScoringInput, documents: Mapping[int, Document | None]) -> NDArray[Any]:
+    """Return (n, width) features; missing ones are computed. documents: by place."""
+    features, where = known.features[ranker.name], np.flatnonzero(known.missing[ranker.name])
+    if not len(where):
+        return features
     fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
     if features.shape[1:] != fresh.shape[1:]:  # no document has features of this version
         features = np.zeros((len(features), *fresh.shape[1:]), fresh.dtype)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from rerank.rankers.base import Ranker
 from rerank.records import Query
 
-_LONGEST = 500  # characters; longer queries are not cached
+_LONGEST = 2000  # characters; longer queries are not cached
 
 Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
@@ -43,6 +45,18 @@ class VectorCache:
             if vector is not None and key is not None:
                 self._vectors.move_to_end(key)
             return vector
+
+    def encode(
+        self, ranker: Ranker, query: Query, spent: Callable[[str, float], object] = lambda name, seconds: None
+    ) -> NDArray[np.float32]:
+        """Return the vector, computed if it is not known. spent: called with a ranker and CPU seconds."""
+        vector = self.find(ranker, query)
+        if vector is None:
+            begin = time.thread_time()
+            vector = ranker.encode_query(query)
+            spent(ranker.name, time.thread_time() - begin)
+            self.keep(ranker, query, vector)
+        return vector
 
     def keep(self, ranker: Ranker, query: Query, vector: NDArray[np.float32]) -> None:
         """Store a vector."""

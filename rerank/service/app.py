@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,6 +85,8 @@ class Service:
     def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
         self.settings, self.snapshot = settings, snapshot
         self.busy = 0
+        self.waiting: dict[Any, None] = {}
+        self.idle: dict[Any, None] = {}
         self._costs: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(settings.threads, "score")
         self._loader = ThreadPoolExecutor(1, "load")
@@ -178,6 +183,9 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer, count and log a request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
         begin, notes, status = time.perf_counter(), Notes(), 0
         try:
             try:
@@ -195,6 +203,21 @@ class Application:
             await send({"type": "http.response.body", "body": answer.content})
         finally:
             self._log(scope, notes, status, time.perf_counter() - begin)
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        """Watch the workspace until the server stops."""
+        loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
+        loop.add_signal_handler(signal.SIGHUP, self.service.reload)
+        if parent is not None:
+            loop.add_reader(parent.sentinel, os.kill, os.getpid(), signal.SIGTERM)
+        watching = loop.create_task(self.service.watch())
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.service.stop()
+        watching.cancel()
+        logs.event("stopped", pid=os.getpid())
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
         path, method = str(scope["path"]), scope["method"]
@@ -253,8 +276,8 @@ class Application:
             return Answer(b'{"ok":true}')
         shown: dict[str, Any] = {"ready": True}
         if trusted:
-            limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-            shown |= {**service.snapshot.describe(), **limits}
+            shown |= {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
+            shown |= {**service.snapshot.describe(), "definition": service.snapshot.default.to_json()}
         return Answer(msgspec.json.encode(shown))
 
     @cached_property
@@ -280,8 +303,20 @@ class Application:
         logs.event("request", **fields)
 
 
+def application(settings: Settings, loaded: list[Snapshot] | None = None) -> Application:
+    """Load the application of a process. Empties ``loaded``, so that replaced snapshots close."""
+    logs.start()
+    application = Application(Service(settings, loaded.pop() if loaded else Snapshot.load(settings)))
+    snapshot = application.service.snapshot
+    logs.event("started", pid=os.getpid(), **snapshot.describe())
+    if snapshot.is_shared:
+        served = "is not served" if "search" in withheld(settings, True) else "is served"
+        logs.event("note", note=f"/v1/search {served}: it returns every document that this service may read")
+    return application
+
+
 def _as_answer(content: bytes) -> Answer:
-    binary = content[:1] == schemas.NUMBERS_FOLLOW
+    binary = content[:1] == b"\0"  # as in a call
     return Answer(content, kind=schemas.BINARY) if binary else Answer(content)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rerank.service import metrics
-from rerank.service.settings import Settings
+from rerank.service.app import Service
 
 HEAD_BYTES = 32 * 2**10
 
@@ -21,14 +21,13 @@ _LINGER, _DISCARDED = 1.0, 2**24
 class Connection(HttpToolsProtocol):
     """A client's connection."""
 
-    settings: Settings
-    waiting: dict[Connection, None]
-    """Connections that wait for a request, the longest wait first."""
-    idle: dict[Connection, None]
-    """Connections whose requests were answered, the longest wait first."""
-
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        service = cast(Service, self.app.service)
+        self.settings = service.settings
+        # In both, the connection that waits longest is the first.
+        self.waiting = service.waiting  # for a request
+        self.idle = service.idle  # after an answer
         self._unparsed = 0  # bytes since the last complete part of a request
         self._refused = False
         self._reading: asyncio.TimerHandle | None = None
@@ -150,9 +149,3 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"HTTP/1.1 %d %s\r\n%s\r\n\r\n%s" % (status, phrase, headers, content))
         self.transport.write_eof()
         self.loop.call_later(_LINGER, self.transport.abort)
-
-
-def protocol(settings: Settings) -> type[asyncio.Protocol]:
-    """The connection class of one service."""
-    made = type("LimitedConnection", (Connection,), {"settings": settings, "waiting": {}, "idle": {}})
-    return cast(type[asyncio.Protocol], made)

@@ -127,16 +127,16 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     """
     context.check_count(len(body.documents), "documents")
     context.query = body.query
-    stack = snapshot.stack(body.stack or (body.model if body.model and snapshot.knows(body.model) else None))
+    named = body.stack or (body.model if body.model and snapshot.knows(body.model) else None)
+    stack, scorer = snapshot.scorer(named)
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     documents = [_document(i, given) for i, given in enumerate(body.documents)]
     results: list[dict[str, Any]] = []
-    scorer = snapshot.scorer(stack)
     query, unknown_categories = scorer.with_known_categories(query)
     if documents:
         with context.stage("lexical"):
             lexical_scorer = LexicalScorer([snapshot.analyze(document.content) for document in documents])
-            terms = snapshot.analyze(query.lexical)
+            terms = snapshot.analyze(query.search_text(snapshot.pipeline.engine.lang))
             names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
             scores = {name: lexical_scorer.score(name, terms) for name in names}
         scored = scorer.score(query, ScoringInput.unseen(documents, scores, scorer.features), stages=context)
@@ -186,14 +186,14 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
     """
     context.check_count(len(body.ids), "ids")
     context.query = body.query
-    stack = snapshot.stack(body.stack)
+    stack, scorer = snapshot.scorer(body.stack)
     query, ids = make_query(body.query, None), body.ids
     if len(set(ids)) < len(ids):
         raise UsageError("an id comes twice; send each once")
     if not ids:
         return {"model": str(stack), "results": []}
-    scorer, engine = snapshot.scorer(stack), snapshot.pipeline.engine
-    given = scorer.fetched(query.lexical, ScoringInput(ids, {}, documents=engine.get), context)
+    engine = snapshot.pipeline.engine
+    given = scorer.fetched(query, ScoringInput(ids, {}, documents=engine.get), context)
     scorable, given = encodable(replace(given, candidates=None), context)
     scored = scorer.score(query, given, stages=context)
     context.missing = dict.fromkeys(scorer.features, len(ids))

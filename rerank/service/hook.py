@@ -19,7 +19,7 @@ from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringR
 from rerank.service.endpoints import ENCODED, RequestContext, encodable, kept_places, make_query, rank
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
-from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, Rows, SearchOptions
+from rerank.service.schemas import FRAME, HookCall, Rows, SearchOptions
 from rerank.service.snapshot import Snapshot
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
@@ -27,6 +27,8 @@ from rerank.stack.stack import Stack
 _NO_OPTIONS = SearchOptions()
 _CLAUSES = {"features": [], "category_votes": 0, "clauses": True}
 """Requested for a stack whose clauses did not come."""
+_LONGEST_ANSWER = 2**24 - 1
+"""Bytes of the JSON of an answer."""
 _SHORT, _QUICK = 2000, 0.003
 """Characters of a query, and seconds to encode one, that may block the event loop."""
 
@@ -66,18 +68,16 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[st
         scorable, scored = _score(search, given, context)
     except PassedError as passed:
         context.passed = str(passed)
-        return passed.answer
+        return _framed(passed.answer) if call.binary else passed.answer
     return _answer(search, scorable, scored, context)
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
     ids, options, rows = call.ids, call.body.rerank or _NO_OPTIONS, call.rows()
-    if len(call.numbers.scores) != len(ids):
-        raise UsageError(f"{len(ids)} ids came with {len(call.numbers.scores)} scores; send one for each")
     context.check_count(len(ids), "hits")
     text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
     context.query = text
-    stack, scorer = snapshot.scorer_of(options.stack or call.body.stack)
+    stack, scorer = snapshot.scorer(options.stack or call.body.stack)
     if text is None or not text.strip():
         raise PassedError("the query has no text")
     if not ids:
@@ -123,7 +123,7 @@ def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Sco
             ids = hits.names()
         categories: dict[str, Sequence[str]] = {**call.body.categories}
         if scorer.infers and not search.query.categories:
-            categories |= hits.categories(call.numbers.scores)
+            categories |= hits.categories(call.scores)
     context.missing = {name: len(ids) for name in scorer.features if name not in stored}
     features = {name: values for name, (values, _) in stored.items()}
     missing = {name: lacking for name, (_, lacking) in stored.items()}
@@ -132,10 +132,10 @@ def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Sco
         position = {id: i for i, id in enumerate(ids)}
         return hits.documents([position[id] for id in wanted])
 
-    scores = {search.stack.first_stage: call.numbers.scores, **search.clauses}
+    scores = {search.stack.first_stage: call.scores, **search.clauses}
     given = ScoringInput(ids, scores, features, missing, categories, read)
     with context.stage("engine"):
-        return replace(scorer.fetched(search.query.lexical, given, context), candidates=None)
+        return replace(scorer.fetched(search.query, given, context), candidates=None)
 
 
 def _score(
@@ -177,13 +177,16 @@ def _answer(
             "normalization": used.combiner.normalization,
             "case": scored.case,
         }
-    if not call.numbers_follow:
-        return {"ids": [call.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
+    if call.binary:
+        return _framed(answer, order.astype(">i4").tobytes(), scores.astype(">f4").tobytes())
+    return {"ids": [call.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
+
+
+def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:
     head = msgspec.json.encode(answer)
-    if len(head) >= 1 << 24:  # its length has three bytes
+    if len(head) > _LONGEST_ANSWER:
         raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
-    parts = order.astype(">i4").tobytes(), scores.astype(">f4").tobytes()
-    return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
+    return b"".join((len(head).to_bytes(FRAME, "big"), head, *numbers))
 
 
 def _requested_fields(search: _Search) -> dict[str, Any]:
@@ -199,7 +202,6 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
         "places": sidecar or without_ids,
         "without_ids": without_ids,
         "clauses": bool(search.clauses),
-        "numbers": True,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.search.scorer import INFERENCE_DEPTH
 from rerank.service.endpoints import RequestContext
-from rerank.service.schemas import NOWHERE, HookCall, integers
+from rerank.service.schemas import HookCall
 
 
 class HookHits:
@@ -28,32 +29,36 @@ class HookHits:
     """
 
     def __init__(self, engine: Engine, call: HookCall, context: RequestContext) -> None:
-        self._engine, self.ids, self._locations = engine, call.ids, call.body.places or NOWHERE
-        self._numbers = numbers = call.numbers
-        n, uuids, index = len(call.ids), self._locations.uuids, integers(self._locations.index)
-        lengths = {len(part) for part in (index, numbers.shards, numbers.seq_nos, numbers.terms)}
-        if not lengths <= {0, n} or (len(index) and not 0 <= index.min() <= index.max() < len(uuids)):
-            raise UsageError(f"{n} ids came with places of {sorted(lengths)} hits; send one for each")
+        self._engine, self.ids, self._locations, self._context = engine, call.ids, call.places, context
+        self._uuids, n = call.body.places.uuids, len(call.ids)
+        index = np.array(call.body.places.index, np.int64)
+        if len(index) not in (0, n) or (len(index) and index.max() >= len(self._uuids)):
+            raise UsageError(f"{n} ids came with {len(index)} positions in uuids; send one for each")
         self._index = index if len(index) else np.zeros(n, np.int64)
         owns = getattr(engine, "owns", None)
-        own = owns(uuids, context.leaves) if uuids and owns is not None else [True]
+        own = owns(self._uuids, context.leaves) if self._uuids and owns is not None else [True]
         self.ours = np.ones(n, np.bool_) if all(own) else np.array(own, np.bool_)[self._index]
         features = getattr(engine, "attached_features", None)
         self.sidecar, self.locatable = features is not None, hasattr(engine, "at")
-        self.attached = features is not None and len(numbers.seq_nos) > 0
+        self.attached = features is not None and call.places is not None
         self._files: Any = features.rows if features is not None else None
-        self._rows: NDArray[np.int64] | None = None
 
-    @property
+    @cached_property
     def rows(self) -> NDArray[np.int64]:
         """(n,) row of each hit in the feature files; -1: none."""
-        if self._rows is None:
-            shards, numbers, terms = self._numbers.shards, self._numbers.seq_nos, self._numbers.terms
-            self._rows = np.full(len(self.ids), -1, np.int64)
-            for i, uuid in enumerate(self._locations.uuids):
-                where = self._index == i
-                self._rows[where] = self._files.find(uuid, shards[where], numbers[where], terms[where])
-        return self._rows
+        assert self._locations is not None
+        rows = np.full(len(self.ids), -1, np.int64)
+        for i, uuid in enumerate(self._uuids):
+            where = self._index == i
+            rows[where] = self._files.find(uuid, *(part[where] for part in self._locations))
+        moved = np.flatnonzero((rows < 0) & self.ours)  # written since the encoding; the text may be the same
+        if len(moved):
+            self._context.leaves()
+            documents = zip(moved.tolist(), self.documents(moved.tolist()))
+            found = {i: document for i, document in documents if document is not None}
+            if found:
+                rows[[*found]] = self._files.of_texts([*found.values()])
+        return rows
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Stored features, and (n,) bool: missing."""
@@ -72,13 +77,12 @@ class HookHits:
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
         """The stored documents of these hits; None if deleted."""
-        numbers, which = self._numbers, list(positions)
-        if not (self.locatable and len(numbers.seq_nos)):
+        which = list(positions)
+        if not self.locatable or self._locations is None:
             return list(self._engine.get([self.ids[i] for i in which]))
-        parts = (self._index[which], numbers.shards[which], numbers.seq_nos[which], numbers.terms[which])
-        locations = zip(*(part.tolist() for part in parts))
+        locations = zip(*(part[which].tolist() for part in (self._index, *self._locations)))
         at = self._engine.at  # type: ignore[attr-defined]
-        return list(at([DocumentLocation(self._locations.uuids[index], *rest) for index, *rest in locations]))
+        return list(at([DocumentLocation(self._uuids[index], *rest) for index, *rest in locations]))
 
     def names(self) -> list[str]:
         """Ids of numbered hits; a hit without a document keeps its number."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 import traceback
-from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,24 +15,22 @@ _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud8
 _LOG = logging.getLogger("rerank.service")
 
 
-def line(seconds: float, level: str, name: str, fields: dict[str, Any]) -> str:
-    """One line of the log."""
-    when = datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
-    record = {"time": when, "level": level, "event": name, **fields}
-    text = json.dumps(record, ensure_ascii=False, default=str)
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+class Lines(logging.Formatter):
+    """One JSON object per line."""
 
-
-class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        level, fields = record.levelname.lower(), getattr(record, "fields", {})
-        return line(record.created, level, record.getMessage(), fields)
+        """A line."""
+        when = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        head = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        text = json.dumps({**head, **getattr(record, "fields", {})}, ensure_ascii=False, default=str)
+        return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def start() -> None:
     """Log to standard error, also warnings of the server."""
+    logging.raiseExceptions = False  # the reader may go
     handler = logging.StreamHandler()
-    handler.setFormatter(_Lines())
+    handler.setFormatter(Lines())
     levels = {"rerank.service": logging.INFO, "uvicorn": logging.WARNING, "asyncio": logging.WARNING}
     for name, level in levels.items():
         log = logging.getLogger(name)
@@ -43,14 +39,8 @@ def start() -> None:
 
 
 def event(name: str, **fields: Any) -> None:
-    """Write a line, faster than ``logging``."""
-    for handler in _LOG.handlers:
-        if isinstance(handler, logging.StreamHandler):
-            handler.acquire()
-            with suppress(OSError, ValueError):  # the reader has gone
-                handler.stream.write(line(time.time(), "info", name, fields) + "\n")
-                handler.stream.flush()
-            handler.release()
+    """Log a step of the service."""
+    _LOG.info(name, extra={"fields": fields})
 
 
 def problem(name: str, **fields: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import (
@@ -75,12 +76,18 @@ def text() -> bytes:
     """The counters of all workers, in Prometheus text format."""
     registry = _REGISTRY
     if SHARED in os.environ:
+        for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):
+            process = path.stem.rpartition("_")[2]
+            if not _is_alive(int(process)):
+                multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
-def forget(process: int) -> None:
-    """Drop the current requests of an ended worker."""
-    if SHARED in os.environ:
-        multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

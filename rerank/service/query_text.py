@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
-from itertools import chain, islice
 from typing import Any, TypeVar
 
-_BY_FIELD = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
-"""Queries of the shape {field: text} or {field: {"query": text}}."""
+_BY_FIELD = {
+    **dict.fromkeys(("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"), "query"),
+    "span_term": "value",
+    **dict.fromkeys(("neural", "neural_sparse"), "query_text"),
+}
+"""Queries of the shape {field: text} or {field: {NAME: text}} -> NAME."""
+
+_BY_VECTORS = ("neural", "neural_sparse")
+"""The field of these has vectors, so it is none of a user's words."""
 
 _PLAIN = ("multi_match", "combined_fields")
 """Queries of the shape {"query": text}."""
@@ -19,6 +24,8 @@ _WITH_SYNTAX = ("query_string", "simple_query_string")
 """The same, with operators in the text."""
 
 _AROUND = {
+    "all_of": ("intervals",),
+    "any_of": ("intervals",),
     "bool": ("must", "should"),  # not filter and must_not: they only exclude documents
     "boosting": ("positive",),
     "constant_score": ("filter",),
@@ -39,17 +46,8 @@ _AROUND = {
 }
 """Queries around other queries -> the fields with these queries: one, or a list."""
 
-_BY_VECTORS = ("neural", "neural_sparse")
-"""Queries of the shape {field: {"query_text": text}}; the field holds vectors."""
-
-_RULES = ("all_of", "any_of")
-"""Rules of ``intervals`` around other rules."""
-
 _MOST = 20_000
 """Clauses that are read; OpenSearch accepts 1,024 by default."""
-
-_NAME = 200
-"""Characters of a field's name that is cached."""
 
 _TOKEN = re.compile(r'"[^"]*"?|[()]|[^\s"()]+')
 _FIELD = re.compile(r"[\w.*\\-]+:")
@@ -79,7 +77,6 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     'wolf'
     """
     texts = [(names, " ".join(text.split())) for names, text in _visit(query, _clause)]
-    fields = tuple(fields)
     users = [text for names, text in texts if not names or any(_is_among(fields, one) for one in names)]
     unique = dict.fromkeys(users or [text for _, text in texts])
     return " ".join(text for text in unique if text) or None
@@ -92,14 +89,14 @@ def clause_names(query: object) -> set[str]:
     {'title'}
     """
 
-    def read(value: Query) -> tuple[Iterable[str], list[Any]]:
+    def read(value: Query) -> tuple[Iterable[str], Iterable[Any]]:
         name = value.get("_name")
-        return [name] if isinstance(name, str) else [], list(islice(value.values(), _MOST))
+        return [name] if isinstance(name, str) else [], value.values()
 
     return set(_visit(query, read))
 
 
-def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], list[Any]]]) -> Iterator[T]:
+def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], Iterable[Any]]]) -> Iterator[T]:
     waiting = [root]  # the next one is last; not recursive: a query may be nested to any depth
     for _ in range(_MOST):
         if not waiting:
@@ -110,30 +107,48 @@ def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], list[Any]]])
         elif isinstance(value, Mapping):
             results, inner = read(value)
             yield from results
-            waiting.extend(reversed(inner))
+            waiting.extend(reversed([*inner]))
 
 
-def _clause(clause: Query) -> tuple[Iterable[Text], list[Any]]:
-    texts: list[Iterable[Text]] = []
+def _clause(clause: Query) -> tuple[list[Text], list[Any]]:
+    texts: list[Text] = []
     inner: list[Any] = []
-    for kind, about in islice(clause.items(), _MOST):
+    for kind, about in clause.items():
         if not isinstance(about, Mapping):
             continue
-        if kind in _READERS:
-            texts.append(_READERS[kind](about))
+        if kind in _AROUND:
+            inner += [about[place] for place in _AROUND[kind] if place in about]
+        elif kind == "intervals":
+            inner += about.values()
         elif kind == "template":  # a query that another processor has not filled in yet
             inner.append(about)
-        elif kind in _AROUND:
-            inner += [about[place] for place in _AROUND[kind] if place in about]
-    return chain.from_iterable(texts), inner
+        else:
+            texts += [(fields, text) for fields, text in _texts(kind, about) if isinstance(text, str)]
+    return texts, inner
 
 
-def _is_among(fields: tuple[str, ...], name: str) -> bool:
-    return _matches(fields, name) if len(name) <= _NAME else _matches.__wrapped__(fields, name)
+def _texts(kind: str, about: Query) -> Iterator[tuple[Sequence[str], object]]:
+    if kind in _BY_FIELD:
+        for field, value in about.items():
+            text = value.get(_BY_FIELD[kind]) if isinstance(value, Mapping) else value
+            yield () if kind in _BY_VECTORS else (field,), text
+    elif kind in _PLAIN:
+        yield _fields(about), about.get("query")
+    elif kind in _WITH_SYNTAX and isinstance(about.get("query"), str):
+        yield _fields(about), plain(about["query"])
+    elif kind == "more_like_this":
+        like = about.get("like")
+        for text in like if isinstance(like, list) else [like]:
+            yield _fields(about), text  # others than strings are documents
 
 
-@lru_cache(1000)
-def _matches(fields: tuple[str, ...], name: str) -> bool:
+def _fields(about: Query) -> tuple[str, ...]:
+    named = about.get("fields") or about.get("default_field") or ()
+    named = [named] if isinstance(named, str) else named
+    return tuple(map(str, named)) if isinstance(named, (list, Mapping)) else ()
+
+
+def _is_among(fields: Sequence[str], name: str) -> bool:
     name = name.partition("^")[0]
     return any(
         fnmatchcase(name, field)
@@ -141,52 +156,6 @@ def _matches(fields: tuple[str, ...], name: str) -> bool:
         or ("*" in name and fnmatchcase(field, name))
         for field in fields
     )
-
-
-def _by_field(read: Callable[[object], Iterator[str]]) -> Callable[[Query], Iterable[Text]]:
-    return lambda about: (
-        ((str(field),), text) for field, value in islice(about.items(), _MOST) for text in read(value)
-    )
-
-
-def _by_vectors(about: Query) -> Iterable[Text]:
-    return (((), text) for value in islice(about.values(), _MOST) for text in _text(value, "query_text"))
-
-
-def _like(about: Query) -> Iterable[Text]:
-    likes = about.get("like")
-    likes = likes[:_MOST] if isinstance(likes, list) else [likes]
-    return ((_fields(about), like) for like in likes if isinstance(like, str))  # others are documents
-
-
-def _with_syntax(about: Query) -> Iterable[Text]:
-    return ((_fields(about), plain(text)) for text in _text(about))
-
-
-def _plain_text(about: Query) -> Iterable[Text]:
-    return ((_fields(about), text) for text in _text(about))
-
-
-def _intervals(rule: object) -> Iterator[str]:
-    def read(value: Query) -> tuple[Iterable[str], list[Any]]:
-        rules = [value[name] for name in _RULES if isinstance(value.get(name), Mapping)]
-        inner = [one["intervals"] for one in rules if isinstance(one.get("intervals"), list)]
-        return _text(value.get("match")), inner
-
-    return _visit(rule, read)
-
-
-def _fields(about: Query) -> tuple[str, ...]:
-    named = about.get("fields") or about.get("default_field") or ()
-    named = [named] if isinstance(named, str) else named
-    return tuple(str(one) for one in islice(named, _MOST)) if isinstance(named, (list, Mapping)) else ()
-
-
-def _text(value: object, name: str = "query") -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = value.get(name)
-    if isinstance(value, str):
-        yield value
 
 
 def plain(text: str) -> str:
@@ -228,15 +197,3 @@ def plain(text: str) -> str:
             kept.append(_SUFFIX.sub("", token).translate(_SIGNS))
         excluded = False
     return " ".join(" ".join(kept).split())
-
-
-_READERS: dict[str, Callable[[Query], Iterable[Text]]] = {
-    **dict.fromkeys(_BY_FIELD, _by_field(_text)),
-    **dict.fromkeys(_BY_VECTORS, _by_vectors),
-    **dict.fromkeys(_PLAIN, _plain_text),
-    **dict.fromkeys(_WITH_SYNTAX, _with_syntax),
-    "span_term": _by_field(partial(_text, name="value")),
-    "intervals": _by_field(_intervals),
-    "more_like_this": _like,
-}
-"""Kind of a query -> its texts with their fields."""

@@ -20,8 +20,8 @@ LONGEST_HOOK = 2**20
 """Bytes of a hook's JSON. To read millions of small values would delay all other requests."""
 
 BINARY = "application/octet-stream"
-NUMBERS_FOLLOW = b"\1"
-"""First byte of a hook's call, or of its answer, with numbers as bytes."""
+FRAME = 4
+"""Bytes of the length of the JSON that begins a binary call of the hook, or its answer."""
 
 _LARGEST = 3.5e38
 
@@ -37,7 +37,6 @@ LexicalText = Annotated[
     str,
     Meta(description="The query in the documents' language; lexical signals use it instead of the query."),
 ]
-Several = Annotated[list[int], Meta(max_length=MOST)]
 
 T = TypeVar("T")
 
@@ -112,25 +111,18 @@ class Rows(Struct):
     ] = []
 
 
-class Places(Struct):
-    """Locations of hits. index: positions in ``uuids``; empty: the first."""
+class Places(Struct, frozen=True):
+    """Indices of hits. index: positions in ``uuids``; empty: the first."""
 
     uuids: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=MOST)] = []
-    index: Several = []
-    shards: Several = []
-    seq_nos: Several = []
-    terms: Several = []
+    index: Annotated[list[Annotated[int, Meta(ge=0, lt=MOST)]], Meta(max_length=MOST)] = []
     follow: Annotated[bool, Meta(description="Shards, sequence numbers and terms are bytes.")] = False
-
-
-NOWHERE = Places()
 
 
 class HookBody(Struct, kw_only=True):
     """Hits of a search, from the search-pipeline processor.
 
-    If features follow, the JSON has a prefix of four bytes: its length. If the first byte is 1, scores and
-    places are also bytes.
+    A binary call begins with the length of the JSON in four bytes. Scores, places and features follow it.
     """
 
     stack: StackText | None = None
@@ -150,29 +142,28 @@ class HookBody(Struct, kw_only=True):
         ]
         | None
     ) = None
-    places: Places | None = None
+    places: Places = Places()
     timeout: Annotated[float, Meta(gt=0, description="Seconds that the search waits.")] | None = None
 
     @classmethod
     def read(cls, data: bytes) -> HookCall:
         """Read JSON, numbers and features. Raises msgspec.DecodeError; InputError for a wrong length."""
-        framed = data[:1] in (b"\0", NUMBERS_FOLLOW)  # JSON never begins like this
-        begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
+        binary = data[:1] == b"\0"  # JSON never begins like this
+        begin, end = (FRAME, FRAME + int.from_bytes(data[:FRAME], "big")) if binary else (0, len(data))
         if end > len(data):
-            raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
+            raise InputError(f"{end - FRAME:,} bytes of JSON are announced, but {len(data) - FRAME:,} came")
         if end - begin > LONGEST_HOOK:
             raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
-        json, rest = data[begin:end], data[end:]
-        if data[:1] == NUMBERS_FOLLOW:
-            return decode(json, _NumbersFollow).split(rest)
-        body = decode(json, cls)
-        places = body.places or NOWHERE
-        numbers = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
-        return HookCall(body, body.ids, Numbers(np.array(body.scores, np.float64), *numbers), rest)
+        if binary:
+            return decode(data[begin:end], _BinaryHookBody).split(data[end:])
+        body = decode(data, cls)
+        if len(body.scores) != len(body.ids):
+            raise InputError(f"{len(body.ids)} ids came with {len(body.scores)} scores; send one for each")
+        return HookCall(body, body.ids, np.array(body.scores, np.float64))
 
 
-class _NumbersFollow(HookBody, kw_only=True):
-    """A call with binary numbers."""
+class _BinaryHookBody(HookBody, kw_only=True):
+    """The JSON of a binary call. Without ``ids``, hits have numbers."""
 
     hits: Annotated[int, Meta(ge=0, le=MOST)]
     ids: Annotated[list[str], Meta(max_length=MOST)] = []
@@ -180,47 +171,39 @@ class _NumbersFollow(HookBody, kw_only=True):
 
     def split(self, rest: bytes) -> HookCall:
         n, ids = self.hits, self.ids or numbered(self.hits)
-        follow = self.places is not None and self.places.follow
-        size = n * (28 if follow else 8)
+        size = n * (28 if self.places.follow else 8)
         if len(ids) != n or size > len(rest):
             raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
         scores = np.frombuffer(rest, ">f8", n).astype(np.float64)
         if n and not np.abs(scores).max() <= _LARGEST:
             raise InputError("the score of a hit is not a number of single precision")
-        places = [np.empty(0, np.int64)] * 3
-        if follow:
+        places = None
+        if self.places.follow:
             shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
-            places = [shards, *np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)]
-        return HookCall(self, ids, Numbers(scores, *places), rest[size:], True)
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers of n hits, (n,) each; without places, all but the scores are (0,)."""
-
-    scores: NDArray[np.float64]
-    shards: NDArray[np.int64]
-    seq_nos: NDArray[np.int64]
-    terms: NDArray[np.int64]
+            seq_nos, terms = np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
+            places = shards, seq_nos, terms
+        return HookCall(self, ids, scores, places, rest[size:], True)
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A hook call: its JSON, n ids, and feature bytes.
+    """A hook call: its JSON, ids and scores of n hits, and feature bytes.
 
-    numbers_follow: numbers are binary, also in the answer.
+    places: shards, sequence numbers and primary terms, (n,) each.
+    binary: the answer is also binary.
     """
 
     body: HookBody
     ids: list[str]
-    numbers: Numbers
+    scores: NDArray[np.float64]
+    places: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
     features: bytes = b""
-    numbers_follow: bool = False
+    binary: bool = False
 
     @property
     def has_no_ids(self) -> bool:
         """Whether hits have numbers instead of ids."""
-        return self.numbers_follow and not self.body.ids
+        return self.binary and not self.body.ids
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
         """RANKER@VERSION -> rows. Raises InputError if their length is wrong."""
@@ -331,14 +314,6 @@ def decode(data: bytes, kind: type[T]) -> T:
 @lru_cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
-
-
-def integers(part: list[int]) -> NDArray[np.int64]:
-    """A part of the places as an array. Raises InputError."""
-    try:
-        return np.array(part, np.int64)
-    except OverflowError as error:
-        raise InputError("places have numbers of more than 64 bits") from error
 
 
 @lru_cache(16)

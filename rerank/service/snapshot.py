@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rerank.engines.opensearch.columns import Column, column, feature_key
-from rerank.errors import RerankError, UsageError, WorkspaceError
+from rerank.errors import UsageError
 from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import Scorer
 from rerank.search.vector_cache import VectorCache
 from rerank.service.settings import Settings
-from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical, resolve
-from rerank.stack.stack import Stack
+from rerank.stack.stack import Stack, find_stack
 from rerank.text import Terms
 from rerank.workspace import Workspace
 
 Signature = tuple[tuple[str, int, int, int], ...]
 _STACKS = 1000  # texts of stacks that are kept parsed
-_TRIES = 20  # to read files that are being changed, 50 ms apart
 
 
 @dataclass(frozen=True)
@@ -62,22 +59,7 @@ class Snapshot:
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
         """Read the workspace. Raises RerankError if that fails or the stack does not exist."""
-        for _ in range(_TRIES):
-            before = signature(settings)
-            problem: RerankError | None = None
-            try:
-                snapshot = cls._load(settings, before)
-            except RerankError as error:
-                problem = error
-            if signature(settings) == before:
-                if problem is not None:
-                    raise problem
-                return snapshot
-            time.sleep(0.05)
-        raise WorkspaceError(f"{settings.folder}: rankers and stacks keep changing; start again later")
-
-    @classmethod
-    def _load(cls, settings: Settings, seen: Signature) -> Snapshot:
+        seen = signature(settings)  # before reading: files that change meanwhile are read again later
         workspace = _open(settings)
         releases, current = workspace.releases, workspace.versions()
         rankers = {name: workspace.ranker(name, version) for name, version in current.items()}
@@ -91,13 +73,11 @@ class Snapshot:
             tuned[frozenset(releases.active.name.split(","))] = releases.active.stack
         first, search = workspace.first_stage_of(None)
 
-        @lru_cache(_STACKS)
         def find(text: str) -> Stack:
             def check(name: str) -> object:
                 return resolve([name], rankers)
 
-            stack = find_stack(text, check, lambda names: tuned.get(frozenset(names)), first)
-            return with_search(stack, search)
+            return find_stack(text, check, lambda names: tuned.get(frozenset(names)), first, search)
 
         wanted = settings.stack
         if wanted is not None and wanted.endswith(".json"):
@@ -161,23 +141,20 @@ class Snapshot:
         return self.find(text)
 
     @cached_property
-    def scorers(self) -> dict[str, tuple[Stack, Scorer]]:
+    def scorers(self) -> dict[str | None, tuple[Stack, Scorer]]:
         """Text of a request -> stack and scorer."""
         return {}
 
-    def scorer_of(self, text: str | None) -> tuple[Stack, Scorer]:
-        """The cached stack and scorer of a text, see :meth:`stack`."""
-        kept, key = self.scorers, text or ""
-        if key not in kept:
-            if len(kept) >= _STACKS:
-                kept.clear()
+    def scorer(self, text: str | None) -> tuple[Stack, Scorer]:
+        """The stack of a text, see :meth:`stack`, and the scorer of its signals."""
+        found = self.scorers.get(text)
+        if found is None:
+            if len(self.scorers) >= _STACKS:
+                self.scorers.clear()
             stack = self.stack(text)
-            kept[key] = stack, self.scorer(stack)
-        return kept[key]
-
-    def scorer(self, stack: Stack) -> Scorer:
-        """The scorer of a stack's signals."""
-        return self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
+            found = stack, self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
+            self.scorers[text] = found
+        return found
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
         """Engine and rankers of a tuned stack."""

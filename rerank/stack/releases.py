@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
-from rerank.files import parse_json, trouble, write_text
+from rerank.files import trouble, write_text
 from rerank.stack.stack import Stack
 
 FILE = "releases.json"
@@ -35,17 +36,20 @@ class Release:
         return self.stack.name
 
 
-@dataclass(frozen=True)
-class Activation:
+class Activation(msgspec.Struct, frozen=True):
     """A version that became active.
 
     since: UTC. gate: comparison with the previous version. undone: by a rollback.
     """
 
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="version")
     since: str
-    gate: Mapping[str, Any] = field(default_factory=dict)
+    gate: dict[str, Any] = {}
     undone: bool = False
+
+
+class _File(msgspec.Struct, frozen=True):
+    history: tuple[Activation, ...]
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Releases:
         elif number == self.number:
             return self
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        history = (*self.history, Activation(number, now, gate or {}))
+        history = (*self.history, Activation(number, now, dict(gate or {})))
         return Releases(self.folder, history[-_HISTORY:])._saved()
 
     def previous(self) -> Release:
@@ -139,7 +143,7 @@ class Releases:
     def roll_back(self) -> Releases:
         """Activate the previous version. Raises UsageError if there is none."""
         end = self._before() + 1
-        undone = (replace(one, undone=True) for one in self.history[end:])
+        undone = (msgspec.structs.replace(one, undone=True) for one in self.history[end:])
         return Releases(self.folder, (*self.history[:end], *undone))._saved()
 
     def _before(self) -> int:
@@ -154,28 +158,18 @@ class Releases:
         """Read a workspace's history. Raises WorkspaceError for a damaged file."""
         path = folder / FILE
         try:
-            data = parse_json(path.read_bytes())
-            history = tuple(
-                Activation(
-                    _number(one["version"]), str(one["since"]), dict(one["gate"]), bool(one.get("undone"))
-                )
-                for one in data["history"]
-            )
-            return cls(folder, history)
+            return cls(folder, msgspec.json.decode(path.read_bytes(), type=_File).history)
         except FileNotFoundError:
             return cls(folder)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             known: RerankError | None = trouble(error, path)
             raise (
                 known or WorkspaceError(f"{path}: damaged ({error}); remove it and choose a stack: {_CHOOSE}")
             ) from error
 
     def _saved(self) -> Releases:
-        history = [
-            {"version": one.number, "since": one.since, "gate": dict(one.gate), "undone": one.undone}
-            for one in self.history
-        ]
-        write_text(self.folder / FILE, json.dumps({"history": history}, indent=2) + "\n")
+        text = msgspec.json.format(msgspec.json.encode(_File(self.history)), indent=2)
+        write_text(self.folder / FILE, f"{text.decode()}\n")
         return self
 
     def _path(self, number: int) -> Path:
@@ -201,12 +195,6 @@ def called(signals: Iterable[str]) -> str:
     'bm25,tfidf'
     """
     return ",".join(sorted(signals))
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is not a version of a stack")
-    return value
 
 
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:

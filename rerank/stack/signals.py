@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Engine, Retriever, VectorQuery, cannot_retrieve, check_signal
+from rerank.engines.base import (
+    FIRST_STAGES,
+    Engine,
+    Retriever,
+    SearchRequest,
+    VectorQuery,
+    cannot_retrieve,
+    check_signal,
+)
 from rerank.errors import UsageError
-from rerank.filters import number, period
+from rerank.filters import Filter, number, period
 from rerank.rankers.base import Ranker
 from rerank.records import Query
 
@@ -25,6 +35,16 @@ CLAUSE = "clause:"
 """Prefix of signals for scores of search clauses."""
 
 _FIELD = "field:"
+
+_SOME = 1000
+"""Number of documents to list fields from."""
+
+_READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
+    # name in messages, and filters that engines refuse for missing fields
+    "number": ("a number", ((">=", "0"),)),
+    "date": ("a date", ((">=", "1970-01-01"),)),
+    None: ("a number or a date", ((">=", "1970"), ("=", "true"))),
+}
 
 
 def lexical(names: Iterable[str]) -> tuple[str, ...]:
@@ -70,6 +90,10 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
     return (SEARCH,) * (SEARCH in names) + lexical(names)
 
 
+EncodeQuery = Callable[[Ranker, Query], NDArray[np.float32]]
+"""Computes or remembers the vector of a query."""
+
+
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
     """A score from the engine."""
@@ -81,7 +105,7 @@ class LexicalSignal:
         """Raise UsageError if the engine cannot retrieve by it."""
         check_signal(self.name, engine.first_stages)
 
-    def retriever(self, query: Query, depth: int | None = None) -> Retriever:
+    def retriever(self, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
         """Return the engine's retriever."""
         return self.name
 
@@ -94,7 +118,7 @@ class _NoRetriever:
     def check_retrieves(self, engine: Engine) -> None:
         raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
 
-    def retriever(self, query: Query, depth: int | None = None) -> Retriever:
+    def retriever(self, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
         raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
 
 
@@ -139,6 +163,21 @@ class FieldSignal(_NoRetriever):
             return None
         return "date" if self.name.endswith("d") else "number"
 
+    def check(self, engine: Engine, ids: Sequence[str] = ()) -> None:
+        """Raise UsageError if no document has the field with the right type.
+
+        ids: documents to list fields from; empty: the first ones.
+        """
+        what, filters = _READS[self.reads]
+        if not any(_finds(engine, Filter(self.field, op, value)) for op, value in filters):
+            some = ids[:_SOME] or [document.id for document in islice(engine.documents(), _SOME)]
+            typed = engine.number_fields(some)
+            there = ", ".join(f"{name} ({kind})" for name, kind in sorted(typed.items())) or "none"
+            raise UsageError(
+                f"{self.name}: no document has {what} in the field {self.field!r}; fields with numbers or"
+                f" dates are: {there}"
+            )
+
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (n,) scores: unchanged, ln(1 + max(x, 0)), or decayed. NaN gives 0."""
         _, _, *how = self.name.split(":", 3)
@@ -149,13 +188,11 @@ class FieldSignal(_NoRetriever):
         return np.log1p(np.maximum(numbers, 0.0)) if how else numbers
 
 
-def is_of_now(name: str) -> bool:
-    """Return whether a signal is a decay from now.
-
-    >>> is_of_now("field:published:decay:now:30d"), is_of_now("field:now:decay:2024:5")
-    (True, False)
-    """
-    return is_field(name) and name.split(":")[2:4] == ["decay", "now"]
+def _finds(engine: Engine, one: Filter) -> bool:
+    with suppress(UsageError):
+        engine.find(SearchRequest("a", first_stage=engine.first_stages[0], depth=1, filters=[one]))
+        return True
+    return False
 
 
 def _decay(text: str) -> tuple[float, float]:
@@ -193,10 +230,10 @@ class RankerSignal:
         if engine.prepared(self.name, self.ranker.version) is None:
             raise cannot_retrieve(self.name)
 
-    def retriever(self, query: Query, depth: int | None = None) -> VectorQuery:
+    def retriever(self, query: Query, depth: int | None, encode: EncodeQuery) -> VectorQuery:
         """Return the engine's retriever. depth: number of documents; None: the stack's."""
         check_retrieves(self.ranker)
-        vector = np.asarray(self.ranker.encode_query(query), np.float32)
+        vector = np.asarray(encode(self.ranker, query), np.float32)
         return VectorQuery(self.name, self.ranker.version, vector, depth, self.ranker.passages)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -14,19 +13,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.base import CASES
-from rerank.combiners.linear import PARTS, Linear, check_name
+from rerank.combiners.linear import Linear, check_name
 from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.stack.file import Search, StackFile, Weights, checksum, decode, read
+from rerank.stack.file import StackFile, Weights, checksum, decode, read
 from rerank.stack.parse import RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
 from rerank.text import plural
 
-FORMAT = 1
+FORMAT = 2
 """Version of the stack file."""
 
 
@@ -40,7 +38,6 @@ class Stack:
     retrieve:    retrievers, such as ``s2net:200``; empty: the first stage.
     versions:    signal or retriever -> ranker version.
     search:      the user's search.
-    rerank_only: combiner tuned without the first stage, for evaluations.
     tuned:       tuning record, without dates.
 
     Raises UsageError for inconsistent settings.
@@ -58,7 +55,6 @@ class Stack:
     retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     search: SearchTemplate | None = None
-    rerank_only: Linear | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,10 +70,6 @@ class Stack:
         if self.retrieve and self.first_stage == SEARCH:
             raise UsageError(
                 f"your search finds all candidates; leave out the retrievers {', '.join(self.retrieve)}"
-            )
-        if self.rerank_only is not None and not {*self.rerank_only.signals} < {*self.signals}:
-            raise UsageError(
-                f'"rerank_only" has other signals than {", ".join(self.signals)}; tune the stack again'
             )
 
     @classmethod
@@ -101,19 +93,10 @@ class Stack:
         names, weights = parse_stack(text)
         if weights is None:
             if len(names) > 1:
-                raise UsageError(
-                    f"stack {text!r} has no weights; tune them, or write them: "
-                    + " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
-                )
+                raise UsageError(f"stack {text!r} has no weights; tune them, or write them: {_even(names)}")
             weights = (Fraction(1),)
-        parts = math.lcm(PARTS, *(weight.denominator for weight in weights))
-        combiner = Linear(
-            names,
-            tuple(int(weight * parts) for weight in weights),
-            parts,
-            normalization or ("min-max" if len(names) > 1 else "none"),
-            bounds or {},
-        )
+        normalization = normalization or ("min-max" if len(names) > 1 else "none")
+        combiner = Linear.of_shares(names, weights, normalization=normalization, bounds=bounds or {})
         first = first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0]
         return cls(combiner, first, depth, versions=versions or {})
 
@@ -166,32 +149,6 @@ class Stack:
         combiner = self.combiner.renamed({self.first_stage: SEARCH})
         return replace(self, combiner=combiner, first_stage=SEARCH, retrieve=(), search=search)
 
-    def without_first_stage(self) -> Stack | None:
-        """Return the stack for plain reranking, with ``rerank_only`` or unchanged weights.
-
-        None if the first stage is not a signal or has all the weight.
-
-        >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
-        'text*0.30 + meta*0.20'
-        """
-        if self.first_stage not in self.signals:
-            return None
-        others = self.rerank_only or self.combiner.without(self.first_stage)
-        return None if others is None else replace(self, combiner=others, rerank_only=None)
-
-    def ranks_like(self, other: Stack) -> bool:
-        """Return whether both stacks give equal rankings.
-
-        >>> Stack.parse("bm25*1 + text*1").ranks_like(Stack.parse("text*1.0 + bm25*1.0"))
-        True
-        """
-        return all(self._settings(case) == other._settings(case) for case in CASES)
-
-    def _settings(self, case: str) -> tuple[object, ...]:
-        versions = {name: self.versions.get(name) for name in self.rankers}
-        finds = self.first_stage, set(self.retrievers), self.depth, self.search
-        return self.combiner.settings(case), versions, finds
-
     def rank(
         self,
         ids: Sequence[str],
@@ -223,27 +180,22 @@ class Stack:
         search = None
         if self.search is not None:
             # Stored templates are read from the cluster; runs cannot be repeated.
-            kept = self.search if self.search.kind == "template" else replace(self.search, source="")
-            search = Search(*(getattr(kept, name) for name in Search.__struct_fields__))
-        cases = {case: Weights.of(one, self._plain(case)) for case, one in self.combiner.cases.items()}
+            source = self.search.source if self.search.kind == "template" else ""
+            search = replace(self.search, source=source, hits={})
         found: dict[str, Any] = msgspec.to_builtins(
             StackFile(
                 rerank_stack=FORMAT,
-                **msgspec.structs.asdict(Weights.of(self.combiner, self.rerank_only)),
+                **msgspec.structs.asdict(Weights.of(self.combiner)),
                 first_stage=self.first_stage,
                 search=search,
                 retrieve=list(self.retrievers),
                 depth=self.depth,
                 versions=dict(self.versions),
                 bounds=dict(self.combiner.bounds),
-                cases=cases,
                 tuned=dict(self.tuned),
             )
         )
         return found
-
-    def _plain(self, case: str) -> Linear | None:
-        return None if self.rerank_only is None else self.rerank_only.cases.get(case)
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
@@ -260,13 +212,12 @@ class Stack:
         file = decode(data)
         try:
             return cls(
-                combiner=file.linear(file.bounds, file.cases),
+                combiner=file.linear(file.bounds),
                 first_stage=file.first_stage,
                 depth=file.depth,
                 retrieve=tuple(file.retrieve),
                 versions=file.versions,
-                search=SearchTemplate(**msgspec.structs.asdict(file.search)) if file.search else None,
-                rerank_only=_plain(file),
+                search=file.search,
                 tuned=file.tuned,
             )
         except UsageError as error:
@@ -297,6 +248,33 @@ class Stack:
         return stack
 
 
-def _plain(file: StackFile) -> Linear | None:
-    cases = {case: one.rerank_only for case, one in file.cases.items() if one.rerank_only is not None}
-    return None if file.rerank_only is None else file.rerank_only.linear(file.bounds, cases)
+def find_stack(
+    text: str,
+    check: Callable[[str], object],
+    tuned: Callable[[tuple[str, ...]], Stack | None],
+    first_stage: str,
+    search: SearchTemplate | None,
+) -> Stack:
+    """Return the stack for signal names, with or without weights.
+
+    check: raises for unknown rankers. tuned: signals -> stack, or None. first_stage: the default.
+    search: of a stack that needs one.
+
+    Raises InputError for several signals without tuned weights.
+    """
+    names, weights = parse_stack(text)
+    for name in learned(names):
+        check(name)
+    first = (*first_stages(names), first_stage)[0]
+    stack = Stack.parse(text, first_stage=first) if weights or len(names) == 1 else tuned(names)
+    if stack is None:
+        wanted = text if first_stages(names) else f"{first},{text}"
+        raise InputError(
+            f"stack {text!r} is not tuned; tune it with `rerank tune --stack {wanted} --queries QUERIES"
+            f" --qrels QRELS`, or give weights: --stack '{_even(names)}'"
+        )
+    return replace(stack, search=search) if stack.first_stage == SEARCH and not stack.search else stack
+
+
+def _even(names: Sequence[str]) -> str:
+    return " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)

@@ -100,22 +100,18 @@ def all_fields_come_back(engine: Engine) -> None:
 def an_id_that_is_there_is_updated(engine: Engine) -> None:
     """A document replaces the old one and its words."""
     engine.write(DOCUMENTS)
-    before = engine.version()
     new = Document("b", text="Nothing but graphs", categories=("x",))
     same(engine.write([new, Document("e", text="graphs")]), WriteResult(1, 1, 0), "write()")
-    true(engine.version() != before, "version() did not change with the update")
     same(engine.get(["b"]), [new], "get()")
     same(sorted(document.id for document in engine.documents()), list("abcde"), "documents()")
     same(engine.ids(), list("abcde"), "ids()")
     for stage in engine.first_stages:
         same(set(search(engine, "graphs", stage).ids), {"b", "e"}, "the matches")
         same(set(search(engine, "lists", stage).ids), {"a"}, "the matches")
-    version = engine.version()
     done = engine.write([new])
     true(
         done in (WriteResult(0, 1, 0), WriteResult(0, 0, 0, unchanged=1)), "write() of an unchanged document"
     )
-    true(not done.unchanged or engine.version() == version, "version() changed without a change")
     for i in range(5):
         engine.write([Document("a", text=f"word{i}"), Document("f", text="other")])
     same(len(engine), 6, "len()")
@@ -153,7 +149,7 @@ def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
 def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
     """InputError for repeated ids, ids both written and deleted, and wrong objects."""
     engine.write(DOCUMENTS[:1])
-    with raises(InputError, r"'b' occurs twice.*document 1 .*document 3"):
+    with raises(InputError, "'b' occurs twice"):
         engine.write([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
     with raises(InputError, "'b' is both ingested and deleted"):
         engine.write(DOCUMENTS, delete=["b"])
@@ -401,6 +397,17 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
 # ------------------------------------------------------------------------------------------------- features
 
 
+def _same_features(engine: Engine, text: str, version: str = "v1", sign: int = 1, count: int = 0) -> None:
+    """All matches (at least ``count``) have ``sign`` times the lengths as features of a version."""
+    for stage in engine.first_stages:
+        top = search(engine, text, stage, depth=1000, features={"text": version})
+        true(len(top) >= count, f"{len(top)} matches")
+        wanted = sign * lengths([document for document in engine.get(top.ids) if document])
+        same(top.features["text"].dtype, np.float32, "the dtype")
+        same(top.features["text"], wanted, f"the features of {version}")
+        true(not top.missing["text"].any(), "some are reported as missing")
+
+
 @feature_rule
 def features_come_back(engine: Engine) -> None:
     """Features are returned unchanged."""
@@ -413,18 +420,11 @@ def features_come_back(engine: Engine) -> None:
     same(sum(seen), 4, "the progress")
     same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
     same(engine.missing_features("text", "v1"), 0, "missing_features()")
+    _same_features(engine, "trees lists", count=3)
     for stage in engine.first_stages:
-        top = search(engine, "trees lists", stage, features={"text": "v1"})
-        same(top.features["text"].dtype, np.float32, "the dtype")
-        wanted = lengths([document for document in engine.get(top.ids) if document])
-        same(top.features["text"], wanted, "the features")
-        true(not top.missing["text"].any(), "some are reported as missing")
         chosen = search(engine, "x", stage, ids=["d", "a"], features={"text": "v1"})
-        same(
-            dict(zip(chosen.ids, chosen.features["text"].tolist())),
-            {"a": [1, 35], "d": [1, 17]},
-            "given documents",
-        )
+        features = dict(zip(chosen.ids, chosen.features["text"].tolist()))
+        same(features, {"a": [1, 35], "d": [1, 17]}, "given documents")
     same(engine.write_features([encoder]), {"text": 0}, "write_features() of complete features")
 
 
@@ -434,8 +434,7 @@ def a_change_drops_features(engine: Engine) -> None:
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
-    asked, stage = {"text": "v1"}, engine.first_stages[0]
-    top = search(engine, "trees", stage, features=asked)
+    top = search(engine, "trees", engine.first_stages[0], features={"text": "v1"})
     same(dict(zip(top.ids, top.missing["text"].tolist())), {"b": True, "c": False, "e": True}, "what lacks")
     true((top.features["text"][top.missing["text"]] == 0).all(), "missing features are not 0")
     encoded: list[str] = []
@@ -446,10 +445,7 @@ def a_change_drops_features(engine: Engine) -> None:
 
     same(engine.write_features([Encoder("text", "v1", encode)]), {"text": 2}, "write_features()")
     same(sorted(encoded), ["b", "e"], "the encoded documents")
-    top = search(engine, "trees", stage, features=asked)
-    wanted = lengths([document for document in engine.get(top.ids) if document])
-    same(top.features["text"], wanted, "the features")
-    true(not top.missing["text"].any(), "some are reported as missing")
+    _same_features(engine, "trees", count=3)
 
 
 @feature_rule
@@ -466,8 +462,7 @@ def versions_do_not_mix(engine: Engine) -> None:
     new = Encoder("text", "v2", lambda documents: -lengths(documents))
     same(engine.write_features([new]), {"text": 4}, "write_features()")
     same(engine.feature_versions(), {"text": "v2", "meta": "m"}, "feature_versions()")
-    top = search(engine, "trees", stage, features={"text": "v2"})
-    true((top.features["text"] < 0).all(), "features of v1 were given out as v2")
+    _same_features(engine, "trees", "v2", -1, count=2)
 
 
 @feature_rule
@@ -480,14 +475,9 @@ def versions_are_kept(engine: Engine) -> None:
     same(engine.write_features([new], keep={"text": ["v1"]}), {"text": 4}, "write_features()")
     engine.write([Document("new", text="tall trees")])
     same(engine.write_features([new, old]), {"text": 2}, "write_features() of two versions")
-    stage = engine.first_stages[-1]
     for version, sign in (("v1", 1), ("v2", -1)):
         same(engine.missing_features("text", version), 0, f"missing_features() of {version}")
-        top = search(engine, "trees", stage, features={"text": version})
-        true(
-            (sign * top.features["text"] > 0).all(),
-            f"features of another version were given out as {version}",
-        )
+        _same_features(engine, "trees", version, sign, count=3)
 
 
 @feature_rule
@@ -506,9 +496,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
         engine.write_features([Encoder("text", "v1", encode)])
     rest = engine.write_features([Encoder("text", "v1", lengths)])["text"]
     same(rest, 1000 - len(done), "the documents left to encode")
-    top = search(engine, "word", engine.first_stages[0], depth=1000, features={"text": "v1"})
-    true(not top.missing["text"].any(), "some are missing")
-    same(top.features["text"], lengths([d for d in engine.get(top.ids) if d]), "the features")
+    _same_features(engine, "word", count=1000)
 
 
 @feature_rule
@@ -523,8 +511,7 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
     with raises(ZeroDivisionError):
         engine.write_features([Encoder("text", "v2", broken)])
     same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
-    top = search(engine, "trees", engine.first_stages[0], features={"text": "v1"})
-    true(not top.missing["text"].any(), "some are missing")
+    _same_features(engine, "trees", count=2)
 
 
 @feature_rule

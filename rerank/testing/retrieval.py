@@ -132,6 +132,12 @@ def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document]
     return documents, queries(1)[1]
 
 
+def _near(engine: Engine, query: VectorQuery, depth: int = 5, **options: Any) -> list[str]:
+    """Ids that a vector retrieves, ordered by id."""
+    stage = engine.first_stages[0]
+    return search(engine, "unknownword", stage, depth=depth, retrievers=[query], **options).ids
+
+
 @rule
 def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
     """Words and vectors find their best; the first stage orders them."""
@@ -161,8 +167,7 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
                 true(not candidates.missing[case.name].any(), "some features are missing")
                 same(engine.score(text, stage, candidates), candidates.scores, "score()")
             one = search(engine, texts[0], stage, depth=depth, retrievers=[case.by(rows[:1])])
-            same(set(one.ids), set(ranked[0][:depth]), "the matches of vectors only")
-            same(one.features, {}, "features without a request")
+            same((set(one.ids), one.features), (set(ranked[0][:depth]), {}), "the matches of vectors only")
 
 
 @rule
@@ -189,11 +194,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
     for stage in engine.first_stages:
         alone = search(engine, text, stage, depth=5, retrievers=[case.by(row)])
         same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "the matches of vectors only")
-        same(
-            alone.scores,
-            search(engine, text, stage, ids=alone.ids).scores,
-            "the scores",
-        )
+        same(alone.scores, search(engine, text, stage, ids=alone.ids).scores, "the scores")
         same(list(alone.retrieved_by), [case.name], "who retrieves")
         everybody: list[Retriever] = [*engine.first_stages, case.by(row)]
         together = search(engine, text, stage, depth=5, retrievers=everybody)
@@ -202,11 +203,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
             top = search(engine, text, other, depth=5).ids
             same(found_by(together, other), set(top), f"what {other} finds")
         named = search(engine, text, stage, depth=5, retrievers=[stage])
-        same(
-            named.ids,
-            search(engine, text, stage, depth=5).ids,
-            "the matches of a first stage",
-        )
+        same(named.ids, search(engine, text, stage, depth=5).ids, "the matches of a first stage")
         nothing = search(engine, "unknownword", stage, depth=5, retrievers=[stage, case.by(row)])
         same(nothing.ids, sorted(case.nearest(documents, row[0], 5)), "the matches if words match nothing")
         same(nothing.scores, [0] * 5, "its scores")
@@ -217,11 +214,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
         same(set(more.ids), set(case.nearest(documents, row[0], 9)), "a larger depth's")
         both = search(engine, text, stage, depth=5, retrievers=[stage, zero])
         same(both.ids, named.ids, "the matches together with a vector of zeros")
-        same(
-            len(search(engine, "", stage, depth=5, retrievers=[zero])),
-            0,
-            "what zeros find",
-        )
+        same(len(search(engine, "", stage, depth=5, retrievers=[zero])), 0, "what zeros find")
 
 
 @rule
@@ -229,50 +222,41 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
     """Filters apply before the cut."""
     engine.write(replace(document, extra={"year": int(document.id)}) for document in collection())
     engine.write_features([case.encoder()])
-    (text,), row = queries(1)
-    stage = engine.first_stages[0]
-    for by, kept in (
-        (filters_of("year>=90"), range(90, 121)),
-        (filters_of("year<4"), range(1, 4)),
-        (filters_of(["year>60", "year<50"]), range(0)),
-    ):
-        left = [document for document in collection() if int(document.id) in kept]
-        both = search(engine, text, stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
-        same(found_by(both, case.name), set(case.nearest(left, row[0], 5)), "the matches of vectors")
-        words = search(engine, text, stage, depth=5, filters=by)
+    row, stage = queries(1)[1], engine.first_stages[0]
+    wanted = {"year>=90": range(90, 121), "year<4": range(1, 4), "year>60,year<50": range(0)}
+    for text, kept in wanted.items():
+        by = filters_of(text.split(","))
+        left = case.nearest([one for one in collection() if int(one.id) in kept], row[0], 5)
+        both = search(engine, "alpha", stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
+        same(found_by(both, case.name), set(left), "the matches of vectors")
+        words = search(engine, "alpha", stage, depth=5, filters=by)
         same(found_by(both, stage), set(words.ids), "the matches of words")
-        alone = search(engine, text, stage, depth=5, retrievers=[case.by(row)], filters=by)
-        same(set(alone.ids), set(case.nearest(left, row[0], 5)), "the matches of vectors only")
+        same(set(_near(engine, case.by(row), filters=by)), set(left), "the matches of vectors only")
 
 
 @rule
 def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> None:
     """Vectors of changed and removed documents are not found."""
     documents, row = _filled(engine, case)
-    best, stage = case.nearest(documents, row[0], 40), engine.first_stages[0]
-
-    def now() -> set[str]:
-        return set(search(engine, "alpha", stage, depth=3, retrievers=[case.by(row)]).ids)
-
+    best, by = case.nearest(documents, row[0], 40), case.by(row)
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
     same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
-    same(now(), set(best[2:5]), "the matches")
+    same(set(_near(engine, by, 3)), set(best[2:5]), "the matches")
     engine.write_features([case.encoder(retrieves=False)])
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
-    same(now(), set(best[1:4]), "the matches after encoding")
+    same(set(_near(engine, by, 3)), set(best[1:4]), "the matches after encoding")
     engine.write([Document("9999", text="more")])
     engine.write_features([Encoder("other", "o", lambda some: np.ones((len(some), 3), np.float32))])
     engine.write_features([case.encoder(retrieves=False)])
     same((len(engine), engine.prepared(case.name, "v1")), (40, 0), "len() and prepared()")
-    known = [document for document in engine.documents() if document.id != best[0]]
-    same(now(), set(case.nearest(known, row[0], 3)), "the matches together with another ranker")
+    nearest = case.nearest(list(engine.documents()), row[0], 3)
+    same(set(_near(engine, by, 3)), set(nearest), "the matches together with another ranker")
 
 
 @rule
 def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
     """New versions also retrieve, only by their vectors."""
     documents, row = _filled(engine, case)
-    stage = engine.first_stages[0]
 
     def turned(some: Sequence[Document]) -> NDArray[Any]:
         features = case.encode(some)
@@ -282,30 +266,28 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
     for version, encode, sign in (("v2", turned, -1), ("v3.1", case.encode, 1)):
         engine.write_features([case.encoder(version, encode, retrieves=False)])
         same(engine.prepared(case.name, version), 0, "prepared()")
-        retrieve = [case.by(sign * row, version)]
-        found = search(engine, "x", stage, depth=4, retrievers=retrieve)
-        same(set(found.ids), set(case.nearest(documents, row[0], 4)), "the matches")
+        wanted = case.nearest(documents, row[0], 5)
+        same(set(_near(engine, case.by(sign * row, version))), set(wanted), "the matches")
     same(engine.feature_versions(), {case.name: "v3.1"}, "feature_versions()")
+
+
+def _equally_near(engine: Engine, case: Case, depth: int) -> None:
+    engine.write(collection(40)[::-1])
+    engine.write_features([case.encoder(encode=case.same)])
+    found = _near(engine, case.by(np.array([0.6, 0.8, 0, 0, 0, 0, 0, 0])), depth)
+    same(found, [document.id for document in collection(depth)], "the matches")
 
 
 @rule
 def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
     """Equally near documents are ordered by id."""
-    engine.write(collection(40)[::-1])
-    engine.write_features([case.encoder(encode=case.same)])
-    row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
-    found = search(engine, "x", engine.first_stages[0], depth=40, retrievers=[case.by(row)])
-    same(found.ids, [document.id for document in collection(40)], "the order")
+    _equally_near(engine, case, 40)
 
 
 @rule
 def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) -> None:
     """Of equally near documents, the smallest ids are found."""
-    engine.write(collection(40)[::-1])
-    engine.write_features([case.encoder(encode=case.same)])
-    row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
-    found = search(engine, "x", engine.first_stages[0], depth=7, retrievers=[case.by(row)])
-    same(found.ids, [document.id for document in collection(7)], "the matches")
+    _equally_near(engine, case, 7)
 
 
 @rule
@@ -316,11 +298,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
     retrieve: list[Retriever] = [stage, case.by(row)]
     found = search(engine, text, stage, depth=5, features={case.name: "v1"}, retrievers=retrieve)
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "the matches of vectors")
-    same(
-        found_by(found, stage),
-        set(search(engine, "alpha", stage, depth=5).ids),
-        "words'",
-    )
+    same(found_by(found, stage), set(search(engine, "alpha", stage, depth=5).ids), "words'")
     same(found.features[case.name], case.encode([Document(id) for id in found.ids]), "the features")
 
 
@@ -328,18 +306,17 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     """UsageError without vectors; WorkspaceError for another width."""
     engine.write(collection(20))
-    _, row = queries(1)
-    stage = engine.first_stages[0]
+    row, stage = queries(1)[1], engine.first_stages[0]
     same(engine.prepared(case.name, "v1"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
-        search(engine, "alpha", stage, depth=5, retrievers=[stage, case.by(row)])
+        _near(engine, case.by(row))
     engine.write_features([case.encoder()])
     same(engine.prepared(case.name, "v2"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
-        search(engine, "alpha", stage, depth=5, retrievers=[case.by(row, "v2")])
+        _near(engine, case.by(row, "v2"))
     have, given = (feature_width(case.passages, numbers) for numbers in (WIDTH, 9))
     with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
-        search(engine, "alpha", stage, depth=5, retrievers=[case.by(np.zeros((1, 9)))])
+        _near(engine, case.by(np.zeros(9)))
     with raises(UsageError, "'bm26'"):
         search(engine, "alpha", stage, depth=5, retrievers=["bm26", case.by(row)])
 
@@ -351,35 +328,31 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
     def never(some: Sequence[Document]) -> NDArray[Any]:
         raise AssertionError("the encoder was called, although all features are stored")
 
-    documents = collection(40)
+    documents, row = collection(40), queries(1)[1]
     engine.write(documents)
     engine.write_features([case.encoder(retrieves=False)])
-    _, row = queries(1)
-    stage = engine.first_stages[0]
     if engine.prepared(case.name, "v1") is None:
         with raises(UsageError, f"{case.name} cannot retrieve"):
-            search(engine, "alpha", stage, depth=5, retrievers=[case.by(row)])
+            _near(engine, case.by(row))
         same(engine.write_features([case.encoder(encode=never)]), {case.name: 40}, "write_features()")
     same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
-    found = search(engine, "alpha", stage, depth=5, retrievers=[case.by(row)])
-    same(set(found.ids), set(case.nearest(documents, row[0], 5)), "the matches")
+    same(set(_near(engine, case.by(row))), set(case.nearest(documents, row[0], 5)), "the matches")
 
 
 @rule
 def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
     """Documents ingested with encoders are found by vectors."""
-    documents = collection(40)
+    documents, row = collection(40), queries(1)[1]
     engine.write(documents[:20])
     engine.write_features([case.encoder()])
-    encoders, (_, row) = [case.encoder(retrieves=False)], queries(1)
-    for some, anew in ((documents[20:30], False), (documents, True)):
-        engine.write(some, encoders=encoders, replace=anew)
+    encoders = [case.encoder(retrieves=False)]
+    for some, replaces in ((documents[20:30], False), (documents, True)):
+        engine.write(some, encoders=encoders, replace=replaces)
         engine.write_features(encoders)
         same(engine.prepared(case.name, "v1"), 0, "prepared()")
-        found = search(engine, "alpha", engine.first_stages[0], depth=5, retrievers=[case.by(row)])
         wanted = case.nearest(documents[: len(engine)], row[0], 5)
-        same(set(found.ids), set(wanted), "the matches")
+        same(set(_near(engine, case.by(row))), set(wanted), "the matches")
 
 
 @rule
@@ -408,8 +381,4 @@ def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
     found = search(engine, text, stage, depth=6, retrievers=[stage, case.by(row), other.by(row, depth=9)])
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "the matches of one")
     same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "the matches of the other")
-    same(
-        len(found_by(found, stage)),
-        len(search(engine, text, stage, depth=6)),
-        "words",
-    )
+    same(len(found_by(found, stage)), len(search(engine, text, stage, depth=6)), "words")

@@ -18,17 +18,18 @@ NAME = "auto.json"
 
 @dataclass
 class Record:
-    """Rankers trained on the same files.
+    """Trainings of rankers on the same files.
 
-    known: from an auto run. other: from other files. cut: ranker -> time limit that ended its training.
+    known: from an auto run. other: from other files. planned: ranker -> steps. trained:
+    ranker -> (version, steps).
     """
 
     path: Path
     key: str
     known: bool = False
     other: bool = False
-    rankers: dict[str, str] = field(default_factory=dict)
-    cut: dict[str, float] = field(default_factory=dict)
+    planned: dict[str, int] = field(default_factory=dict)
+    trained: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -45,26 +46,34 @@ class Record:
             record.known = record.other = True
             if found["key"] == record.key:
                 record.other = False
-                record.rankers, record.cut = dict(found["rankers"]), dict(found["cut"])
+                record.planned = dict(found["planned"])
+                record.trained = {
+                    name: (version, steps) for name, (version, steps) in found["trained"].items()
+                }
         return record
 
     def save(self) -> None:
         """Write the record."""
         self.known = True
-        values = {"key": self.key, "rankers": self.rankers, "cut": self.cut}
-        write_text(self.path, json.dumps(values, indent=1) + "\n")
+        names = ("key", "planned", "trained")
+        write_text(self.path, json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
 
-    def done(self, workspace: Workspace, name: str, minutes: float) -> bool:
-        """Whether an unchanged ranker was trained completely or for these minutes."""
+    def steps(self, workspace: Workspace, name: str, planned: int) -> int | None:
+        """Return the steps of an unchanged ranker of this plan, or None if it must be trained."""
+        version, steps = self.trained.get(name, ("", 0))
         with suppress(RerankError):
-            if name in self.rankers and self.cut.get(name, minutes) >= minutes:
-                return workspace.ranker(name).version == self.rankers[name]
-        return False
+            if planned == self.planned.get(name) and workspace.ranker(name).version == version:
+                return steps
+        return None
 
-    def add(self, workspace: Workspace, name: str, cut: float | None = None) -> None:
-        """Record a ranker. cut: time limit that ended its training."""
-        self.rankers[name] = workspace.ranker(name).version
-        self.cut.pop(name, None)
-        if cut is not None:
-            self.cut[name] = cut
+    def plan(self, name: str, planned: int) -> bool:
+        """Record a plan. Returns whether an interrupted training of it can continue."""
+        same = name not in self.planned or self.planned[name] == planned
+        self.planned[name] = planned
+        self.save()
+        return same
+
+    def add(self, workspace: Workspace, name: str, steps: int) -> None:
+        """Record a complete training."""
+        self.trained[name] = workspace.ranker(name).version, steps
         self.save()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from rerank.errors import InputError
+from rerank.formats import read_corpus
+from rerank.records import Document
+from rerank.references import CitationCounts
 from rerank.text import join_names
 from rerank.workflows.ingest import Format
 
@@ -52,6 +56,21 @@ class Folder:
     qrels: Mapping[str, Path]
     categories: Path | None = None
     aside: tuple[Path, ...] = field(default=())
+
+    def documents(self) -> Iterator[Document]:
+        """Read all documents."""
+        if self.format == "jsonl":
+            return chain.from_iterable(map(read_corpus, self.corpus))
+        from rerank.formats.jats import read_jats
+
+        read = (read_jats(path, CitationCounts()) for path in self.corpus)
+        return (article.document() for article in chain.from_iterable(read))
+
+    def __str__(self) -> str:
+        read = [*self.corpus, self.queries, *([self.categories] if self.categories else [])]
+        judgments = join_names([path.name for path in self.qrels.values()])
+        aside = f"; {join_names([path.name for path in self.aside])} is not read" if self.aside else ""
+        return f"{', '.join(path.name for path in read)}, judgments {judgments}{aside}"
 
     def files(self) -> list[Path]:
         """Return all files that are read."""

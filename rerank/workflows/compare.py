@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rerank.errors import UsageError
-from rerank.evaluation import significance
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
 from rerank.inputs import Judgments, Run, as_list, as_qrels, as_run
 from rerank.report_page.tables import EvaluationReport, Row
@@ -50,24 +49,6 @@ def compare(
     evaluation = evaluate_runs(rankings, as_qrels(qrels), measures or MEASURES)
     by = list(check_measures(measures)) if measures else [MEASURES[0]]
     report = RunsReport(baseline=baseline, compared=by, empty=dict(evaluation.empty))
-    report.queries, report.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
-    report.per_query[PROTOCOL] = evaluation
-    comparisons = significance.compare(evaluation, baseline, measures=by, seed=seed)
-    report.comparisons = [replace(one, protocol=PROTOCOL) for one in comparisons]
-    for name in runs:
-        means = {measure: evaluation.mean(name, measure) for measure in evaluation.measures}
-        report.results.append(
-            Row(
-                stack=name,
-                weights={},
-                normalization="",
-                first_stage="",
-                retrieve=(),
-                protocol=PROTOCOL,
-                rerank_only=False,
-                measures=means,
-                leaks=[],
-                text=name,
-            )
-        )
+    rows = [Row(name, PROTOCOL, evaluation.means(name), text=name) for name in runs]
+    report.add(PROTOCOL, evaluation, rows, seed)
     return report

@@ -10,31 +10,28 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.combiners.base import CASES
+from rerank.combiners.linear import CASES
 from rerank.evaluation import overlap
-from rerank.evaluation.auc import RankingAUC
 from rerank.evaluation.leakage import leakage, without_training_documents
 from rerank.evaluation.measures import (
     MEASURES,
     Evaluation,
+    RankingAUC,
     check_measures,
     evaluate_runs,
-    grade_one_only,
     mean_of,
 )
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
-from rerank.evaluation.significance import compare
 from rerank.filters import filters_of
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
-from rerank.report_page.tables import GRADE_ONE, CaseRow, Entry, EvaluationReport, Row
+from rerank.report_page.tables import CaseRow, Entry, EvaluationReport, Row
 from rerank.search.pipeline import template_of
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
-from rerank.workflows.evaluated import REMEMBERED, remember
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import Rankings, check_run_files, rank_all, save_runs
 from rerank.workspace import Workspace
@@ -52,8 +49,6 @@ def evaluate(
     filter: str | Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] = (),
-    rerank_only: bool = False,
-    also_grade_one: bool = False,
     category_overlap: bool = False,
     save_run: str | os.PathLike[str] | None = None,
     keep: int = 0,
@@ -71,25 +66,15 @@ def evaluate(
     protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``pool-random:N``,
         ``pool-first:N`` or ``judged``.
     measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).
-    rerank_only: add each stack without its first stage's signal.
-    also_grade_one: add nDCG without grades above 1. category_overlap: add its table.
-    save_run: folder for TREC runs. keep: hits to keep for the page.
+    category_overlap: add the table of shared categories.
+    save_run: folder for TREC runs. keep: hits to keep for :func:`rerank.evaluation_page`.
 
-    >>> import tempfile
-    >>> from rerank import Document, Qrels, Query, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
-    3
-    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
-    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
     >>> report = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels, measures=["RR"])
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
     stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
     queries, qrels, retrieve = as_queries(queries), as_qrels(qrels), as_list(retrieve)
-    settings = {name: value for name, value in locals().items() if name in REMEMBERED}
     judged = JudgedQueries(
         queries=queries,
         qrels=qrels,
@@ -100,14 +85,14 @@ def evaluate(
         progress=progress,
     )
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    entries = _entries(workspace, stacks, baseline, first_stage, retrieve, plain=rerank_only)
+    entries = _entries(workspace, stacks, baseline, first_stage, retrieve)
     if save_run is not None:  # before the long work
         check_run_files(Path(save_run), [entry.label for entry in entries], parsed, qrels)
     experiment = _experiment(workspace, entries, judged)
-    compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
+    compared = list(check_measures(measures) if measures else MEASURES[:1])
     report = EvaluationReport(baseline=entries[0].label, compared=compared, top=keep)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
-    report.stacks = {entry.label: entry.stack for entry in entries if not entry.rerank_only}
+    report.stacks = {entry.label: entry.stack for entry in entries}
     tables = _Tables(experiment, entries, measures or MEASURES, report)
     deepest = max((one.count for one in parsed if one.kind == "retrieved"), default=0)
     for protocol in parsed:
@@ -117,7 +102,6 @@ def evaluate(
     report.correct()
     if category_overlap or keep:
         report.category_overlap = _overlap(workspace, queries, experiment.qrels)
-    remember(workspace, settings, queries=queries, qrels=qrels)
     return report
 
 
@@ -127,8 +111,6 @@ def _entries(
     baseline: str | Stack | None,
     first_stage: str | None,
     retrieve: Sequence[str],
-    *,
-    plain: bool,
 ) -> list[Entry]:
     """Return the stacks, the baseline first."""
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
@@ -151,9 +133,6 @@ def _entries(
             # Files with the same name, or the baseline with other retrievers.
             label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
         entries[label] = Entry(label, stack)
-        without = stack.without_first_stage() if plain else None
-        if without is not None:
-            entries[f"{label} (rerank only)"] = Entry(f"{label} (rerank only)", without, rerank_only=True)
     return list(entries.values())
 
 
@@ -230,21 +209,8 @@ class _Tables:
         protocol: Protocol,
     ) -> Evaluation:
         evaluation = evaluate_runs(runs, qrels, measures)
-        by = [name for name in report.compared if name != GRADE_ONE]
-        comparisons = compare(evaluation, report.baseline, measures=by, seed=self.experiment.seed)
-        means = {run: {name: evaluation.mean(run, name) for name in evaluation.measures} for run in runs}
-        if GRADE_ONE in report.compared:
-            related = evaluate_runs(*grade_one_only(runs, qrels), ["nDCG"])
-            report.grade_one_queries = len(related.query_ids)
-            others = compare(related, report.baseline, seed=self.experiment.seed)
-            comparisons += [replace(one, measure=GRADE_ONE) for one in others]
-            for run in runs:
-                means[run][GRADE_ONE] = related.mean(run, "nDCG")
-        report.queries = len(evaluation.query_ids)
-        report.none_relevant = len(evaluation.none_relevant)
-        report.comparisons += [replace(one, protocol=str(protocol)) for one in comparisons]
-        report.per_query[str(protocol)] = evaluation
-        report.results += [Row.of(entry, str(protocol), means[entry.label]) for entry in self.entries]
+        rows = [Row.of(entry, str(protocol), evaluation) for entry in self.entries]
+        report.add(str(protocol), evaluation, rows, self.experiment.seed)
         return evaluation
 
 

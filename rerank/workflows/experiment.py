@@ -15,6 +15,7 @@ from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
+from rerank.search.vector_cache import VectorCache
 from rerank.text import plural
 from rerank.workflows.encode import encode
 from rerank.workspace import Workspace
@@ -84,7 +85,7 @@ class Experiment:
             encode(workspace, pipeline.rankers.values(), progress=judged.progress)
         return cls(
             workspace,
-            pipeline,
+            replace(pipeline, vectors=VectorCache()),  # a query is searched and scored in several cases
             known,
             kept,
             len(qrels) - len(known),
@@ -103,12 +104,11 @@ class Experiment:
         search: SearchTemplate | None = None,
         every_case: bool = False,
         deepest: int = 0,
-        cached: bool = False,
     ) -> tuple[ScoreTable, ScoringReport]:
         """Score the candidates of every query; equal calls share one table.
 
         search: if ``first_stage`` is ``search``. every_case: a row per query and case. deepest: largest N of
-        ``retrieved:N``. cached: store the table.
+        ``retrieved:N``.
         """
         # The first stage at a smaller depth returns the top of its list at a larger depth.
         shared = protocol.kind == "retrieved" and not retrieve
@@ -127,8 +127,7 @@ class Experiment:
                 every_case=every_case,
                 seed=self.seed,
             )
-            cache = self.workspace.folder / "cache" if cached else None
-            table, report = score_table(self.pipeline, request, cache=cache, progress=self.progress)
+            table, report = score_table(self.pipeline, request, self.progress)
             self._tables[key] = table, replace(report, unknown_queries=self.unknown_queries)
         table, report = self._tables[key]
         if asked != protocol:

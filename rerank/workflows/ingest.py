@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -225,34 +227,16 @@ def _write(
     encoders: Sequence[Encoder],
     progress: Progress,
 ) -> WriteResult:
-    sending = _Sending(progress)
-    try:
+    with ExitStack() as steps:
+        sending = cache(lambda: steps.enter_context(progress.step("send", unit="doc")))
         return workspace.engine.write(
             progress.over(documents, "ingest", unit="doc"),
             delete,
             encoders=encoders,
             replace=replace,
             skip_refused=files.skip_invalid,
-            progress=sending.advance,
+            progress=lambda count: sending()(count),
         )
-    finally:
-        sending.finish()
-
-
-class _Sending:
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._started = progress, False
-
-    def advance(self, count: int) -> None:
-        if not self._started:
-            self._started = True
-            self._progress.start("send", unit="doc")
-        self._progress.advance(count)
-
-    def finish(self) -> None:
-        if self._started:
-            self._started = False
-            self._progress.finish()
 
 
 def _language(sample: Sequence[Document]) -> str | None:

@@ -190,7 +190,6 @@ def evaluate_pairs(
     1.0
     """
     _check_disjoint(pairs, dev_pairs)
-    labels = np.array([pair.related for pair in pairs], np.bool_)
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
@@ -200,69 +199,54 @@ def evaluate_pairs(
         for name in dict.fromkeys(one for seeds in groups.values() for one in seeds)
     }
     by_group = {name: [scored[one] for one in seeds] for name, seeds in groups.items()}
-    results = _results(by_group, baseline, labels, permutations, seed)
+    labels = np.array([pair.related for pair in pairs], np.bool_)
+    results = _compare(by_group, baseline, labels, permutations, seed)
     scores = {name: one.scores for name, one in scored.items()}
     return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
 
 
 @dataclass(frozen=True)
 class _Scored:
+    """One seed. calibration: source of probabilities, error, bins."""
+
     scores: Array
     threshold: float
-    probabilities: bool
-    dev_scores: Array | None
-    dev_labels: NDArray[np.bool_]
-
-    def calibration(self, labels: NDArray[np.bool_]) -> tuple[str | None, float | None, list[Bin]]:
-        if self.probabilities:
-            return "its own", *calibration(self.scores, labels)
-        if self.dev_scores is None:
-            return None, None, []
-        sigmoid = Sigmoid.fit(self.dev_scores, self.dev_labels)
-        return "fitted on dev", *calibration(sigmoid(self.scores), labels)
+    measures: dict[str, float]
+    calibration: tuple[str | None, float | None, list[Bin]]
 
 
-def _results(
+def _compare(
     groups: dict[str, list[_Scored]],
     baseline: str,
     labels: NDArray[np.bool_],
     permutations: int,
     seed: int,
 ) -> list[PairRow]:
-    measured = {name: _measures(seeds, labels) for name, seeds in groups.items()}
-    pairs = {name: [(one.scores, one.threshold) for one in seeds] for name, seeds in groups.items()}
+    values = {name: {m: [one.measures[m] for one in of] for m in MEASURES} for name, of in groups.items()}
+    answers = {name: [(one.scores, one.threshold) for one in seeds] for name, seeds in groups.items()}
     tests = {
-        name: paired_test(pairs[name], pairs[baseline], labels, permutations=permutations, seed=seed)
+        name: paired_test(answers[name], answers[baseline], labels, permutations=permutations, seed=seed)
         for name in groups
         if name != baseline
     }
     corrected = iter(holm([test[measure] for test in tests.values() for measure in MEASURES]))
     rows = []
     for name, seeds in groups.items():
-        values, base = measured[name], measured[baseline]
+        means = {measure: float(np.mean(of)) for measure, of in values[name].items()}
         comparisons = [
             PairComparison(
                 measure=measure,
-                delta=float(np.mean(values[measure]) - np.mean(base[measure])),
+                delta=float(means[measure] - np.mean(values[baseline][measure])),
                 p=tests[name][measure],
                 p_holm=next(corrected),
-                p_seeds=seeds_test(values[measure], base[measure]),
+                p_seeds=seeds_test(values[name][measure], values[baseline][measure]),
             )
             for measure in (MEASURES if name in tests else ())
         ]
-        deviations = {m: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for m, of in values.items()}
-        means = {measure: float(np.mean(of)) for measure, of in values.items()}
+        deviations = {m: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for m, of in values[name].items()}
         thresholds = [one.threshold for one in seeds]
-        rows.append(PairRow(name, thresholds, means, deviations, *seeds[0].calibration(labels), comparisons))
+        rows.append(PairRow(name, thresholds, means, deviations, *seeds[0].calibration, comparisons))
     return rows
-
-
-def _measures(seeds: Sequence[_Scored], labels: NDArray[np.bool_]) -> dict[str, list[float]]:
-    return {
-        "accuracy": [accuracy(one.scores, labels, one.threshold) for one in seeds],
-        "F1": [f1(one.scores, labels, one.threshold) for one in seeds],
-        "AUC": [auc(one.scores, labels) for one in seeds],
-    }
 
 
 def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPair]) -> None:
@@ -286,14 +270,24 @@ def _score(
     if not dev_pairs and threshold is None:
         raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
     ranker = workspace.ranker(name) if learned([name]) else None
-    probabilities = isinstance(ranker, Relates) and ranker.bounds == (0.0, 1.0)
+    labels = [pair.related for pair in pairs]
     scores = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
-    dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
-    dev_scores = None
+    found: tuple[str | None, float | None, list[Bin]] = (None, None, [])
+    if isinstance(ranker, Relates) and ranker.bounds == (0.0, 1.0):
+        found = "its own", *calibration(scores, labels)
     if dev_pairs:
         dev_scores = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
+        dev_labels = [pair.related for pair in dev_pairs]
         threshold = best_threshold(dev_scores, dev_labels)
-    return _Scored(scores, threshold or 0.0, probabilities, dev_scores, dev_labels)
+        if found[0] is None:
+            found = "fitted on dev", *calibration(Sigmoid.fit(dev_scores, dev_labels)(scores), labels)
+    at = threshold or 0.0
+    measures = {
+        "accuracy": accuracy(scores, labels, at),
+        "F1": f1(scores, labels, at),
+        "AUC": auc(scores, labels),
+    }
+    return _Scored(scores, at, measures, found)
 
 
 def _own_threshold(workspace: Workspace, name: str) -> float | None:

@@ -1,49 +1,90 @@
-"""Choose rankers for a collection.
+"""Choose rankers for a collection, and plan their training steps.
+
+Costs are counted in seconds of one core, estimated from the collection: equal files give equal plans on every
+machine.
 
 >>> facts = CollectionFacts(documents=5000, train_queries=30)
->>> print(*choose(facts), sep="\\n")
-text is skipped: fewer than 50 train queries
+>>> print(*(Budget(facts).choose(rule) for rule in RULES), sep="\\n")
 meta is skipped: fewer than 50 train queries
 s2net is skipped: fewer than 50 train queries
-dense is skipped: the documents have no links
->>> print(*choose(CollectionFacts(documents=5000, train_queries=800, with_categories=0.9))[:2], sep="\\n")
-text is trained: it learns which words of documents match which words of queries
-meta is trained: it learns which categories of documents match which categories of queries
+dense is skipped: its encoder is not on this machine; --model names another one
+adapter is skipped: fewer than 50 train queries
+text is skipped: fewer than 50 train queries
+dense_links is skipped: the documents have no links
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from rerank.workflows.splits import LEAST_TRAIN
+from rerank.records import Document, Query
+from rerank.text import language_or_none
+from rerank.workflows.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1
 """Smallest share of documents with categories."""
 LEAST_LINKS = 0.5
 """Smallest number of links per document."""
-DENSE_PER_MINUTE = 200
-"""Documents that ``dense`` trains on and encodes per minute on two cores (measured: cf, 1,239 documents)."""
+CORES = 1.5
+"""Cores that trainings use on an idle machine of two."""
+SCORING, SCORING_PASSAGES = 0.015, 0.01
+"""Seconds of one core to score 1,000 candidates of a query, and for each passage of a document."""
+LEAST_STEPS = 0.25
+"""Smallest share of a ranker's steps that is worth training."""
 
 
 @dataclass(frozen=True)
 class CollectionFacts:
     """Input of the rules.
 
-    with_categories: share of documents. links: per document. languages: most frequent of documents and of
-    queries, or None. model: the encoder of ``dense`` is local. reads: its only language, or None. minutes:
-    limit.
+    words: of all documents. train_pairs: relevant documents of train queries. dev_queries, test_queries:
+    numbers. with_categories: share of documents. links: per document. languages: most frequent of documents
+    and of queries, or None. model: the encoder of ``dense`` is local. reads: its only language, or None.
     """
 
     documents: int
     train_queries: int
+    words: int = 0
+    train_pairs: int = 0
+    dev_queries: int = 0
+    test_queries: int = 0
     with_categories: float = 0.0
     links: float = 0.0
     languages: tuple[str | None, str | None] = (None, None)
     model: bool = False
     reads: str | None = None
-    minutes: float = 10.0
+
+    @classmethod
+    def of(
+        cls, documents: Iterable[Document], queries: Sequence[Query], splits: Splits, **more: Any
+    ) -> CollectionFacts:
+        """Count documents and judgments. more: other fields."""
+        ids, langs, targets = set[str](), Counter[str](), Counter[str]()
+        words = categories = 0
+        for document in documents:
+            ids.add(document.id)
+            words += len(document.content.split())
+            categories += bool(document.categories)
+            targets.update({*document.links} - {document.id})
+            langs.update(filter(None, [language_or_none(document.lang)]))
+        asked = Counter(code for query in queries if (code := language_or_none(query.lang)))
+        languages = [next((code for code, _ in one.most_common(1)), None) for one in (langs, asked)]
+        return cls(
+            documents=len(ids),
+            words=words,
+            train_queries=len(splits.train),
+            train_pairs=sum(len(splits.train.relevant(query)) for query in splits.train),
+            dev_queries=len(splits.dev),
+            test_queries=len(splits.test),
+            with_categories=categories / max(len(ids), 1),
+            links=sum(n for id, n in targets.items() if id in ids) / max(len(ids), 1),
+            languages=(languages[0], languages[1]),
+            **more,
+        )
 
     @property
     def two_languages(self) -> bool:
@@ -58,6 +99,10 @@ Need = tuple[Callable[[CollectionFacts], bool], Callable[[CollectionFacts], str]
 _QUERIES: Need = (
     lambda facts: facts.train_queries >= LEAST_TRAIN,
     lambda facts: f"fewer than {LEAST_TRAIN} train queries",
+)
+_FEW_QUERIES: Need = (
+    lambda facts: facts.train_queries < LEAST_TRAIN,
+    lambda facts: "adapter is the same encoder, and learns from the train queries",
 )
 _CATEGORIES: Need = (
     lambda facts: facts.with_categories >= LEAST_CATEGORIES,
@@ -86,13 +131,6 @@ _READS: Need = (
         f" reads {'both' if facts.two_languages else repr(facts.languages[0] or facts.languages[1])}"
     ),
 )
-_TIME: Need = (
-    lambda facts: dense_minutes(facts) <= facts.minutes / 2,
-    lambda facts: (
-        f"documents have links, but it takes about {dense_minutes(facts):.0f} minutes;"
-        f" --minutes {math.ceil(2 * dense_minutes(facts))} has it trained"
-    ),
-)
 
 
 def _texts(facts: CollectionFacts) -> str:
@@ -102,65 +140,166 @@ def _texts(facts: CollectionFacts) -> str:
     return f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
 
 
-def dense_minutes(facts: CollectionFacts) -> float:
-    """Estimate the minutes of ``dense`` on two cores."""
-    return max(1.0, facts.documents / DENSE_PER_MINUTE)
+Cost = Callable[[CollectionFacts], tuple[float, float, int]]
+"""Seconds before the first step, seconds of a step, and the number of steps of a complete training."""
+
+
+def _cnn(vectors: float) -> Cost:
+    def cost(facts: CollectionFacts) -> tuple[float, float, int]:
+        measured = 1e-3 * min(facts.dev_queries, 800)
+        step = 2e-4 * facts.train_pairs + 2e-4 * facts.documents + measured
+        return vectors + 1e-3 * facts.documents, step, 12
+
+    return cost
+
+
+def _s2net(facts: CollectionFacts) -> tuple[float, float, int]:
+    return 5 + 2e-3 * facts.documents, 2.2e-8 * facts.train_pairs * min(facts.documents, 4096), 120
+
+
+def _passages(facts: CollectionFacts) -> int:
+    """Return the passages of a document, about 45 words each."""
+    return min(8, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))
+
+
+def _encoder(facts: CollectionFacts) -> tuple[float, float, int]:
+    return 5.0, 0.014 * facts.documents, _passages(facts)
+
+
+def _adapter(facts: CollectionFacts) -> tuple[float, float, int]:
+    before, passage, passages = _encoder(facts)
+    judged = min(facts.documents, facts.train_pairs)  # of these, two passages are encoded to learn
+    return before + 0.02 * facts.train_queries + 2 * passage * judged / facts.documents, passage, passages
+
+
+def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:
+    before, passage, passages = _encoder(facts)
+    return before + passage * passages, 0.05 * facts.documents, 8
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A ranker, its needs and its use; ``worth_across`` is for two languages."""
+    """A ranker, its needs, its use and its training.
+
+    worth_across: use for two languages. variant: what is trained; default: ``ranker``. steps: option that
+    limits them. share: largest part of the time that is left.
+    """
 
     ranker: str
     needs: tuple[Need, ...]
     worth: str
     worth_across: str = ""
+    variant: str = ""
+    cost: Cost = lambda facts: (0.0, 0.0, 0)
+    steps: str = "epochs"
+    share: float = 0.6
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 RULES = (
     Rule(
-        "text",
-        (_QUERIES,),
-        "it learns which words of documents match which words of queries",
-        "it learns which words of documents match which words of the queries' language",
-    ),
-    Rule(
         "meta",
         (_QUERIES, _CATEGORIES),
         "it learns which categories of documents match which categories of queries",
+        cost=_cnn(5),
     ),
     Rule(
         "s2net",
         (_QUERIES,),
         "it learns a space of terms and parts of words, which helps with rare words",
         "it learns a space that terms of both languages share",
+        cost=_s2net,
+        config={"init": "lsi"},
     ),
     Rule(
         "dense",
-        (_LINKS, _MODEL, _READS, _TIME),
-        "its encoder knows more words than the judgments can teach, and learns from the links",
+        (_FEW_QUERIES, _MODEL, _READS),
+        "its encoder knows more words than the judgments can teach",
+        cost=_encoder,
+        steps="passages",
+        config={"untrained": True},
+    ),
+    Rule(
+        "adapter",
+        (_QUERIES, _MODEL, _READS),
+        "it learns a map of the encoder's vectors from the judgments",
+        cost=_adapter,
+        steps="passages",
+    ),
+    Rule(
+        "text",
+        (_QUERIES,),
+        "it learns which words of documents match which words of queries",
+        "it learns which words of documents match which words of the queries' language",
+        cost=_cnn(15),
+    ),
+    Rule(
+        "dense_links",
+        (_LINKS, _MODEL, _READS),
+        "it is the encoder of dense, and also learns from the links",
+        variant="dense",
+        cost=_encoder_of_links,
+        share=1.0,
     ),
 )
-"""In the order of training."""
+"""In the order of training: the highest expected gain per second first."""
 
 
 @dataclass(frozen=True)
 class RankerChoice:
-    """A ranker, trained or skipped, and the reason."""
+    """A ranker, trained or skipped, and the reason.
+
+    steps: planned. minutes: of ``auto`` for a complete training, if its time was too short.
+    """
 
     ranker: str
     trained: bool
     reason: str
+    steps: int = 0
+    minutes: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.ranker} is {'trained' if self.trained else 'skipped'}: {self.reason}"
+        more = "" if self.minutes is None else f"; --minutes {self.minutes} trains it completely"
+        return f"{self.ranker} is {'trained' if self.trained else 'skipped'}: {self.reason}{more}"
 
 
-def choose(facts: CollectionFacts) -> list[RankerChoice]:
-    """Apply the rules."""
-    choices = []
-    for rule in RULES:
+@dataclass
+class Budget:
+    """Seconds of one core. minutes: of ``auto``. spent: by trainings until now. left: for the next ones."""
+
+    facts: CollectionFacts
+    minutes: float = math.inf
+    left: float = field(init=False)
+    spent: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        facts, each = self.facts, SCORING
+        if all(holds(facts) for holds, _ in (_MODEL, _READS)):
+            each += SCORING_PASSAGES * _passages(facts)
+        after = each * (3 * facts.dev_queries + facts.test_queries) * min(facts.documents, 1000) / 1000
+        seconds = 60 * CORES * self.minutes
+        self.left = seconds - min(after, seconds / 2)
+
+    def choose(self, rule: Rule) -> RankerChoice:
+        """Apply a rule."""
+        facts = self.facts
         failed = next((say(facts) for holds, say in rule.needs if not holds(facts)), None)
+        if failed is not None:
+            return RankerChoice(rule.ranker, False, failed)
         worth = rule.worth_across if facts.two_languages and rule.worth_across else rule.worth
-        choices.append(RankerChoice(rule.ranker, failed is None, failed or worth))
-    return choices
+        before, step, complete = rule.cost(facts)
+        allowed, needed = self.left * rule.share, before + step * complete
+        if needed <= allowed:
+            return RankerChoice(rule.ranker, True, worth, complete)
+        minutes = math.ceil(self.minutes + (needed - allowed) / rule.share / 60 / CORES)
+        steps = int((allowed - before) / step) if step else 0
+        if steps < max(1, LEAST_STEPS * complete):
+            return RankerChoice(rule.ranker, False, "its training is too long", 0, minutes)
+        reason = f"{worth}; time for {steps} of {complete} {rule.steps}"
+        return RankerChoice(rule.ranker, True, reason, steps, minutes)
+
+    def spend(self, rule: Rule, steps: int) -> None:
+        """Subtract the cost of a training with these steps."""
+        before, step, complete = rule.cost(self.facts)
+        seconds = before + step * min(steps, complete)
+        self.left, self.spent = self.left - seconds, self.spent + seconds

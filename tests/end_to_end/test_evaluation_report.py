@@ -34,7 +34,7 @@ def written(run, trained, small, queries, tmp_path_factory):
     """The page of the stack that is in use."""
     folder = tmp_path_factory.mktemp("written")
     out = folder / "page.html"
-    shutil.copytree(trained, folder / "ws", ignore=shutil.ignore_patterns("evaluated.json"))
+    shutil.copytree(trained, folder / "ws")
     files = ("--queries", queries, "--qrels", small.test)
     done = run("evaluate", "-w", folder / "ws", *files, "--report", out)
     assert done.code == 0, done

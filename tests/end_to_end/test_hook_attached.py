@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from rerank import Stack, Workspace
-from rerank.formats import read_queries
 from rerank.records import SearchTemplate
 from tests.hook import TOKEN, flat, hook_status
+from tests.hook import texts as query_texts
 from tests.node import Node
 from tests.service import Server, serving
 
@@ -84,7 +84,7 @@ def service(library, script, tmp_path_factory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def texts(small) -> list[str]:
-    return [" ".join(query.text.split()[:12]) for query in read_queries(small.queries)[:4]]
+    return [" ".join(text.split()[:12]) for text in query_texts(small, 4)]
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +143,6 @@ def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library
     before = missing(service)
     as_queried(plugged, run, library, texts)
     assert missing(service) == before
-    huge = {"uuids": ["a"], "shards": [0], "seq_nos": [2**70], "terms": [1]}
-    hits = {"query": {"match": {"head": "cell"}}, "ids": ["a"], "scores": [1.0], "places": huge}
-    service.post("/v1/hook", hits, Authorization=f"Bearer {TOKEN}").fails(422, "numbers of more than 64 bits")
     body = {"highlight": {"fields": {"body": {}}}, "aggs": {"tags": {"terms": {"field": "tags"}}}}
     answer = search(plugged, texts[0], **body)
     plain = search(plugged, texts[0], pipeline="_none", **body, **{"size": SIZE})
@@ -315,7 +312,7 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     plugged.request("POST", "/library-1/_update_by_query?refresh=true", {"script": script})
     before = missing(service)
     as_queried(plugged, run, library, texts[:2])
-    assert missing(service) > before
+    assert 0 < missing(service) - before <= 2  # only the document with another text
     lines = run("status", "-w", library).out
     assert f"{SIZE} features missing: run `rerank encode -w {library}`" in lines
     (problem, _) = hook_status(run, library)["problems"]

@@ -22,8 +22,9 @@ def limited(size):
     return limit
 
 
-@pytest.mark.parametrize("size", [0, 1_000, 30_000, 100_000, 300_000])
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+@pytest.mark.parametrize(
+    ("size", "there"), [(0, True), (1_000, False), (30_000, True), (100_000, False), (300_000, True)]
+)
 def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, there):
     folder = plain if there else tmp_path / "new"
     old = state(run, folder)
@@ -121,7 +122,7 @@ def test_two_processes_on_one_workspace(run, script, small, workspace):
 
 
 def test_two_processes_making_one_workspace(run, script, small, tmp_path):
-    for attempt in range(3):
+    for attempt in range(2):
         folder = tmp_path / f"ws{attempt}"
         command = [*script, "ingest", small.corpus, "-w", str(folder)]
         both = [
@@ -151,13 +152,6 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         assert process.wait(60) == 0
     # The other one has stored the features, of its documents and of these.
     assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 0, "text": 0}
-
-
-def test_a_folder_that_cannot_be_made(run, small, tmp_path):
-    (tmp_path / "file").write_text("")
-    run("ingest", small.corpus, "-w", tmp_path / "file" / "ws").fails(1, "cannot make a workspace")
-    run("ingest", small.corpus, "-w", tmp_path / "file").fails(1, "a file, and not a workspace")
-    run("status", "-w", tmp_path / "file" / "ws").fails(1, "no workspace here")
 
 
 def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, workspace):

@@ -64,6 +64,8 @@ BROKEN = {
     "cut.xml": (article("<p>Text.</p>")[:-40], "cut.xml:1: invalid XML"),
     "empty.xml": (b"", "empty.xml"),
     "html.xml": (b"<html><body/></html>", "html.xml: not a JATS article"),
+    "bare.xml": (b"<article><body/></article>", "article/front/article-meta is missing"),
+    "two.xml": (b"<set>%b%b</set>" % (article(), article()), "2 articles in one file"),
     "latin.xml": (article("<p>caf\xe9</p>").decode().encode("latin-1"), "latin.xml:1: invalid XML"),
     "encoding.xml": (article(prolog="<?xml version='1.0' encoding='klingon'?>"), "invalid XML"),
     "deep.xml": (article("<sec>" * 3000 + "</sec>" * 3000), "deep.xml:1: invalid XML"),

@@ -50,7 +50,7 @@ def test_every_setting_of_a_projection_can_be_given(run, small, tmp_path):
     few = ("--dim", 8, "--letters", 0, "--terms", 300, "--epochs", 5, "--seed", 3, "-w", folder)
     flags = ("--judged", "0.3", "--graded")
     numbers = ("--config", tmp_path / "few.toml", "--gamma", "9", "--negatives", "20")
-    (tmp_path / "few.toml").write_text("gamma = 3\n[projection]\nbeta = 0.001\nepochs = 7\n")
+    (tmp_path / "few.toml").write_text("gamma = 3\nbeta = 0.001\nepochs = 7\n")
 
     assert run("train", "s2net", *judged, "--init", "random", *few, *flags, *numbers).code == 0
     (found,) = (folder / "rankers").glob("s2net-*")
@@ -100,12 +100,3 @@ def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_p
     save_file(arrays, start / "model.safetensors")
     asked = ("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "-w", workspace)
     run(*asked).fails(1, "the stored s2net features have 16 numbers, not 8; train s2net again")
-
-
-def test_a_dimension_above_the_rank(run, small, workspace):
-    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
-    few = ("--init", "random", "--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
-    done = run("train", "cllsi", "s2net", *judged, "--dim", 100, *few)
-    assert done.code == 0, done.err
-    assert "cllsi: the data have only 60 dimensions of the 100 requested\n" in done.err
-    assert "s2net: 100 dimensions are more than the terms; 60 are used\n" in done.err

@@ -87,7 +87,7 @@ def differ(shown: str, real: str) -> bool:
     """Return whether an output differs from the shown one."""
     parts = [re.sub(r"\s+", " ", part).strip() for part in shown.split("...")]
     real = re.sub(r"\s+", " ", real).strip()
-    pattern = ".*".join(
+    pattern = ".*?".join(
         "".join(
             f"({NUMBER.pattern})" if NUMBER.fullmatch(token) else re.escape(token)
             for token in re.split(f"({NUMBER.pattern})", part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rerank.index_templates import index_body
 
-from rerank import Document, Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
+from rerank import Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import InputError, UsageError
-from rerank.filters import FIELD, filters_of
+from rerank.filters import filters_of
 from rerank.formats import read_template
 from rerank.records import Candidates, SearchTemplate
-from rerank.stack.find import with_search
 from tests.commands import run_here as run
 from tests.commands import write_json_lines
 from tests.node import Node
@@ -150,7 +149,7 @@ def test_values_that_would_change_a_template_are_refused(shelf: Workspace, tmp_p
         '{"query": {"bool": {"must": {"match": {"body": "{{text}}"}}, "filter": [{{#join}}tags{{/join}}]}}}'
     )
     query = Query("q", "wolf", params={"tags": ['{"match_none": {}}', '{"match_all": {}}']})
-    with pytest.raises(InputError, match="its values would change"):
+    with pytest.raises(InputError, match="no JSON after rendering"):
         body(shelf, written(tmp_path, loose), query)
     safe = loose.replace("[{{#join}}tags{{/join}}]", '{"terms": {"tags": {{#toJson}}tags{{/toJson}}}}')
     rendered = body(shelf, written(tmp_path, safe), query)
@@ -234,15 +233,8 @@ def judged(folder: Path) -> tuple[object, ...]:
 
 LINES = [
     ("own.json", '{"query": {"match": {"body": "wolf"}}}', 1, "own.json: the template has no slot"),
-    ("own.json", '{"query": {"match": {"body": "{{text}} {{q}}"}}}', 1, "2 slots for the query, text and q"),
-    ("own.json", '{"size": 5, "query": {"match": {"body": "{{text}}"}}}', 1, 'own.json: query \'wolf\': the'
-     ' template has "size", but the depth is the size; remove it'),
-    ("own.json", '{"from": 5, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "from"'),
-    ("own.json", '{"aggs": {}, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "aggs"'),
-    ("own.json", '{"query": {"match": {"body": {{text}}}}}', 1, "no JSON after rendering"),
     ("own.json", '{"query": {"terms": {"tags": {{#toJson}}t{{/toJson}}}}, "q": "{{q}}"}', 1,
      "own.json: query 'wolf' has no value for its slot t; give queries a field 't'"),
-    ("own.json", '{"query": {"matsch": {"body": "{{text}}"}}}', 1, "query [matsch]"),
     ("own.json", 'GET /other/_search\n{"query": {"match": {"body": "{{q}}"}}}', 2, "for index 'other'"),
     ("own.run", "wolf Q0 nobody 1 2 t\nwolf Q0 d35 2 1 t\n", 1, "1 of its 2 documents are not in the"),
 ]  # fmt: skip
@@ -270,7 +262,7 @@ def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
     tuned = tmp_path / "stack.json"
     first = ("--first-stage", f"template:{tmp_path}/own.json", "-w", shelf.folder)
     search = read_template(f"template:{tmp_path}/own.json")
-    with_search(Stack.parse("search*0.5 + clause:words*0.5"), search).save(tuned)
+    replace(Stack.parse("search*0.5 + clause:words*0.5"), search=search).save(tuned)
     before = files(shelf)
     kinds = {"field:name": "of type text", "field:tags:log": "of type keyword", "field:gone": "missing"}
     others = "fields of numbers: popularity, year"
@@ -311,7 +303,7 @@ def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Pa
     assert list(rows) == ["search", "search,lsi", "bm25*0.5 + lsi*0.5"]
     assert report.baseline == "search"
     assert rows["bm25*0.5 + lsi*0.5"].weights == {"search": 0.5, "lsi": 0.5}
-    assert rows["search,lsi"].measures["nDCG"] == pytest.approx(tuned.value)
+    assert rows["search,lsi"].measures["nDCG@10"] == pytest.approx(tuned.value)
     answer = shelf.pipeline(["lsi"]).answer(queries[0], loaded)
     (found,) = searched(shelf, loaded.search, queries[:1], 1000)
     assert sorted(answer.ranking.ids) == sorted(found.ids)
@@ -320,21 +312,14 @@ def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Pa
 
 def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(BODY)
-    queries, qrels = [Query("wolf", "wolf", params={"year": 2004})], Qrels([("wolf", "d35", 1)])
+    query = Query("wolf", "wolf", params={"year": 2004})
     first = f"template:{tmp_path}/own.json"
     signals = "search*0.4 + clause:words*0.3 + field:popularity:log*0.3"
-    stack = with_search(Stack.parse(signals), read_template(first))
-    ranking = shelf.pipeline(stack.signals).answer(queries[0], stack).ranking
+    stack = replace(Stack.parse(signals), search=read_template(first))
+    ranking = shelf.pipeline(stack.signals).answer(query, stack).ranking
     search, clause, popularity = ranking.raw.T
     # What the search multiplies: the words' score, and log10(1 + popularity).
     np.testing.assert_allclose(search, clause * popularity / np.log(10), rtol=1e-5)
-    with pytest.raises(
-        UsageError, match=r"template:.*own.json has no clause named 'recency'; give it \"_name\""
-    ):
-        tune(shelf, "search,clause:recency", queries=queries, qrels=qrels, first_stage=first)
-    for field, what in (("name", "it is of type text"), ("gone", "it is missing")):
-        with pytest.raises(UsageError, match=f"field '{field}' of index 'shelf' is not a number: {what}"):
-            tune(shelf, f"search,field:{field}", queries=queries, qrels=qrels, first_stage=first)
 
 
 def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: Node, tmp_path: Path) -> None:
@@ -383,28 +368,3 @@ def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> N
             shelf.search("wolf", stack="bm25", filter=text)
     published = shelf.engine.field_values(["d7"], ["year"])
     assert [one.tolist() for one in published] == [[2007.0]]
-
-
-def test_an_own_index_from_before_filters_is_to_be_made_again(node: Node, tmp_path: Path) -> None:
-    workspace = Workspace.create(
-        tmp_path / "ws", lang="en", engine="opensearch", settings={"url": [node.url], "index": "before"}
-    )
-    try:
-        (name,) = node.request("GET", "/before")
-        node.request("DELETE", f"/{name}")
-        old = index_body("en", shards=1, replicas=0)
-        del old["mappings"]["properties"][FIELD]
-        node.request("PUT", f"/{name}", {**old, "aliases": {"before": {}}})
-        source = {"id": "a", "text": "wolf", "extra": {"year": 2024}}
-        node.request("PUT", f"/{name}/_doc/a?refresh=true", source)
-        with pytest.raises(UsageError, match=r"index 'before' has no terms"):
-            workspace.search("wolf", stack="bm25", filter="year>=2020")
-        workspace.engine.write([Document("a", text="wolf", extra={"year": 2024})], replace=True)
-        found = workspace.search("wolf", stack="bm25", filter="year>=2020")
-        assert [hit["id"] for hit in found.hits] == ["a"]
-        assert len(workspace.search("wolf", stack="bm25*0.5 + field:year*0.5").hits) == 1
-        with pytest.raises(UsageError, match=r"no document has .* in the field 'yaer'; .*: year .number."):
-            workspace.search("wolf", stack="bm25*0.5 + field:yaer*0.5")
-    finally:
-        for name in node.request("GET", "/before*"):
-            node.request("DELETE", f"/{name}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import AS_BYTES, IDS_ONLY, WORDS, Dummy, Hook, ids, requested, reverse
+from tests.hook import IDS_ONLY, PLACES, WORDS, Dummy, Hook, ids, requested, reverse
 from tests.node import Node
 
 COUNT = 30
@@ -40,10 +40,10 @@ def guarded(hooked: Node) -> Iterator[Node]:
     hooked.request("DELETE", "/guarded")
 
 
-@pytest.fixture(params=["whole", "bare", "as bytes"])
+@pytest.fixture(params=["whole", "bare", "places"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
-    """Whole candidates; candidates with ids and a second search for the page; places instead of ids."""
-    requested_fields = {**AS_BYTES, "category_votes": COUNT} if request.param == "as bytes" else REQUESTED
+    """Full candidates; candidates with ids and a second search for the page; places instead of ids."""
+    requested_fields = {**PLACES, "category_votes": COUNT} if request.param == "places" else REQUESTED
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     fields = {"categories_field": "kind"} if request.param == "whole" else IDS_ONLY
     hook = Hook(guarded, dummy.url).configure(**fields)

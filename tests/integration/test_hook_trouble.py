@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -71,34 +70,26 @@ FAULTS: dict[str, tuple[str, Answering]] = {
     "hangs in the body": ("timeout", hang_in_body),
     "hangs up": ("connection", hang_up),
     "truncated": ("connection", sending(lambda answer: None, cut=40)),
-    "truncated JSON": ("not_json", sending(lambda answer: json.dumps(answer)[:-30].encode())),
     "500": ("status_500", sending(lambda answer: None, status=500)),
     "503": ("status_503", sending(lambda answer: None, status=503)),
     "401": ("status_401", sending(lambda answer: {"detail": "token"}, status=401)),
     "413": ("status_413", sending(lambda answer: {"detail": "large"}, status=413)),
     "redirect": ("status_302", sending(lambda answer: None, status=302)),
-    "HTML": ("not_json", sending(lambda answer: b"<html><body>Welcome</body></html>", kind="text/html")),
+    "HTML": ("bad_answer", sending(lambda answer: b"<html><body>Welcome</body></html>", kind="text/html")),
     "empty": ("bad_answer", sending(lambda answer: b"")),
-    "a list": ("bad_answer", sending(lambda answer: [answer])),
     "another object": ("bad_answer", sending(lambda answer: {"results": []})),
     "too few scores": ("bad_answer", put("scores", lambda scores: scores[:-1])),
-    "too few hits": ("bad_answer", sending(lambda a: {k: v[:-1] for k, v in a.items()})),
-    "too many hits": ("bad_answer", sending(lambda a: {k: v + v[:1] for k, v in a.items()})),
     "unknown id": ("bad_answer", put("ids", lambda ids: ids[:-1] + ["x"])),
-    "id twice": ("bad_answer", put("ids", lambda ids: ids[:-1] + ids[:1])),
-    "id null": ("bad_answer", put("ids", lambda ids: ids[:-1] + [None])),
-    "NaN": ("not_json|bad_answer", put("scores", lambda scores: scores[:-1] + [float("nan")])),
-    "infinite": ("not_json|bad_answer", put("scores", lambda scores: [float("inf"), *scores[1:]])),
-    "beyond float": ("bad_answer", put("scores", lambda scores: [1e300, *scores[1:]])),
-    "null": ("bad_answer", put("scores", lambda scores: [None, *scores[1:]])),
-    "text for a score": ("bad_answer", put("scores", lambda scores: ["1", *scores[1:]])),
     "a pattern for features": (
         "bad_answer",
         sending(lambda answer: answer.update(requested_fields=requested("*"))),
     ),
-    "huge": ("too_large", sending(lambda answer: b'{"ids": "' + b"x" * 20_000_000 + b'"}')),
+    "huge": ("too_large", sending(lambda answer: b"x" * 20_000_000)),
     "endless": ("too_large", endless),
-    "deep": ("not_json|bad_answer", sending(lambda answer: b'{"ids": ' + b"[" * 100_000)),
+    "deep": (
+        "bad_answer",
+        sending(lambda answer: (100_007).to_bytes(4, "big") + b'{"ids": ' + b"[" * 99_999),
+    ),
 }
 
 
@@ -110,7 +101,7 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     start = time.monotonic()
     answer, counters = hook.counted(body)
     took = time.monotonic() - start
-    assert counters in [{f"failed.{one}": 1} for one in reason.split("|")]
+    assert counters == {f"failed.{reason}": 1}
     assert without_took(answer) == without_took(hook.plain(body))
     if reason == "timeout":
         assert 1 <= took < 2.9
@@ -144,8 +135,8 @@ def test_nobody_listens(hooked: Node, dummy: Dummy) -> None:
 def test_failures_are_errors_where_wanted(hook: Hook, dummy: Dummy) -> None:
     hook.configure(on_failure="error", breaker_failures=1, breaker_pause=60000)
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
-    dummy.answering = FAULTS["500"][1]
-    with pytest.raises(ValueError, match=r"503 .*status_500"):
+    dummy.answering = FAULTS["401"][1]
+    with pytest.raises(ValueError, match=r"503 .*status_401"):
         hook.search(WORDS)
     until, problem = time.monotonic() + 20, ""
     while "breaker_open" not in problem:  # it opens right after the failing search was answered
@@ -158,16 +149,16 @@ def test_failures_are_errors_where_wanted(hook: Hook, dummy: Dummy) -> None:
 
 def test_the_breaker(hook: Hook, dummy: Dummy) -> None:
     hook.configure(breaker_failures=3, breaker_pause=2000, timeout=2000)
-    for fault in ("500", "413", "500", "500"):  # 413 is one search's fault: it starts the count again
+    for fault in ("503", "413", "500", "503", "503"):  # 413 is one search's fault: it starts the count again
         dummy.answering = FAULTS[fault][1]
         hook.search(WORDS)
-    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_500": 1, "breaker_opened": 1}
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1, "breaker_opened": 1}
     called = len(dummy.seen)
     counted = hook.changes(lambda: [hook.search(WORDS) for _ in range(5)])
     assert counted == {"failed.breaker_open": 5}
     assert len(dummy.seen) == called
     time.sleep(2.1)
-    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_500": 1}  # one trial, and open again
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1}  # one trial, and open again
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.breaker_open": 1}
     dummy.answering = lambda handler, body: handler.send(reverse(body))
     time.sleep(2.1)

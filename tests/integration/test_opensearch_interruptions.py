@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from tests.unavailable import unavailable
 __all__ = ["few", "many", "name", "no_credentials"]
 
 
-@pytest.mark.parametrize("size", [0, 300, 100_000])
+@pytest.mark.parametrize("size", [0, 100_000])
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
 def test_a_full_disk_here(spawn, run, few, many, node, name, tmp_path, size, there):
     folder = tmp_path / "ws"
@@ -101,7 +100,7 @@ def test_an_ingest_in_place_cut_off(run, many, node, name, tmp_path):
     with interrupted(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
         pass
     done = run("ingest", many, "--delete", "kept", "-w", folder, "--json").json
-    assert done["unchanged"] >= 4000
+    assert done["unchanged"] >= 1000
     assert (done["unchanged"] + done["added"] + done["updated"], done["deleted"]) == (MANY, 1)
     assert documents(node, name) == texts(MANY, "gene")
 
@@ -147,30 +146,6 @@ def test_the_half_index_is_deleted_while_documents_come_in(run, few, many, node,
     assert documents(node, name) == texts(MANY, "gene")
 
 
-@pytest.mark.slow
-def test_a_node_killed_while_documents_come_in(run, few, many, tmp_path):
-    """Killed at any moment, and started again on the same data."""
-    folder, name = tmp_path / "ws", "killed"
-    with running(heap="512m") as own:
-        assert run("ingest", few, "-w", folder, *at(own.url, name)).code == 0
-        gate = Gate(2)
-        with Proxy(own.port, rule=gate) as proxy:
-            edit(folder, url=proxy.url)
-            process = started("ingest", many, "--replace", "-w", folder)
-            assert gate.reached.wait(60)
-            own.kill()
-            gate.open()
-            time.sleep(2)
-            own.start().wait()
-            # The very process that was sending goes on when the node is back.
-            out, err = process.communicate(timeout=200)
-            assert process.returncode == 0, err
-            assert f"{MANY:,} documents" in out
-        edit(folder, url=own.url)
-        assert documents(own, name) == texts(MANY, "gene")
-        assert len(indices(own, name)) == 1
-
-
 @contextlib.contextmanager
 def version(number: str) -> Iterator[Node]:
     try:
@@ -178,17 +153,6 @@ def version(number: str) -> Iterator[Node]:
             yield other
     except CannotRunError as error:
         unavailable(error)
-
-
-@pytest.mark.slow
-def test_a_version_that_is_too_old(run, few, tmp_path):
-    with version("2.18.0") as old:
-        for command in (["ingest", few], ["attach", "text=text"]):
-            run(*command, "-w", tmp_path / "ws", "--url", old.url, "--index", "x").fails(
-                1, f"{old.url} is OpenSearch 2.18.0; rerank needs 2.19 or later"
-            )
-        assert not (tmp_path / "ws").exists()
-        assert indices(old, "x") == {}
 
 
 @pytest.mark.slow

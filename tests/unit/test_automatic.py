@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from rerank.progress import Progress
 from rerank.workflows import ranker_choice
 from rerank.workflows.auto_record import Record
 from rerank.workflows.collection_folder import read_folder
-from rerank.workflows.ranker_choice import CollectionFacts, Rule, choose
+from rerank.workflows.ranker_choice import Budget, CollectionFacts, Rule
 from rerank.workflows.splits import split
 
 QUERIES = [Query(f"q{i:03}", f"word{i}") for i in range(300)]
@@ -135,7 +134,7 @@ def test_too_few_test_queries_are_told_as_such():
         split({"train": judged(0, 90), "test": judged(90, 93)}, QUERIES, {"d"})
 
 
-def test_what_was_done_counts_for_these_files_and_minutes(workspace, tmp_path):
+def test_what_was_done_counts_for_these_files_and_plans(workspace, tmp_path):
     folder = tmp_path / "articles"
     folder.mkdir()
     for name in ("a1.xml", "queries.jsonl", "qrels.tsv"):
@@ -144,36 +143,64 @@ def test_what_was_done_counts_for_these_files_and_minutes(workspace, tmp_path):
     path.mkdir()
     found, there = read_folder(folder), rerank.Workspace.open(workspace)
     record = Record.of(path, found, 0)
-    record.add(there, "text", cut=10.0)
-    record.add(there, "meta")
+    assert record.plan("text", 4)
+    record.add(there, "text", 3)
+    assert record.plan("meta", 12)
+    record.add(there, "meta", 7)
     again = Record.of(path, read_folder(folder), 0)  # the workspace among the articles is none of them
     assert (again.known, again.other) == (True, False)
-    assert again.done(there, "text", 10.0)
-    assert not again.done(there, "text", 20.0)
-    assert again.done(there, "meta", 20.0)
+    assert again.steps(there, "text", 4) == 3
+    assert again.steps(there, "text", 12) is None
+    assert again.steps(there, "meta", 12) == 7
+    assert not again.plan("text", 12)
     assert Record.of(path, found, 1).other
 
 
-def test_the_minutes_that_are_asked_for_are_enough():
-    facts = CollectionFacts(1040, links=1.0, model=True, train_queries=0)
-    reason = str(choose(facts)[-1])
-    assert reason.endswith("about 5 minutes; --minutes 11 has it trained")
-    assert choose(replace(facts, minutes=11))[-1].trained
+def planned(minutes, **facts):
+    """Ranker -> planned steps; every training does all of them."""
+    budget, plan = Budget(CollectionFacts(**facts), minutes), {}
+    for rule in ranker_choice.RULES:
+        choice = budget.choose(rule)
+        if choice.trained:
+            plan[rule.ranker] = choice.steps
+            budget.spend(rule, plan[rule.ranker])
+    return plan, budget.left
+
+
+def test_a_short_time_trains_fewer_steps_and_the_best_first():
+    facts = {"documents": 20_000, "train_queries": 5000, "train_pairs": 20_000, "dev_queries": 500}
+    facts |= {"with_categories": 1.0, "links": 1.0, "model": True, "words": 2_000_000}
+    plan, _ = planned(1e9, **facts)
+    assert plan == {"meta": 12, "s2net": 120, "adapter": 4, "text": 12, "dense_links": 8}
+    for minutes in (0.1, 1, 3, 10, 30, 100):
+        less, left = planned(minutes, **facts)
+        assert left >= 0
+        assert all(steps <= plan[name] for name, steps in less.items())
+    assert planned(0.1, **facts)[0] == {}
+    assert next(iter(planned(10, **facts)[0])) == "meta"
+    choice = Budget(CollectionFacts(**facts), 10).choose(ranker_choice.RULES[-1])
+    assert choice.minutes is not None
+    assert planned(choice.minutes * 10, **facts)[0] == plan
 
 
 def test_the_rules():
-    def trained(**facts):
-        return [one.ranker for one in choose(CollectionFacts(documents=2000, **facts)) if one.trained]
+    def choices(**facts):
+        budget = Budget(CollectionFacts(documents=2000, **facts))
+        return [budget.choose(rule) for rule in ranker_choice.RULES]
 
-    assert trained(train_queries=500) == ["text", "s2net"]
-    assert trained(train_queries=500, with_categories=0.5) == ["text", "meta", "s2net"]
+    def trained(**facts):
+        return [one.ranker for one in choices(**facts) if one.trained]
+
+    assert trained(train_queries=500) == ["s2net", "text"]
+    assert trained(train_queries=500, with_categories=0.5) == ["meta", "s2net", "text"]
     assert trained(train_queries=0, with_categories=0.5) == []
-    rich = {"train_queries": 500, "links": 3.0, "model": True, "minutes": 120.0}
-    assert trained(**rich) == ["text", "s2net", "dense"]
-    for worse in ({"links": 0.1}, {"model": False}, {"minutes": 1.0}):
-        assert trained(**{**rich, **worse}) == ["text", "s2net"], worse
+    rich = {"train_queries": 500, "links": 3.0, "model": True}
+    assert trained(**rich) == ["s2net", "adapter", "text", "dense_links"]
+    assert trained(**{**rich, "links": 0.1}) == ["s2net", "adapter", "text"]
+    assert trained(**{**rich, "model": False}) == ["s2net", "text"]
+    assert trained(train_queries=20, model=True) == ["dense"]
     # An encoder of one language reads no other; one that the user has named reads what there is.
-    for languages, dense in (
+    for languages, reads in (
         (("en", "en"), True),
         (("en", None), True),
         ((None, None), True),
@@ -182,14 +209,9 @@ def test_the_rules():
         (("it", "en"), False),
     ):
         of = {**rich, "languages": languages}
-        assert ("dense" in trained(**of, reads="en"), "dense" in trained(**of)) == (dense, True), languages
-    said = str(
-        choose(CollectionFacts(2000, 0, links=3.0, model=True, reads="en", languages=("it", "it")))[-1]
-    )
-    assert said.endswith(
-        "its encoder reads 'en', and documents are in 'it'; --model names one that reads 'it'"
-    )
-    across = choose(CollectionFacts(2000, 500, languages=("it", "en")))
+        assert ("adapter" in trained(**of, reads="en")) == reads, languages
+        assert "adapter" in trained(**of), languages
+    across = choices(train_queries=500, languages=("it", "en"))
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 
 
@@ -227,7 +249,7 @@ class Said(Progress):
 
 
 def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_path, monkeypatch):
-    rules = (LSI, Rule("cllsi", (), "it is quick, too"), *ranker_choice.RULES[3:])
+    rules = (LSI, Rule("cllsi", (), "it is quick, too"), ranker_choice.RULES[-1])
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     with pytest.raises(KeyboardInterrupt):
         rerank.auto(folder, tmp_path / "ws", progress=Said("fit cllsi"))
@@ -236,15 +258,15 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     assert done.code == 0, done.err
     for part in (
         "files: corpus.jsonl.gz, queries.jsonl, judgments qrels.tsv\n",
-        "ingest: 200 documents (en): 0 added, 200 unchanged\n",
+        "ingest: 200 documents (en): 0 added, 0 updated, 200 unchanged\n",
         "queries: one file of judgments: the queries are split into ",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick, too\n",
-        "rankers: dense is skipped: 0.19 links per document; 0.5 are needed\n",
+        "rankers: dense_links is skipped: 0.19 links per document; 0.5 are needed\n",
         f"report: {tmp_path / 'ws' / 'report.html'}\n",
     ):
         assert part in done.err
-    for part in ("Test queries; ", "p nDCG (Holm)", "Next:\n"):
+    for part in ("Test queries; ", "p nDCG@10 (Holm)", "Next:\n"):
         assert part in done.out
     # The commands that it names do what it did.
     report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
@@ -254,8 +276,8 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     assert again["results"] == report["evaluated"]["results"]
     assert all(not row["leaks"] for row in again["results"])
     status = run("status", "-w", tmp_path / "ws", "--json").json
-    used = [one["stack"] for one in status["releases"] if one["in_use"]]
-    assert used == [done.err.split("in use: ")[1].split("\n")[0]]
+    (used,) = [one["stack"] for one in status["releases"] if one["in_use"]]
+    assert f"tune: {used} (" in done.err
     assert "<html" in (tmp_path / "ws" / "report.html").read_text()
     # Other judgments: what was learned from the former ones is learned anew.
     rows = (folder / "qrels.tsv").read_text().splitlines()
@@ -272,7 +294,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
 def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
     found = rerank.auto(folder, tmp_path / "ws", minutes=0.001)
-    assert [str(one) for one in found.choices] == ["lsi is skipped: 70% of the time is up; raise --minutes"]
+    assert [one.trained for one in found.choices] == [False]
     assert found.stack.rankers == ()
 
 

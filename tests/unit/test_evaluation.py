@@ -13,25 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs, grade_one_only
-from rerank.evaluation.overlap import OVERLAP_BUCKETS, category_overlap
+from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
+from rerank.evaluation.overlap import category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
 from rerank.records import Qrels
 
 # ----------------------------------------------------------------------------------------------- measures
-
-
-def test_three_documents_by_hand():
-    qrels = Qrels([("q", "a", 2), ("q", "b", 1), ("q", "c", 0), ("q", "lost", 1)])
-    evaluation = evaluate_runs({"r": {"q": ["c", "a", "b"]}}, qrels)
-    assert evaluation.measures == ("nDCG", "nDCG@10", "RR", "R@1000")
-    dcg = 2 / math.log2(3) + 1 / math.log2(4)
-    ideal = 2 + 1 / math.log2(3) + 1 / math.log2(4)
-    assert evaluation.mean("r", "nDCG") == pytest.approx(dcg / ideal)
-    assert evaluation.mean("r", "nDCG@10") == pytest.approx(dcg / ideal)
-    assert evaluation.mean("r", "RR") == 0.5
-    assert evaluation.mean("r", "R@1000") == pytest.approx(2 / 3)
 
 
 def test_against_pytrec_eval_with_the_runs_own_order():
@@ -90,20 +78,6 @@ def test_what_cannot_be_evaluated():
         evaluate_runs({"r": {"q": ["a"]}}, Qrels([("q", "a", 0)]))
 
 
-def test_grade_one_only_takes_the_wanted_documents_out_of_both():
-    qrels = Qrels([("q1", "want", 2), ("q1", "near", 1), ("q1", "far", 0), ("q2", "want", 3)])
-    runs = {"r": {"q1": ["want", "far", "near"], "q2": ["want", "x"]}}
-    filtered, grade_one = grade_one_only(runs, qrels)
-    assert filtered == {"r": {"q1": ["far", "near"], "q2": ["x"]}}
-    evaluation = evaluate_runs(filtered, grade_one, ["nDCG"])
-    assert evaluation.none_relevant == ("q2",)
-    assert evaluation.mean("r", "nDCG") == pytest.approx(1 / math.log2(3))
-    other_way = {"r": {"q1": ["far", "near", "want"]}}
-    assert evaluate_runs(*grade_one_only(other_way, qrels), ["nDCG"]).mean("r", "nDCG") == evaluation.mean(
-        "r", "nDCG"
-    )
-
-
 # ----------------------------------------------------------------------------------------------- the test
 
 
@@ -125,7 +99,7 @@ def test_sixteen_are_enumerated_and_seventeen_are_drawn():
     assert drawn in {1 / 1000, 2 / 1000}
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.03, 0.1])
+@pytest.mark.parametrize("shift", [0.0, 0.1])
 def test_many_differences_agree_with_scipy(shift):
     differences = np.random.default_rng(1).normal(shift, 0.3, 60)
     expected = scipy.stats.permutation_test(
@@ -150,13 +124,6 @@ def test_the_edges_of_the_test():
     assert randomization_test([1.0] * 500, permutations=999) == 1 / 1000
     with pytest.raises(ValueError, match="finite"):
         randomization_test([float("nan")])
-
-
-def test_chunks_cover_all_permutations():
-    """With more cells than one chunk holds, a p-value near 1/2 still is."""
-    differences = np.random.default_rng(0).normal(0, 1, 3000)
-    differences -= differences.mean() - 0.6745 / math.sqrt(3000)  # the quartile of its null distribution
-    assert randomization_test(differences, permutations=5_000) == pytest.approx(0.5, abs=0.04)
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
@@ -245,16 +212,6 @@ def test_protocols(text):
 def test_no_protocols(text):
     with pytest.raises(UsageError, match="judged, or one of retrieved:N, pool-random:N, pool-first:N"):
         parse_protocol(text)
-
-
-def test_overlap_buckets():
-    assert len(OVERLAP_BUCKETS) == 11
-    ten = [str(n) for n in range(10)]
-    (overlap,) = category_overlap((1, [*ten[:shared], "other"], ten) for shared in range(11))
-    assert [one.pairs for one in overlap.buckets] == [1] * 11
-    assert sum(one.share for one in overlap.buckets) == pytest.approx(1)
-    (thirds,) = category_overlap([(1, ["a"], ["a", "b", "c"]), (1, ["a", "b"], ["a", "b", "c", "a"])])
-    assert [one.bucket for one in thirds.buckets if one.pairs] == ["30-40%", "60-70%"]
 
 
 def test_overlap_by_grade_and_what_is_in_no_bucket():

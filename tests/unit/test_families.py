@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import NotTrainedError, UsageError
 from rerank.rankers import registry
-from rerank.rankers.registry import configurations
+from rerank.rankers.registry import configuration, family_of
 from rerank.records import Document
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
@@ -69,7 +69,7 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
     with pytest.raises(NotTrainedError, match=r"train it with `rerank train year`"):
         workspace.ranker("year")
     report = train(workspace, ["year"], config={"newest": 2000}, as_name="age")
-    assert (report.rankers[0].name, report.rankers[0].variant, report.encoded) == ("age", "year", {"age": 2})
+    assert (report.rankers[0].to_json()["name"], report.encoded) == ("age", {"age": 2})
     found = workspace.ranker("age")
     assert (
         found.score(found.encode_query(None), found.encode_documents(workspace.engine.documents())).max()
@@ -85,25 +85,25 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["s2net"], {"head": "mlp"}, "head has no effect with s2net; it is a setting of text, meta, joint"),
         (["lsi"], {"beta": 1}, "beta has no effect with lsi; it is a setting of s2net"),
         (["text"], {"walks": 3}, "walks has no effect with text; it is a setting of meta, joint"),
-        (["text"], {"projection": {"dim": 3}}, "settings of projection have no effect with text"),
         (["text"], {"epoch": 3}, "setting 'epoch' is unknown; did you mean epochs"),
-        (["s2net", "dense"], {"gamma": 0.3}, "gamma means one thing for projection and another for dense"),
         (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
         (["dense"], {"gamma": 0.3}, "gamma has no effect with --objective contrastive"),
     ],
 )
 def test_settings_that_nothing_reads_are_refused(names, config, what):
     with pytest.raises(UsageError, match=what):
-        configurations(names, config)
+        configuration(names, config)
 
 
-def test_whose_settings_they_are():
-    made = configurations(["s2net", "text"], {"epochs": 5, "cnn": {"epochs": 6}, "projection.dim": 9})
-    assert (made["projection"].epochs, made["projection"].dim, made["cnn"].epochs) == (5, 9, 6)
-    paper = configurations(["text", "lsi"], {"head": "cosine"}, preset="paper")["cnn"]
+def test_one_training_is_of_one_family():
+    paper = configuration(["text", "meta"], {"head": "cosine"}, preset="paper")
     assert (paper.head, paper.width, paper.filters) == ("cosine", 4, 256)
-    with pytest.raises(UsageError, match="preset 'paper' is none of s2net, lsi; there are default"):
-        configurations(["s2net", "lsi"], preset="paper")
+    assert configuration(["text"], paper) is paper
+    for call in (lambda: configuration(["lsi"], paper), lambda: configuration(["lsi"], preset="paper")):
+        with pytest.raises(UsageError):
+            call()
+    with pytest.raises(UsageError, match="cnn and s2net of projection"):
+        family_of(["text", "s2net"])
 
 
 @pytest.mark.parametrize(
@@ -111,24 +111,19 @@ def test_whose_settings_they_are():
     [
         ("dense", "whole", {}, 8, 240),
         ("dense", "whole", {"epochs": 3}, 3, None),
-        ("dense", "whole", {"dense": {"epochs": 3}}, 3, None),
         ("dense", "whole", {"steps": None}, 8, None),
         ("dense", "paper", {"steps": 40}, 8, 40),
         ("dense", "paper", {"steps": None}, 1, None),
         ("concept", "whole", {"epochs": 2}, 2, None),
-        ("dense", None, {"epochs": 3, "dense": {"steps": 40}}, 8, 40),
-        ("dense", None, {"dense": {"epochs": 3}, "dense.steps": 40}, 8, 40),
     ],
 )
 def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, given, epochs, steps):
-    (made,) = configurations([name], given, preset=preset).values()
+    made = configuration([name], given, preset=preset)
     assert (made.epochs, made.steps) == (epochs, steps)
 
 
-def test_what_a_preset_leaves_without_effect_is_said_to_be_the_presets():
-    with pytest.raises(UsageError, match="with --held-out 0, as the preset has it; give both, or neither"):
-        configurations(["dense"], {"patience": 3}, preset="paper")
-    given = {"patience": 3, "held_out": 0.1}
-    assert configurations(["dense"], given, preset="paper")["dense"].patience == 3
-    with pytest.raises(UsageError, match="epochs has no effect with --steps 4; leave it out"):
-        configurations(["dense"], {"steps": 4, "epochs": 3}, preset="whole")
+def test_options_without_effect_are_refused():
+    with pytest.raises(UsageError, match="patience has no effect with --held-out 0"):
+        configuration(["dense"], {"patience": 3}, preset="paper")
+    with pytest.raises(UsageError, match="epochs has no effect with --steps 4"):
+        configuration(["dense"], {"steps": 4, "epochs": 3}, preset="whole")

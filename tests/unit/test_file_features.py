@@ -74,6 +74,13 @@ def test_a_corrupt_feature_is_written_again(files: FeatureFiles, tmp_path: Path)
     assert other.read("text", "v1", np.array([0, -1, COUNT]))[1].tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("width", ["21.5", '"21"', "0", "true", "99999999999"])
+def test_a_width_that_is_no_positive_integer(files: FeatureFiles, tmp_path: Path, width: str) -> None:
+    (tmp_path / "features/text/v1/about.json").write_text(f'{{"dtype": "<f2", "width": {width}}}')
+    with pytest.raises(WorkspaceError, match=r"about\.json is corrupt"):
+        read(tmp_path / "features")
+
+
 def test_rows_of_another_numbering_are_missing(files: FeatureFiles, tmp_path: Path) -> None:
     assert FeatureFiles(tmp_path / "features", 8).read("text", "v1", ROWS)[1].all()
 

@@ -123,16 +123,12 @@ def test_filters_follow_generations_and_compactions(tmp_path):
     many = [Document(f"{i:04}", text="apple", extra={"year": i}) for i in range(900)]
     for changed in (many, [Document(d.id, text="apple", extra={"year": -1}) for d in many[:800]]):
         engine.write(changed)
+
+    def found(stage: str, text: str) -> list[str]:
+        return engine.find(SearchRequest("apple", stage, 2000, filters_of(text))).ids
+
     for stage in engine.first_stages:
-        old = engine.find(
-            SearchRequest("apple", first_stage=stage, depth=2000, filters=filters_of("year=-1"))
-        )
-        new = engine.find(
-            SearchRequest("apple", first_stage=stage, depth=2000, filters=filters_of("year>=0"))
-        )
-        assert (len(old), new.ids) == (800, [document.id for document in many[800:]])
+        assert len(found(stage, "year=-1")) == 800
+        assert found(stage, "year>=0") == [document.id for document in many[800:]]
     assert engine.compact().rows in (0, 800)
-    again = engine.find(
-        SearchRequest("apple", first_stage="tfidf", depth=2000, filters=filters_of("year>=0"))
-    )
-    assert again.ids == [document.id for document in many[800:]]
+    assert found("tfidf", "year>=0") == [document.id for document in many[800:]]

@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
-from rerank.formats import (
-    read_categories,
-    read_corpus,
-    read_qrels,
-    read_queries,
-    read_run,
-    write_run,
-)
+from rerank.formats import read_categories, read_corpus, read_qrels, read_queries, read_run, write_run
 from rerank.formats.trec import strictly_decreasing
 from rerank.records import Document, Query
 
@@ -32,27 +25,23 @@ def put(folder, name, content):
     return path
 
 
-GOOD = (
-    '{"_id": "1", "title": "T", "text": "x", "categories": ["a", " b ", "a", ""], "links": [2], "lang": "en"}'
-)
+def refused(path, reader, where_and_what):
+    """The reader's message starts with the file, the line and the problem, and has an action."""
+    with pytest.raises(InputError) as caught:
+        list(reader(path))
+    assert str(caught.value).startswith(f"{path}{where_and_what}")
+    assert "; " in str(caught.value)
+    return str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- documents
 
 
 def test_a_document_with_everything(tmp_path):
-    path = put(tmp_path, "c.jsonl", GOOD[:-1] + ', "year": 1962, "metadata": {"k": null}}\n')
-    assert list(read_corpus(path)) == [
-        Document(
-            "1",
-            "T",
-            "x",
-            categories=("a", "b"),
-            links=("2",),
-            lang="en",
-            extra={"year": 1962, "metadata": {"k": None}},
-        )
-    ]
+    line = '{"_id": "1", "title": "T", "text": "x", "categories": ["a", " b ", "a", ""], "links": [2],'
+    path = put(tmp_path, "c.jsonl", line + ' "lang": "en", "year": 1962, "metadata": {"k": null}}\n')
+    extra = {"year": 1962, "metadata": {"k": None}}
+    assert list(read_corpus(path)) == [Document("1", "T", "x", ("a", "b"), ("2",), "en", extra)]
 
 
 def test_missing_null_single_and_integer_values(tmp_path):
@@ -86,9 +75,7 @@ def test_standard_input(monkeypatch, pack):
     monkeypatch.setattr(sys, "stdin", Stdin)
     documents = read_corpus("-")
     assert next(documents).id == "a"
-    with pytest.raises(
-        InputError, match=r"^<stdin>:2: _id: expected integer or string, got number; correct it$"
-    ):
+    with pytest.raises(InputError, match=r"^<stdin>:2: _id: expected integer or string, got number"):
         next(documents)
 
 
@@ -128,12 +115,7 @@ BAD_RECORDS = [
 def test_a_bad_record_says_file_line_what_and_what_to_do(tmp_path, line, what):
     line = line if isinstance(line, bytes) else line.encode()
     path = put(tmp_path, "c.jsonl", b'{"_id": "ok"}\n\n' + line + b'\n{"_id": "last"}\n')
-    with pytest.raises(InputError) as caught:
-        list(read_corpus(path))
-    message = str(caught.value)
-    assert message.startswith(f"{path}:3: {what}")
-    assert "; " in message
-
+    message = refused(path, read_corpus, f":3: {what}")
     errors: list[InputError] = []
     kept = list(read_corpus(path, skip_invalid=True, invalid=errors.append))
     assert [document.id for document in kept] == ["ok", "last"]
@@ -176,7 +158,7 @@ def test_truncated_and_corrupt_gzip(tmp_path, reader):
     with pytest.raises(InputError, match=r"cut:\d+: the gzip file ends too early; copy or download"):
         list(reader(put(tmp_path, "cut", packed[:-20])))
     damaged = packed[:200] + bytes(b ^ 0xFF for b in packed[200:260]) + packed[260:]
-    with pytest.raises(InputError, match=r"bad:\d+: (damaged gzip|byte|invalid|\d+ (filled )?columns)"):
+    with pytest.raises(InputError, match=r"bad:\d+: (damaged gzip|byte|invalid|\d+ filled columns)"):
         list(reader(put(tmp_path, "bad", damaged)))
     with pytest.raises(InputError, match=r"crc:\d+: damaged gzip \(CRC"):
         list(reader(put(tmp_path, "crc", packed[:-8] + b"\0\0\0\0" + packed[-4:])))
@@ -219,9 +201,7 @@ def test_queries(tmp_path):
 )
 def test_bad_queries(tmp_path, line, what):
     path = put(tmp_path, "q.jsonl", '{"_id": "1", "text": "a"}\n' + line)
-    with pytest.raises(InputError) as caught:
-        read_queries(path)
-    assert str(caught.value).startswith(f"{path}:2: {what}")
+    refused(path, read_queries, f":2: {what}")
 
 
 # -------------------------------------------------------------------------------------------------- qrels
@@ -231,36 +211,24 @@ def test_bad_queries(tmp_path, line, what):
     "content",
     [
         "query-id\tcorpus-id\tscore\nq1\td 1\t2\nq1\td2\t0\n",
-        "q1\td 1\t2\nq1\td2\t0\nq1\td2\t0\n",
+        "q1\td 1\t2.0\nq1\td2\t0\nq1\td2\t0\n",
         b"\xef\xbb\xbfquery-id\tcorpus-id\tscore\r\nq1\td 1\t2\r\nq1\td2\t0\r\n",
         gzip.compress(b"query-id\tcorpus-id\tscore\nq1\td 1\t2\nq1\td2\t0\n", mtime=0),
+        "query-id,corpus-id,score\nq1,d 1,2\nq1,d2,0\n",
+        "q1,d 1,2.0\nq1,d2,0.0\n",
+        "corpus-id,query-id,score\r\nd 1,q1,2\r\nd2,q1,0\r\n",
+        'Relevance\t"doc_id"\tQuery ID\n2\td 1\tq1\n0\td2\tq1\n',
+        "qid\twhat\tever\nq1\td 1\t2\nq1\td2\t0\n",
     ],
 )
 def test_beir_qrels(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.tsv", content))) == {"q1": {"d 1": 2, "d2": 0}}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "query-id,corpus-id,score\nq1,d 1,2\nq1,d2,0\n",
-        "q1,d 1,2.0\nq1,d2,0.0\n",
-        "q1\td 1\t2.0\nq1\td2\t0\n",
-        "corpus-id,query-id,score\r\nd 1,q1,2\r\nd2,q1,0\r\n",
-        'Relevance\t"doc_id"\tQuery ID\n2\td 1\tq1\n0\td2\tq1\n',
-        "qid\twhat\tever\nq1\td 1\t2\nq1\td2\t0\n",
-    ],
-)
-def test_qrels_with_commas_and_points(tmp_path, content):
-    assert dict(read_qrels(put(tmp_path, "q.csv", content))) == {"q1": {"d 1": 2, "d2": 0}}
-
-
 def test_conflicting_judgments(tmp_path):
     path = put(tmp_path, "q", "".join(f"q 0 d{i} {g}\n" for g in (1, 3, 2) for i in range(3)))
-    with pytest.raises(
-        InputError, match=r":4: .*'d0'.* now 3, .*:9 \('d2' for 'q': 1, now 2\); remove one of"
-    ):
-        read_qrels(path)
+    message = refused(path, read_qrels, ":4: document 'd0'")
+    assert ":9 ('d2' for 'q': 1, now 2)" in message
     assert read_qrels(path, conflicts="max")["q"] == {"d0": 3, "d1": 3, "d2": 3}
     assert read_qrels(path, conflicts="first")["q"] == {"d0": 1, "d1": 1, "d2": 1}
     with pytest.raises(UsageError, match="conflicts 'least' is none of refuse, max, first"):
@@ -275,27 +243,20 @@ def test_trec_qrels(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "where_and_what"),
     [
-        ("query-id\tcorpus-id\tscore\nq1\td1\n", ":2: 2 filled columns, not 3; write query-id, tab"),
+        ("query-id\tcorpus-id\tscore\nq1\td1\n", ":2: 2 filled columns, not 3"),
         ("query-id\tcorpus-id\tscore\nq1\t\t1\n", ":2: 2 filled columns, not 3"),
         ("q1\td1\thigh\n", ":1: grade 'high' is not an integer"),
         ("q1 0 d1 1\nq1 0 d2 1.5\n", ":2: grade '1.5' is not an integer"),
         ("score\tquery-id\tcorpus-id\nhigh\tq1\td1\n", ":2: grade 'high' is not an integer"),
         ("score\tquery-id\tcorpus-id\n2000\tq1\td1\n", ":2: grade '2000' is above"),
         ("q1 d1 1\n", ":1: 3 filled columns, not 4"),
-        (
-            "q1 0 d1 1\nq1 0 d1 2\n",
-            ":2: document 'd1' was already judged 1 for query 'q1', now 2; remove one",
-        ),
         (b"q1 0 d1 1\nq1 0 \xff 1\n", ":2: byte 6 (0xff) is not UTF-8"),
         ("", ": no judgments; write"),
         ("query-id\tcorpus-id\tscore\n", ": no judgments; write"),
     ],
 )
 def test_bad_qrels(tmp_path, content, where_and_what):
-    path = put(tmp_path, "q", content)
-    with pytest.raises(InputError) as caught:
-        read_qrels(path)
-    assert str(caught.value).startswith(f"{path}{where_and_what}")
+    refused(put(tmp_path, "q", content), read_qrels, where_and_what)
 
 
 # --------------------------------------------------------------------------------------------- categories
@@ -309,11 +270,7 @@ def test_categories(tmp_path, header):
 
 @pytest.mark.parametrize("line", ["alone", "a\t", "\ta", "a\tb\tc"])
 def test_bad_categories(tmp_path, line):
-    path = put(tmp_path, "c.tsv", "child\tparent\na\tb\n" + line)
-    with pytest.raises(InputError) as caught:
-        read_categories(path)
-    assert str(caught.value).startswith(f"{path}:3: ")
-    assert str(caught.value).endswith("; write each line as child, tab, parent")
+    refused(put(tmp_path, "c.tsv", "child\tparent\na\tb\n" + line), read_categories, ":3: ")
 
 
 # --------------------------------------------------------------------------------------------------- runs
@@ -407,17 +364,14 @@ def test_reading_a_run_orders_it_our_way(tmp_path):
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("q1 Q0 b 1 1", "5 columns, not 6; write: query Q0"),
+        ("q1 Q0 b 1 1", "5 filled columns, not 6"),
         ("q1 Q0 b 1 high t", "score 'high' is not a number"),
         ("q1 Q0 b 1 nan t", "score 'nan' is not a number"),
         ("q1 Q0 a 2 0.5 t", "document 'a' was already retrieved for query 'q1'"),
     ],
 )
 def test_bad_runs(tmp_path, line, what):
-    path = put(tmp_path, "run", "q1 Q0 a 1 1 t\n" + line)
-    with pytest.raises(InputError) as caught:
-        read_run(path)
-    assert str(caught.value).startswith(f"{path}:2: {what}")
+    refused(put(tmp_path, "run", "q1 Q0 a 1 1 t\n" + line), read_run, f":2: {what}")
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=5), st.text(max_size=20)), max_size=5))

@@ -98,18 +98,6 @@ def test_the_cosine_of_nothing_is_the_learned_absent_vector_and_never_nan():
     assert head.score(query, head.encode_documents(nothing)).tolist() == [0]
 
 
-@pytest.mark.parametrize("head", [mlp(), mlp(0), cosine()], ids=["mlp", "mlp, one layer", "cosine"])
-def test_one_of_a_batch_is_one_alone(head):
-    documents = normal(7, COUNT, DOCUMENT)
-    query = head.encode_query(normal(6, 3, QUERY))[1]
-    np.testing.assert_allclose(head.encode_query(normal(6, 3, QUERY)[1:2])[0], query, atol=1e-6)
-    together = head.score(query, head.encode_documents(documents))
-    for i in range(COUNT):
-        alone = head.score(query, head.encode_documents(documents[i : i + 1]))
-        np.testing.assert_allclose(alone, together[i : i + 1], atol=1e-6)
-    assert head.score(query, head.encode_documents(documents[:0])).shape == (0,)
-
-
 @pytest.mark.parametrize("head", [mlp(), mlp(0), mlp(12), cosine()], ids=["2", "0", "12", "cosine"])
 def test_the_arrays_make_the_head_again(head):
     again = HEADS[head.name].from_arrays(dict(sorted(head.arrays().items())))

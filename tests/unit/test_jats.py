@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import subprocess
 import sys
 import tarfile
@@ -11,8 +10,6 @@ import zipfile
 
 import pytest
 
-from rerank.errors import InputError
-from rerank.formats import jats
 from rerank.formats.jats import read_article, read_jats
 from rerank.references import CitationCounts
 
@@ -196,64 +193,12 @@ def test_entities_are_not_resolved(prolog):
     assert read.body == "Here there."
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"<article><front>", "invalid XML"),
-        (b"<html/>", "not a JATS article (the root is html)"),
-        (b"<article><body/></article>", "not a JATS article (article/front/article-meta is missing)"),
-        (b"<set>%b%b</set>" % (article(), article()), "2 articles in one file"),
-        (b"", "invalid XML"),
-        (article("<p>\xe9</p>").decode().encode("latin-1"), "invalid XML"),
-        (article("<sec>" * 3000 + "</sec>" * 3000), "invalid XML"),
-        (article(prolog="<?xml version='1.0' encoding='nonsense'?>"), "invalid XML"),
-    ],
-)
-def test_broken_files_get_one_line_or_are_skipped(tmp_path, data, said):
-    (tmp_path / "a.xml").write_bytes(data)
-    (tmp_path / "b.xml").write_bytes(article("<p>Good.</p>"))
-    with pytest.raises(InputError, match=r"a\.xml(:\d+)?: ") as caught:
-        list(read_jats(tmp_path))
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-    counts = CitationCounts()
-    assert len(list(read_jats(tmp_path, counts, skip_invalid=True))) == 1
-    assert (counts.articles, counts.skipped) == (1, 1)
-
-
-def test_archives_that_are_none(tmp_path, monkeypatch):
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
-        (tmp_path / "a.xml").write_bytes(article("<p>Text.</p>" * 5000))
-        (tmp_path / "inner.zip").write_bytes(b"PK")
-        archive.add(tmp_path / "a.xml", "a.xml")
-        archive.add(tmp_path / "inner.zip", "inner.zip")
-    (tmp_path / "cut.tar.gz").write_bytes(whole.getvalue()[:-200])
-    with pytest.raises(InputError, match="truncated or corrupt"):
-        list(read_jats(tmp_path / "cut.tar.gz"))
-    (tmp_path / "whole.tar.gz").write_bytes(whole.getvalue())
-    with pytest.raises(InputError, match="an archive inside an archive"):
-        list(read_jats(tmp_path / "whole.tar.gz"))
-    with pytest.raises(InputError, match="no such file"):
-        list(read_jats(tmp_path / "nothing.zip"))
-    monkeypatch.setattr(jats, "LARGEST", 1000)
-    with pytest.raises(InputError, match="too large"):
-        list(read_jats(tmp_path / "a.xml"))
-
-
-def test_articles_without_body_or_references():
-    counts = CitationCounts()
-    read = read_article(article(None, []), "x.xml", counts)
-    assert (read.sentences, read.references, read.body) == ((), {}, "")
-    assert (counts.without_body, counts.without_references) == (1, 1)
-
-
 @pytest.mark.slow
 def test_memory_stays_flat(tmp_path):
-    """Two hundred articles take no more than the first twenty; kept, they would take thirty megabytes."""
+    """A hundred articles take no more than the first twenty; kept, they would take fifteen megabytes."""
     body = "".join(f"<sec><p>{'We saw the cells grow. ' * 20}{cite(1)}.</p></sec>" for _ in range(60))
     with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(200):
+        for number in range(100):
             archive.writestr(f"{number}.xml", article(body, doi=f"10.1000/{number}"))
     script = (
         "import resource, sys; from rerank.formats.jats import read_jats; peaks = []\n"
@@ -265,5 +210,5 @@ def test_memory_stays_flat(tmp_path):
     command = [sys.executable, "-c", script, str(tmp_path / "all.zip")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     grown, articles = map(int, done.stdout.split())
-    assert articles == 200
-    assert grown * (1 if sys.platform == "darwin" else 1024) < 10_000_000
+    assert articles == 100
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 7_000_000

@@ -43,16 +43,16 @@ def test_pairs_that_occur_again_and_pairs_of_one_document(tmp_path):
         ("y", "x", True),
         ("x", "z", False),
     ]
-    assert said == [
-        f"{path}: 1 pair occurs again with the same label: each counts once",
-        f"{path}: 1 pair of a document with itself left out",
+    assert [line.partition(": ")[2].split(";")[0] for line in said] == [
+        "1 pair again with the same label",
+        "1 pair of a document with itself skipped",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x\ty\n", ":1: 2 filled columns, not 3; write each line as id, tab, id, tab, 1 or 0"),
+        ("x\ty\n", ":1: 2 filled columns, not 3"),
         ("a\tb\trelated\nx\t\t1\n", ":2: 2 filled columns, not 3"),
         ("x\ty\t1\nx\tz\tno\n", ":2: the label 'no' is neither 1 (related) nor 0"),
         ("x\ty\t1\nx\tz\t2\n", ":2: the label '2'"),
@@ -64,11 +64,8 @@ def test_pairs_that_occur_again_and_pairs_of_one_document(tmp_path):
         ("x\ty\t1\nx\tx\t0\n", ":2: document 'x' is labeled as unrelated to itself"),
         ("x\ty\t1\nx\tz\t1\n", ": 2 pairs, and all related; add unrelated pairs"),
         ("x\ty\t0\n", ": 1 pair, and all unrelated; add related pairs"),
-        ("a\tb\trelated\n", ": no pairs; write each line as"),
-        (
-            "x\tq\t1\nx\ty\t0\nx\tw\t1\n",
-            ":1: there is no document 'q' (2 unknown ids",
-        ),
+        ("a\tb\trelated\n", ": no pairs"),
+        ("x\tq\t1\nx\ty\t0\nx\tw\t1\n", ":1: there is no document 'q' (2 unknown ids"),
         ("x\ty\t1\nx\tw\t0\n", ":2: there is no document 'w'; ingest it"),
     ],
 )

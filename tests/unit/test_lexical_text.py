@@ -80,3 +80,29 @@ def test_the_cache_tells_translations_apart(workspace: Workspace, tmp_path: Path
         tune(workspace, "tfidf,dictionary", queries=[query], **at).scoring.candidate_recall for query in both
     ]
     assert recalls == [{"tfidf": 1.0}, {"tfidf": 0.0}]
+
+
+def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
+    """Every lexical signal ignores them, by the language of the query; documents keep them."""
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    texts = {
+        "a": "the who",
+        "b": "the cost of search",
+        "c": "die hard",
+        "d": "der Preis der Suche",
+        "e": "über",
+    }
+    workspace.engine.write(Document(id, text=text) for id, text in texts.items())
+
+    def found(text: str, lang: str | None = None) -> list[str]:
+        stack = workspace.stack("bm25*0.5 + tfidf*0.5")
+        answer = workspace.pipeline(stack.signals).answer(Query("", text, lang=lang), stack)
+        return [hit.id for hit in answer.ranking.top(9)]
+
+    assert found("what is the cost of it") == ["b"]
+    assert sorted(found("the who")) == ["a", "b"]  # nothing else is left to search
+    assert found("who is WHO") == ["a"]  # capitals: a name
+    assert found("die hard") == ["c"]
+    assert found("die Suche", "de") == ["d"]
+    assert sorted(found("die u\u0308ber")) == ["c", "e"]  # a decomposed letter
+    assert sorted(found("die Suche", "zz")) == ["c", "d"]  # no list for the language

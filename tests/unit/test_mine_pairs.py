@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +11,10 @@ import pytest
 from rerank import Workspace, ingest
 from rerank.errors import UsageError
 from rerank.formats import read_labeled_pairs
-from rerank.rankers.concept.mining import PairMining, RelatedDocuments, sample_pairs, split_units
+from rerank.rankers.concept.mining import PairMining, RelatedDocuments, SampledPairs, split_units
 from rerank.records import Document, Qrels
-from rerank.workflows.mine_pairs import mine_pairs
-from tests.unavailable import unavailable
+from rerank.workflows.mine import mine_pairs
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 TOPICS = {"animal": ("cat", "dog", "cow"), "plant": ("oak", "elm", "ivy"), "stone": ("jade", "onyx", "opal")}
 """Categories by their parents."""
 
@@ -95,7 +90,8 @@ def test_qrels(workspace):
     }, "documents judged as not relevant for the same query are not among the unrelated ones"
 
 
-def test_links(workspace):
+def test_links_and_titles(workspace):
+    check(mine_pairs(workspace, "titles", split=SPLIT), lambda a, b: KIND[a] == KIND[b])
     linked = {frozenset((one["_id"], other)) for one in documents() for other in one["links"]}
     found = mine_pairs(workspace, "links", split=(0.8, 0.2))
     check(found, lambda a, b: frozenset((a, b)) in linked)
@@ -111,17 +107,12 @@ def test_unrelated_ones_by_their_words_where_there_are_no_topics():
     def near(i: int) -> list[int]:
         return [j for j, one in enumerate(kind) if one == kind[i]]
 
-    drawn = sample_pairs(related, np.arange(len(related)), PairMining(), near)
+    drawn = SampledPairs(related, np.arange(len(related)), PairMining(), near)
     unrelated = [pair for pair in drawn.pairs if not pair.related]
     # Each is linked with four of the five others of its kind: 27 pairs of a kind are left, and all are drawn.
     assert sum(KIND[a] == KIND[b] for a, b, _ in unrelated) == drawn.hard == 27
-    every = sample_pairs(related, np.arange(len(related)), PairMining(negatives=1e6), near)
+    every = SampledPairs(related, np.arange(len(related)), PairMining(negatives=1e6), near)
     assert len({one.key for one in every.pairs}) == len(every.pairs), "drawing ends where there are no more"
-
-
-def test_titles(workspace):
-    found = mine_pairs(workspace, "titles", split=SPLIT)
-    check(found, lambda a, b: KIND[a] == KIND[b])
 
 
 def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
@@ -155,8 +146,8 @@ def test_bad_input(folder, run, tmp_path, write_lines):
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,1,1").fails(2, "at most 3")
     run(*command, "categories", "--largest", 0.2, "--split", "98,1,1").fails(1, "--split")
     run(*command, "categories", "--largest", 0.001).fails(1, "at most 0.1% of them")
-    run(*command, "categories", "--negatives", "inf").fails(2, "--negatives must be above 0, not inf")
-    run(*command, "categories", "--hard", "nan").fails(2, "--hard must be", "not nan")
+    run(*command, "categories", "--negatives", "inf").fails(2, "--negatives", "inf")
+    run(*command, "categories", "--hard", "nan").fails(2, "--hard", "nan")
     assert not (tmp_path / "pairs").exists()
     bare = [{"_id": f"d{i}", "title": f"word{i}", "text": "x"} for i in range(3)]
     assert run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare").code == 0
@@ -180,7 +171,7 @@ def test_a_document_of_several_categories_is_in_one_group_and_never_unrelated_to
     assert found.related(place["both"], place["a0"])
     assert not found.related(place["a0"], place["b0"])
     assert found.topics[place["a0"]] == {"top"}
-    drawn = sample_pairs(found, np.arange(6), PairMining(each=5), lambda i: [])
+    drawn = SampledPairs(found, np.arange(6), PairMining(each=5), lambda i: [])
     assert {pair.key for pair in drawn.pairs if not pair.related} <= {
         (f"a{i}", f"b{j}") for i in range(3) for j in range(2)
     }
@@ -191,35 +182,3 @@ def test_shares():
     assert [len(part) for part in split_units(related, (3, 2, 1))] == [3, 2, 1]
     with pytest.raises(UsageError, match="above 0"):
         split_units(related, (1, -1))
-
-
-@pytest.mark.parametrize(("name", "largest"), [("cf", 0.05), ("wikispeedia", 0.05)])
-def test_real_categories(name, largest):
-    """MeSH headings and Wikipedia's categories: hard pairs are of one topic, and harder by their words."""
-    if not (DATA / name).exists():
-        unavailable(f"the collection ../shared/data/{name} is not there")
-    with gzip.open(DATA / name / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
-    some = [
-        Document(str(r["_id"]), categories=tuple(dict.fromkeys(r.get("categories") or ()))) for r in records
-    ]
-    rows = (DATA / name / "categories.tsv").read_text("utf-8").splitlines()[1:]
-    edges = [(a.strip(), b.strip()) for a, b in (row.split("\t") for row in rows)]
-    mining = PairMining(largest=largest)
-    related = RelatedDocuments.by_categories(some, edges, mining)
-    categories = {one.id: {*one.categories} for one in some}
-    parents: dict[str, set[str]] = {}
-    for child, parent in edges:
-        parents.setdefault(child, set()).add(parent)
-    sizes = Counter(one for of in categories.values() for one in of)
-    small = {one: {c for c in of if sizes[c] <= largest * len(some)} for one, of in categories.items()}
-    parts = split_units(related, (0.7, 0.15, 0.15))
-    assert sum(map(len, parts)) > 0.85 * len(some)
-    for part in parts[1:]:
-        drawn = sample_pairs(related, part, mining, lambda i: [])
-        unrelated = [pair for pair in drawn.pairs if not pair.related]
-        assert all(small[a] & small[b] for a, b, label in drawn.pairs if label)
-        assert not any(small[a] & small[b] for a, b, label in drawn.pairs if not label)
-        topics = [{p for c in small[x] for p in parents.get(c, ())} for pair in unrelated for x in pair[:2]]
-        same = sum(bool(one & other) for one, other in zip(topics[::2], topics[1::2]))
-        assert same >= drawn.hard > 0.4 * len(unrelated)

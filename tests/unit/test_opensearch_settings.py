@@ -84,14 +84,15 @@ def test_only_what_is_not_default_is_written() -> None:
     assert Settings.read({**HERE.table(), "timeout": 5}, "").timeout == 5.0
 
 
+NO_URLS = ("a:9200", "ftp://x", "http://", "http://a:0", "http://a:70000", "http://[::1", "http://a\n")
+NO_NAMES = ("A", "a,b", "a*", "_x", "a/b", "ü" * 121)
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({"url": url}, "url is missing") for url in ("", [])),
     *(({"url": url}, "url") for url in (5, ["http://a", 5])),
-    *(({"url": url}, "is not the URL of a node") for url in ("a:9200", "http://a:0", "http://a:70000")),
-    *(({"url": url}, "is not the URL of a node") for url in ("http://[::1", "http://a\n")),
+    *(({"url": url}, "is not the URL of a node") for url in NO_URLS),
     ({"url": "http://a/?b"}, "URL"),
     ({"index": ""}, "index is missing"),
-    *(({"index": name}, "is not the name of an index") for name in ("A", "a,b", "ü" * 121)),
+    *(({"index": name}, "is not the name of an index") for name in NO_NAMES),
     ({"index": 5}, "index: "),
     *(({"shards": value}, "shards: ") for value in (0, True, 1.5)),
     ({"replicas": -1}, "replicas: "),
@@ -154,12 +155,12 @@ LINES: list[tuple[Exception, str]] = [
     ),
     (
         client_errors.ConnectionError("N/A", "x", Exception("Connection refused")),
-        "cannot be reached (connection refused",
+        "cannot be reached (Connection refused",
     ),
     (client_errors.ConnectionError("N/A", "x", Exception("a\nb" * 500)), "cannot be reached (a ba b"),
     (
         client_errors.SSLError("N/A", "x", Exception("WRONG_VERSION_NUMBER")),
-        "it does not speak TLS; is it http?",
+        "no trusted TLS connection (WRONG_VERSION_NUMBER)",
     ),
     (client_errors.SerializationError("x"), "does not answer as OpenSearch does"),
     (transport(401), "needs other credentials (401); check user, password or token"),
@@ -189,15 +190,15 @@ LINES: list[tuple[Exception, str]] = [
     ),
     (
         transport(403, "cluster_block_exception", "[FORBIDDEN/10/cluster create-index blocked (api)]"),
-        "no new index",
+        "create-index blocked",
     ),
     (
         transport(429, "x", "[TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has"),
-        "flood stage",
+        "flood-stage",
     ),
     (
         transport(503, "x", "blocked by: [SERVICE_UNAVAILABLE/1/state not recovered / initialized];"),
-        "no cluster manager",
+        "state not recovered",
     ),
 ]
 

@@ -108,13 +108,6 @@ def test_halving_by_hand(related, sizes):
     assert [level_size(related, level) for level in range(1, levels(related) + 1)] == sizes
 
 
-def test_halving_of_long_lists():
-    assert [levels(n) for n in (10, 64, 1325, 4588)] == [5, 7, 12, 14]
-    for related in range(2, 300):
-        assert level_size(related, levels(related)) == 1
-        assert level_size(related, levels(related) - 1) == 2
-
-
 # ------------------------------------------------------------------------------------------------- links
 
 

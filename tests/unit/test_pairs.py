@@ -177,7 +177,7 @@ def test_related_by_the_mean_of_both_orders(folder):
             both = []
             for query, document in ((a, b), (b, a)):
                 if isinstance(signal, LexicalSignal):
-                    text = by_id[query].content
+                    text = Query("q", by_id[query].content).search_text(engine.lang)
                     both.append(
                         engine.find(SearchRequest(text, ids=[document], first_stage="bm25")).scores[0]
                     )

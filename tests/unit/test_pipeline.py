@@ -290,10 +290,9 @@ QRELS = Qrels(
 
 def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
     pipeline = Pipeline(engine, {"count": Counting()})
-    cache = options.pop("cache", None)
     options = {"first_stage": "tfidf", "protocol": Protocol(*protocol), **options}
     request = TableRequest(queries=queries, qrels=QRELS, signals=signals, **options)
-    return score_table(pipeline, request, cache=cache)
+    return score_table(pipeline, request)
 
 
 def test_a_table_holds_what_the_pipeline_answers(engine):
@@ -364,42 +363,6 @@ def test_a_table_cut_to_a_depth_is_the_table_of_that_depth(engine, depth):
     cut, (direct, _) = top(whole, "tfidf", depth), table_of(engine, ("retrieved", depth))
     assert cut.document_ids == direct.document_ids
     np.testing.assert_array_equal(cut.scores, direct.scores)
-
-
-def test_the_cache_is_used_until_something_changes(engine, tmp_path):
-    cache = tmp_path / "cache"
-
-    def from_cache(**options):
-        protocol = options.pop("protocol", ("retrieved", 100))
-        table, report = table_of(engine, protocol, cache=cache, **options)
-        exact, _ = table_of(engine, protocol, **options)
-        np.testing.assert_array_equal(table.scores, exact.scores)
-        assert table.document_ids == exact.document_ids
-        return report.from_cache
-
-    assert [from_cache() for _ in range(2)] == [False, True]
-    for change in (
-        {"signals": ("tfidf",)},
-        {"protocol": ("retrieved", 99)},
-        {"first_stage": "bm25", "signals": ("bm25",)},
-    ):
-        assert [from_cache(**change) for _ in range(2)] == [False, True]
-    turned = [Query(q.id, q.text, ("b",)) for q in QUERIES]
-    assert [from_cache(queries=turned) for _ in range(2)] == [False, True]
-    engine.write([Document("new", text="apple")])
-    assert [from_cache() for _ in range(2)] == [False, True]
-    for path in cache.iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    assert [from_cache() for _ in range(2)] == [False, True]
-
-
-def test_what_was_left_out_is_said_from_the_cache_too(engine, tmp_path):
-    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
-    _, fresh = table_of(engine, ("retrieved", 100), cache=tmp_path / "cache")
-    _, kept = table_of(engine, ("retrieved", 100), cache=tmp_path / "cache")
-    assert (fresh.from_cache, kept.from_cache) == (False, True)
-    for name in ("queries", "unknown_queries", "unknown_documents", "without_hits", "inferred_categories"):
-        assert getattr(kept, name) == getattr(fresh, name), name
 
 
 def test_a_query_that_comes_again_is_not_encoded_again(engine):

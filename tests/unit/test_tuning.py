@@ -18,7 +18,7 @@ from rerank.combiners.grid import Grid, compositions, weight_grid
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
 from rerank.combiners.tune import tune
-from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
+from rerank.errors import InputError, TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
@@ -273,13 +273,10 @@ def test_ties_go_to_the_first_stage_then_to_equal_weights():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
     table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["min-max"], parts=21)
-    assert tuned.combiner.weights == (
-        10,
-        6,
-        5,
-    )  # 10 of 21 is the most that lets b win; 6 and 5 the most equal
+    # 10 of 21 is the most that lets b win; 6 and 5 the most equal.
+    assert (tuned.combiner.values * 21).round(9).tolist() == [10, 6, 5]
     moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
-    assert moved.combiner.weights == (6, 10, 5)
+    assert (moved.combiner.values * 21).round(9).tolist() == [6, 10, 5]
 
 
 def test_the_order_of_normalizations_decides_between_them():
@@ -374,50 +371,20 @@ def test_folds_that_cannot_be():
 # ---------------------------------------------------------------------------------------------- the table
 
 
-def test_the_table_is_sorted_by_id_and_survives_its_file(tmp_path):
+def test_the_table_is_sorted_by_id():
     rows = [
         ("q1", ["d2", "d10", "é"], np.array([[1.0, 0.1], [2.0, 0.2], [3.0, 0.3]])),
         ("q2", [], np.empty((0, 2))),
         ("q3", ["x"], np.array([[4.0, 0.4]])),
     ]
-    table = ScoreTable.build(["bm25", "text"], rows, key="bm25:1000")
+    table = ScoreTable.build(["bm25", "text"], rows)
     assert table.document_ids == (("d10", "d2", "é"), (), ("x",))
     assert table.scores[0].tolist() == [[2.0, 0.2], [1.0, 0.1], [3.0, 0.3]]
     assert table.counts.tolist() == [3, 0, 1]
     assert np.isnan(table.scores[2, 1:]).all()
-    table.save(tmp_path / "a.npz")
-    table.save(tmp_path / "b.npz")
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    loaded = ScoreTable.load(tmp_path / "a.npz")
-    for name in ("signals", "query_ids", "document_ids", "key"):
-        assert getattr(loaded, name) == getattr(table, name)
-    np.testing.assert_array_equal(loaded.scores, table.scores)
     assert table.only(["text"]).scores[2, 0].tolist() == [0.4]
     with pytest.raises(UsageError, match="signal meta was not scored; there are bm25, text"):
         table.only(["meta"])
-
-
-def test_an_empty_table(tmp_path):
-    ScoreTable.build(["bm25"], []).save(tmp_path / "t.npz")
-    assert len(ScoreTable.load(tmp_path / "t.npz")) == 0
-
-
-def test_damaged_tables_are_refused(tmp_path):
-    path = tmp_path / "t.npz"
-    ScoreTable.build(["bm25"], [("q", ["a"], np.ones((1, 1)))]).save(path)
-    whole = path.read_bytes()
-    np.savez(tmp_path / "pickled.npz", names=np.array([{"a": 1}], dtype=object))
-    np.savez(tmp_path / "other.npz", names=np.frombuffer(b"{}", dtype=np.uint8), counts=[1], scores=[[1.0]])
-    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "text.npz").write_bytes(b"hello")
-    (tmp_path / "empty.npz").write_bytes(b"")
-    with open(tmp_path / "array.npz", "wb") as file:
-        np.save(file, np.ones(3))
-    for name in ("pickled", "other", "cut", "text", "empty", "array"):
-        with pytest.raises(WorkspaceError, match=f"{name}.npz: not a usable score table"):
-            ScoreTable.load(tmp_path / f"{name}.npz")
-    with pytest.raises(WorkspaceError, match="no such score table"):
-        ScoreTable.load(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import secrets
 import sqlite3
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -33,6 +32,7 @@ CREATE TABLE documents (
     crc INTEGER NOT NULL,              -- CRC-32 of id, title, text and rest
     UNIQUE (id, died)
 );
+CREATE INDEX ids ON documents (row, id);
 CREATE INDEX dead ON documents (died) WHERE died <> 0;
 CREATE TABLE versions (
     number INTEGER PRIMARY KEY,
@@ -122,81 +122,74 @@ class Documents:
     def write(self, documents: Iterable[Document], delete: Iterable[str]) -> WriteResult:
         """Store a new version in one transaction."""
         (before,) = self.versions()
-        ingest = _Ingest(before)
-        stream = iter(documents)
+        ingest, stream = _Ingest(before), iter(documents)
         try:
             with disk(_DOING):
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.execute("DELETE FROM documents WHERE died <> 0 AND died <= ?", (before.number,))
             while chunk := list(islice(stream, _CHUNK)):
                 with disk(_DOING):
                     self._add(chunk, ingest)
             ids = list(dict.fromkeys(delete))
             with disk(_DOING):
                 rows = self._delete(ids, ingest)
+                self._finish(before, ingest, len(rows))
         except BaseException:
             with suppress(sqlite3.Error):
                 self._db.rollback()
                 self.checkpoint()
             raise
         unknown = tuple(id for id in ids if id not in rows)
-        added = len(ingest.added) - ingest.replaced
-        return WriteResult(added, ingest.replaced, len(rows), unknown, unchanged=ingest.unchanged)
-
-    def _delete(self, ids: Sequence[str], ingest: _Ingest) -> dict[str, int]:
-        """Delete documents; return id -> row."""
-        rows = self._rows(ids)
-        for id, row in rows.items():
-            if ingest.position(row):
-                raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
-        self._kill(list(rows.values()), ingest.number)
-        if ingest.added or rows:
-            values = (ingest.number, ingest.end, ingest.documents - len(rows), secrets.randbits(31))
-            self._db.execute("INSERT INTO versions VALUES (?, ?, ?, ?, NULL)", values)
-            self._db.execute("COMMIT")
-        else:
-            self._db.rollback()
-        return rows
+        added = ingest.end - ingest.first - ingest.updated
+        return WriteResult(added, ingest.updated, len(rows), unknown, unchanged=ingest.unchanged)
 
     def _add(self, documents: Sequence[Document], ingest: _Ingest) -> None:
         values = [_values(document) for document in documents]
-        rows: list[tuple[int, str, str, str, str | None, int]] = []
+        new: list[tuple[int, str, str, str, str | None, int]] = []
         replaced: list[int] = []
         try:
-            stored = self._stored([value[0] for value in values]) if ingest.first else {}
+            sql = "SELECT id, row, title, text, rest FROM documents WHERE died = 0 AND id IN"
+            selected = self._select(sql, [value[0] for value in values])
+            stored = {id: content for id, *content in selected}
             for value in values:
-                ingest.count += 1
-                row, *content = stored.get(value[0], (ingest.first,))
-                if row < ingest.first:
-                    ingest.update(value[0], row)
-                    if content == [*value[1:]]:
-                        ingest.unchanged += 1
+                id, *content = value
+                if id in stored:
+                    row, *before = stored[id]
+                    if ingest.contains(row):
+                        raise InputError(f"id {id!r} occurs twice; remove one of the two")
+                    ingest.unchanged_rows[row] = content == before
+                    if content == before:
                         continue
                     replaced.append(row)
-                rows.append((ingest.end, *value, _crc(value)))
-                ingest.added.append(ingest.count)
+                new.append((ingest.end, *value, _crc(value)))
+                stored[id] = [ingest.end]
+                ingest.end += 1
             self._kill(replaced, ingest.number)
-            insert = (
-                "INSERT OR IGNORE INTO documents (row, id, title, text, rest, crc) VALUES (?, ?, ?, ?, ?, ?)"
-            )
-            inserted = self._db.executemany(insert, rows).rowcount if rows else 0
+            columns = "row, id, title, text, rest, crc"
+            self._db.executemany(f"INSERT INTO documents ({columns}) VALUES (?, ?, ?, ?, ?, ?)", new)
         except UnicodeEncodeError:
             raise _not_encodable(documents) from None
-        if inserted != len(rows):
-            stored_rows = self._rows([value[1] for value in rows])
-            row, id, *_ = next(value for value in rows if stored_rows[value[1]] != value[0])
-            raise _twice(id, ingest.position(stored_rows[id]), ingest.position(row))
-        ingest.replaced += len(replaced)
+        ingest.updated += len(replaced)
 
-    def _stored(self, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        selected = self._select("id, row, title, text, rest", ids, "died = 0")
-        return {row[0]: tuple(row[1:]) for row in selected}
-
-    def _rows(self, ids: Sequence[str]) -> dict[str, int]:
-        return dict(self._select("id, row", ids, "died = 0"))
+    def _delete(self, ids: Sequence[str], ingest: _Ingest) -> dict[str, int]:
+        """Delete documents; return id -> row."""
+        rows = dict(self._select("SELECT id, row FROM documents WHERE died = 0 AND id IN", ids))
+        for id, row in rows.items():
+            if ingest.contains(row):
+                raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
+        self._kill([*rows.values()], ingest.number)
+        return rows
 
     def _kill(self, rows: Sequence[int], version: int) -> None:
         self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, r) for r in rows])
+
+    def _finish(self, before: Version, ingest: _Ingest, deleted: int) -> None:
+        if ingest.end == ingest.first and not deleted:
+            self._db.rollback()
+            return
+        documents = before.documents + ingest.end - ingest.first - ingest.updated - deleted
+        values = (ingest.number, ingest.end, documents, secrets.randbits(31))
+        self._db.execute("INSERT INTO versions VALUES (?, ?, ?, ?, NULL)", values)
+        self._db.execute("COMMIT")
 
     def died(self, version: Version) -> list[int]:
         """Return rows deleted in this version."""
@@ -219,20 +212,33 @@ class Documents:
 
     def rows_of(self, ids: Sequence[str], version: Version) -> dict[str, int]:
         """Id -> row, without unknown ids."""
-        return dict(self._select("id, row", ids, _ALIVE, version.rows, version.number))
+        sql = f"SELECT id, row FROM documents WHERE {_ALIVE} AND id IN"
+        return dict(self._select(sql, ids, version.rows, version.number))
 
     def get(self, ids: Sequence[str], version: Version) -> dict[str, Document]:
         """Id -> document, without unknown ids."""
-        selected = self._select(_COLUMNS, ids, _ALIVE, version.rows, version.number)
+        sql = f"SELECT {_COLUMNS} FROM documents WHERE {_ALIVE} AND id IN"
+        selected = self._select(sql, ids, version.rows, version.number)
         return {values[0]: _document(values) for values in selected}
 
-    def _select(self, columns: str, ids: Sequence[str], where: str, *parameters: int) -> Iterator[Any]:
-        encodable = [id for id in ids if _encodable(id)]
-        for i in range(0, len(encodable), _SOME):
-            some = encodable[i : i + _SOME]
-            marks = ",".join("?" * len(some))
-            sql = f"SELECT {columns} FROM documents WHERE {where} AND id IN ({marks})"
-            yield from self._db.execute(sql, [*parameters, *some]).fetchall()
+    def ids_of(self, rows: Sequence[int]) -> list[str]:
+        """Return the ids of rows, in this order."""
+        ids = dict(self._select("SELECT row, id FROM documents INDEXED BY ids WHERE row IN", rows))
+        return [ids[row] for row in rows]
+
+    def _select(self, sql: str, values: Sequence[str] | Sequence[int], *parameters: int) -> Iterator[Any]:
+        """Yield the rows of a statement that ends in IN. Ids with a lone surrogate are unknown."""
+        known = [value for value in values if not isinstance(value, str) or _encodable(value)]
+        for i in range(0, len(known), _SOME):
+            some = known[i : i + _SOME]
+            yield from self._db.execute(
+                f"{sql} ({','.join('?' * len(some))})", [*parameters, *some]
+            ).fetchall()
+
+    def ids_by_row(self, version: Version) -> list[str]:
+        """Return the ids of all rows, also of deleted ones."""
+        sql = "SELECT id FROM documents INDEXED BY ids WHERE row < ? ORDER BY row"
+        return [id for (id,) in self._db.execute(sql, (version.rows,))]
 
     def ids(self, version: Version) -> list[str]:
         """Return all ids, ascending by code point."""
@@ -268,32 +274,20 @@ class Documents:
 
 
 class _Ingest:
+    """Rows from ``first`` to ``end`` are new."""
+
     def __init__(self, before: Version) -> None:
-        self.number, self.first, self._before = before.number + 1, before.rows, before.documents
-        self.count = self.unchanged = self.replaced = 0
-        self.added = array("q")  # new row -> number of its document
-        self._updates = np.zeros(before.rows, np.int64)  # old row -> number of the document with its id
+        self.number, self.first, self.end = before.number + 1, before.rows, before.rows
+        self.updated = 0
+        self.unchanged_rows = np.zeros(before.rows, np.bool_)  # ingested again as they are
 
     @property
-    def end(self) -> int:
-        return self.first + len(self.added)
+    def unchanged(self) -> int:
+        return int(self.unchanged_rows.sum())
 
-    @property
-    def documents(self) -> int:
-        return self._before + len(self.added) - self.replaced
-
-    def update(self, id: str, row: int) -> None:
-        if self._updates[row]:
-            raise _twice(id, int(self._updates[row]), self.count)
-        self._updates[row] = self.count
-
-    def position(self, row: int) -> int:
-        """Number of the document in a row, from 1; 0: none."""
-        return int(self._updates[row]) if row < self.first else self.added[row - self.first]
-
-
-def _twice(id: str, one: int, other: int) -> InputError:
-    return InputError(f"id {id!r} occurs twice: as document {one} and as document {other}; remove one")
+    def contains(self, row: int) -> bool:
+        """Whether the document of a living row was ingested."""
+        return row >= self.first or bool(self.unchanged_rows[row])
 
 
 def _crc(values: Sequence[str | None]) -> int:

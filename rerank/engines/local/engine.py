@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import sqlite3
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,18 +29,16 @@ from rerank.engines.local.documents import Documents
 from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot, number_of, rows_of
 from rerank.engines.local.storage import Storage, remove_others
-from rerank.errors import EngineError, NoCollectionError, UsageError, WorkspaceError
-from rerank.files import parse_json, trouble, write_text
+from rerank.errors import NoCollectionError, UsageError, WorkspaceError
+from rerank.files import trouble, write_bytes
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
 
-FORMAT = 3
+FORMAT = 4
 """Version of the folder's layout; a folder of another version is not opened."""
 
 _ABOUT = "engine.json"
 _WASTE = 500  # fewer dead rows are not compacted
-_TRIES = 20  # to open a folder while a compaction replaces it
-_GRACE = 60.0  # seconds in which old candidates can be scored
 
 
 class CompactionWarning(UserWarning):
@@ -65,7 +61,6 @@ class LocalEngine(Engine):
         self.folder = folder
         self._mutex = threading.Lock()
         self._stamp: object = None
-        self._former: tuple[Storage, float] | None = None
         self._current = self._open_storage()
 
     def __repr__(self) -> str:
@@ -116,26 +111,19 @@ class LocalEngine(Engine):
             )
         return engine
 
-    @property
-    def lang(self) -> str | None:
-        """Language of the documents; None: unknown or mixed."""
-        return self._lang
-
     def _open_storage(self) -> Storage:
-        for _ in range(_TRIES):
+        while True:
             stamp = self._about_stamp()
-            self._lang, name = _read_about(self.folder)
+            about = _read_about(self.folder)
+            self.lang = about.lang
             try:
-                storage = Storage(self.folder, name, self._lang)
+                storage = Storage(self.folder, about.data, about.lang)
             except (OSError, ValueError, sqlite3.Error, WorkspaceError):
-                if self._about_stamp() == stamp:
+                if self._about_stamp() == stamp:  # otherwise a compaction has replaced the folder
                     raise
                 continue
-            if self._about_stamp() == stamp:
-                self._stamp = stamp
-                return storage
-            storage.close()
-        raise EngineError(f"{self.folder} is compacted again and again; try again later")
+            self._stamp = stamp
+            return storage
 
     def _about_stamp(self) -> object:
         try:
@@ -147,24 +135,11 @@ class LocalEngine(Engine):
     def _storage(self) -> Storage:
         with self._mutex:
             if self._about_stamp() != self._stamp:
-                storage = self._open_storage()
-                self._former = (self._current, time.monotonic() + _GRACE)
-                self._current = storage
-            elif self._former is not None and time.monotonic() > self._former[1]:
-                self._former = None
+                self._current = self._open_storage()
             return self._current
 
     def _snapshot(self) -> Snapshot:
         return self._storage().snapshot()
-
-    def _snapshot_of(self, candidates: Candidates) -> Snapshot:
-        number, storage = number_of(candidates.rows), self._storage()
-        if storage.number == number or not len(candidates):
-            return storage.snapshot()
-        former = self._former
-        if former is None or former[0].number != number:
-            raise EngineError(f"{self.folder} was compacted after this search; search again")
-        return former[0].snapshot()
 
     def close(self) -> None:
         """See :meth:`Engine.close`."""
@@ -251,7 +226,7 @@ class LocalEngine(Engine):
         new: Storage | None = None
         try:
             with disk(doing):
-                new = Storage.create(self.folder, name, self._lang)
+                new = Storage.create(self.folder, name, self.lang)
             with new.connection() as documents, storage.connection() as old:
                 version = storage.newest()
                 documents.write((document for _, document in old.documents(version)), ())
@@ -260,7 +235,7 @@ class LocalEngine(Engine):
                     new.features.copy(storage.features, np.flatnonzero(old.alive(version)))
             new.close()
             with disk(doing):
-                _write_about(self.folder, self._lang, name)
+                _write_about(self.folder, self.lang, name)
         except BaseException:
             if new is not None:
                 new.close()
@@ -331,11 +306,6 @@ class LocalEngine(Engine):
     def __len__(self) -> int:
         return self._snapshot().version.documents
 
-    def version(self) -> str:
-        """See :meth:`Engine.version`."""
-        version = self._snapshot().version
-        return f"{version.number}-{version.token}"
-
     def ids(self) -> list[str]:
         """Return all ids, ascending by code point."""
         snapshot = self._snapshot()
@@ -382,7 +352,7 @@ class LocalEngine(Engine):
         for some in zip(*(request.vector_queries for request in requests)):
             excluded = snapshot.dead if filtered is None else np.flatnonzero(~filtered.rows)
             depth, vectors = some[0].depth or one.depth, np.array([query.vector for query in some])
-            rows, ids = snapshot.version.rows, snapshot.ids.get
+            rows, ids = snapshot.version.rows, snapshot.ids
             nearest.append(snapshot.features.nearest(some[0], vectors, depth, rows, excluded, ids))
         for request in requests:
             lexical = Lexical(snapshot, request.text, filtered)
@@ -425,8 +395,15 @@ class LocalEngine(Engine):
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """See :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
-        snapshot = self._snapshot_of(candidates)
-        return Lexical(snapshot, text).scores(signal, rows_of(candidates.rows))
+        storage = self._storage()
+        snapshot = storage.snapshot()
+        scores = Lexical(snapshot, text).scores
+        if number_of(candidates.rows) == storage.number:
+            return scores(signal, rows_of(candidates.rows))
+        # The rows were numbered anew by a compaction.
+        known = snapshot.documents.rows_of(candidates.ids, snapshot.version)
+        by_id = dict(zip(known, scores(signal, np.array([*known.values()], np.int64)).tolist()))
+        return np.array([by_id.get(id, 0.0) for id in candidates.ids], np.float64)
 
 
 def _has_documents(folder: Path) -> bool:
@@ -439,16 +416,22 @@ def _has_documents(folder: Path) -> bool:
     return False
 
 
+class _About(msgspec.Struct):
+    format: int
+    analyzer: int
+    lang: str | None
+    data: Annotated[str, msgspec.Meta(pattern=r"^data-[0-9]{1,9}\Z")]
+
+
 def _write_about(folder: Path, lang: str | None, data: str) -> None:
-    about = {"format": FORMAT, "analyzer": ANALYZER_VERSION, "lang": lang, "data": data}
-    write_text(folder / _ABOUT, json.dumps(about) + "\n")
+    about = _About(FORMAT, ANALYZER_VERSION, lang, data)
+    write_bytes(folder / _ABOUT, msgspec.json.encode(about) + b"\n")
 
 
-def _read_about(folder: Path) -> tuple[str | None, str]:
-    """Language, and folder in use."""
+def _read_about(folder: Path) -> _About:
     path = folder / _ABOUT
     try:
-        about = dict(parse_json(path.read_bytes()))
+        about = msgspec.json.decode(path.read_bytes(), type=_About)
     except FileNotFoundError:
         if _has_documents(folder):
             raise WorkspaceError(
@@ -456,18 +439,16 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
                 " ingest the collection again"
             ) from None
         raise NoCollectionError(f"{folder} holds no collection; ingest one first") from None
-    except (ValueError, TypeError, OSError) as error:
-        raise trouble(error, path) or WorkspaceError(f"{path} cannot be read: {error}") from error
-    written = (about.get("format"), about.get("analyzer"))
-    if written != (FORMAT, ANALYZER_VERSION):
+    except (ValueError, OSError) as error:
+        raise trouble(error, path) or WorkspaceError(
+            f"{path} cannot be read: {error}; restore the file"
+        ) from error
+    if (about.format, about.analyzer) != (FORMAT, ANALYZER_VERSION):
         raise WorkspaceError(
-            f"{folder} was written in format {written[0]}.{written[1]}, this version of rerank reads "
+            f"{folder} was written in format {about.format}.{about.analyzer}, this version of rerank reads "
             f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
         )
-    lang, name = about.get("lang"), str(about.get("data"))
-    if not (lang is None or isinstance(lang, str)) or not re.fullmatch(r"data-\d{1,9}", name, re.ASCII):
-        raise WorkspaceError(f"{path}: damaged: language {lang!r}, folder {name!r}; restore the file")
-    return lang, name
+    return about
 
 
 def _size(folder: Path) -> int:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width
 from rerank.engines.base import Encoder, VectorQuery, cannot_retrieve
-from rerank.engines.file_features import FeatureFiles, check_features
+from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.files import disk
 from rerank.engines.local.nearest import PassageVectors, Vectors
 from rerank.errors import WorkspaceError
@@ -22,8 +21,6 @@ from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
 _COPIED = 1024  # rows that are copied together
-_SAVED = 10.0  # seconds of work that a kill can cost
-_TOGETHER = 8192  # rows that are written together
 
 
 class Features(FeatureFiles):
@@ -33,13 +30,6 @@ class Features(FeatureFiles):
         super().__init__(folder)
         self._vectors: dict[tuple[str, str], Vectors] = {}
         self._mutex = threading.Lock()
-
-    def gather(
-        self, wanted: Mapping[str, str], rows: NDArray[np.int64]
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
-        """Return features and missing rows by ranker."""
-        read = {name: self.read(name, version, rows) for name, version in wanted.items()}
-        return {name: one[0] for name, one in read.items()}, {name: one[1] for name, one in read.items()}
 
     def newest(self, count: int) -> dict[str, str]:
         """Ranker -> version with the most features of the first ``count`` rows."""
@@ -88,33 +78,18 @@ class Features(FeatureFiles):
     ) -> int:
         """Encode documents and return their number."""
         name, version, encode, *_ = encoder
-        done, saved, stream = 0, time.monotonic(), iter(documents)
-        rows: list[int] = []
-        parts: list[NDArray[Any]] = []
-
-        def save() -> None:
-            with disk(f"storing the features of {name!r}; features stored before are kept"):
-                if rows:
-                    self.write(name, version, np.array(rows), np.concatenate(parts))
-            rows.clear()
-            parts.clear()
-
+        done, stream = 0, iter(documents)
         try:
             while batch := list(islice(stream, _BATCH)):
                 values = encode([document for _, document in batch])
-                check_features(name, values, len(batch))
-                if parts and (values.dtype, values.shape[1]) != (parts[0].dtype, parts[0].shape[1]):
-                    save()
-                rows += [row for row, _ in batch]
-                parts.append(values)
+                with _storing(name):
+                    self.write(name, version, np.array([row for row, _ in batch]), values, sync=False)
                 done += len(batch)
-                if len(rows) >= _TOGETHER or time.monotonic() - saved > _SAVED:
-                    save()
-                    saved = time.monotonic()
                 if progress is not None:
                     progress(len(batch))
         finally:
-            save()
+            with _storing(name):
+                self.sync(name, version)
         return done
 
     def keep(self, versions: Mapping[str, Sequence[str]]) -> None:
@@ -132,3 +107,7 @@ class Features(FeatureFiles):
                     values, missing = other.read(name, version, rows[start : start + _COPIED])
                     if not missing.all():
                         self.write(name, version, start + np.flatnonzero(~missing), values[~missing])
+
+
+def _storing(name: str) -> AbstractContextManager[None]:
+    return disk(f"storing the features of {name!r}; features stored before are kept")

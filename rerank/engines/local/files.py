@@ -1,23 +1,21 @@
-"""Locks, appended files, checksums, and disk errors."""
+"""Locks, checksums, and disk errors."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
 from rerank.files import file_crc, parse_json, trouble, try_lock, write_text
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CHECKSUMS = "checksums.json"
-_CHECKED = ("ids.*", "index/*", "tfidf/*.*", "tfidf/*/*")  # files that are written once, or appended to
+_CHECKED = ("index/*", "tfidf/*/*")  # files that are written once
 
 
 @contextmanager
@@ -91,22 +89,6 @@ def _system_error(folder: Path, error: Exception, text: str) -> OSError | None:
     return None
 
 
-def append_to(path: Path, size: int) -> BinaryIO:
-    """Cut a file to ``size`` bytes and open it to append."""
-    file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115 (the caller closes it)
-    file.truncate(size)
-    file.seek(size)
-    return file
-
-
-def close_synced(*files: BinaryIO) -> None:
-    """Flush and close files."""
-    for file in files:
-        with file:
-            file.flush()
-            os.fsync(file.fileno())
-
-
 def update_checksums(folder: Path) -> None:
     """Store size and CRC-32 of derived files."""
     try:
@@ -116,8 +98,8 @@ def update_checksums(folder: Path) -> None:
     sums = {}
     for path in _checked(folder):
         name, size = str(path.relative_to(folder)), path.stat().st_size
-        start, crc = before.get(name, (0, 0))
-        sums[name] = [size, file_crc(path, start, size, crc) if start <= size else file_crc(path, 0, size)]
+        known = before.get(name, (-1, 0))
+        sums[name] = known if known[0] == size else [size, file_crc(path, 0, size)]
     if sums != before:
         write_text(folder / _CHECKSUMS, json.dumps(sums))
 

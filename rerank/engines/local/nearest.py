@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +30,6 @@ _BATCH = 8  # minimum number of queries for a common product
 _ROUNDING = 1e-5  # maximum error of a float32 product of unit vectors
 _SIGMAS = 4.5  # of each of two errors, added up: about six of both together
 _SIGMAS_ALONE = 6.4  # of one
-
-
-class Margin(NamedTuple):
-    """Error bounds: ``most`` for all rows; ``of`` for given rows."""
-
-    most: float
-    of: Callable[[Any], Float32] | None = None
-
-    def __call__(self, rows: Rows | slice) -> Float32 | np.float32:
-        """Return the error bounds of rows."""
-        return np.float32(self.most) if self.of is None else self.of(rows)
 
 
 class Codes:
@@ -70,19 +59,20 @@ class Codes:
         self.scales = np.concatenate([self.scales, scales]) if known else scales
         self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
 
-    def product(self, vector: Float32, count: int) -> tuple[Float32, Margin]:
-        """(count,) approximate products of the first rows, and error bounds."""
+    def product(self, vector: Float32, count: int) -> tuple[Float32, Float32]:
+        """(count,) approximate products of the first rows, and (count,) error bounds."""
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
-            return np.zeros(count, np.float32), Margin(0.0)
+            return np.zeros(count, np.float32), _constant(0.0, count)
         sums = _byte_products(np.rint(vector / step).astype(np.int8), self.bytes[:count])
         sums *= self.scales[:count]
         sums *= step
         # Rounding is off by up to half a step, evenly spread: by step**2 / 12 in the square, on both sides.
         length = np.float32(_SIGMAS / 12**0.5 * float(np.sqrt(vector @ vector)))
         half = step * np.float32(_SIGMAS / 12**0.5)
-        most = self.scales[:count].max(initial=0.0) * length + self.lengths[:count].max(initial=0.0) * half
-        return sums, Margin(float(most), lambda rows: self.scales[rows] * length + self.lengths[rows] * half)
+        errors = self.scales[:count] * length
+        errors += self.lengths[:count] * half
+        return sums, errors
 
 
 class Vectors:
@@ -94,12 +84,7 @@ class Vectors:
         self._mutex = threading.Lock()
 
     def top(
-        self,
-        matrix: NDArray[Any],
-        queries: Float32,
-        depth: int,
-        dead: Rows,
-        ids: Callable[[Rows], list[str]],
+        self, matrix: NDArray[Any], queries: Float32, depth: int, dead: Rows, ids: Callable[[Rows], list[str]]
     ) -> Iterator[Rows]:
         """Yield the rows of the ``depth`` best products above 0 per query. Ties: smallest ids.
 
@@ -110,18 +95,18 @@ class Vectors:
             some = queries[begin : begin + together]
             if len(some) < _BATCH:
                 for vector in some:
-                    scores, margin = self._one(matrix, vector)
-                    yield self._best(matrix, vector, scores, margin, depth, dead, ids)
+                    yield self._best(matrix, vector, *self._one(matrix, vector), depth, dead, ids)
             else:
                 for vector, scores in zip(some, self._many(matrix, some)):
-                    yield self._best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
+                    errors = _rounding(vector, len(matrix))
+                    yield self._best(matrix, vector, scores, errors, depth, dead, ids)
 
-    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
+    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Float32]:
         """(n,) scores and errors; the first search computes no codes."""
         with self._mutex:
             if not self._searched:
                 self._searched = True
-                return self._many(matrix, vector[None])[0], _rounding(vector)
+                return self._many(matrix, vector[None])[0], _rounding(vector, len(matrix))
             if len(self._codes.scales) < len(matrix):
                 self._codes.extend(matrix)
         return self._codes.product(vector, len(matrix))
@@ -145,18 +130,18 @@ class Vectors:
         matrix: NDArray[Any],
         vector: Float32,
         scores: Float32,
-        margin: Margin,
+        errors: Float32,
         depth: int,
         dead: Rows,
         ids: Callable[[Rows], list[str]],
     ) -> Rows:
         scores[dead] = -np.inf
-        sure, doubtful = _divide(scores, depth, margin)
+        sure, doubtful = _divide(scores, depth, errors)
         parts = [sure]
         left = depth - len(sure)
         if len(doubtful) and left > 0:
             better = self._products(matrix[doubtful], vector)
-            sure, rest = _divide(better, left, _rounding(vector))
+            sure, rest = _divide(better, left, _rounding(vector, len(better)))
             parts.append(doubtful[sure])
             left, doubtful = left - len(sure), doubtful[rest]
         if len(doubtful) and left > 0:
@@ -198,15 +183,15 @@ class PassageVectors(Vectors):
         step = max(1, _BLOCK // self._passages)
         return ((first, min(first + step, end)) for first in range(begin, end, step))
 
-    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
-        """(n,) largest cosines, at least 0."""
+    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Float32]:
+        """(n,) largest cosines, at least 0, and errors."""
         if matrix.dtype != np.int8:
-            return self._many(matrix, vector[None])[0], _rounding(vector)
+            return self._many(matrix, vector[None])[0], _rounding(vector, len(matrix))
         inverse = self._lengths(matrix)
         scores = np.zeros(len(matrix), np.float32)
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
-            return scores, Margin(0.0)
+            return scores, _constant(0.0, len(matrix))
         code = np.rint(vector / step).astype(np.int8)
         for begin, end in self._steps(0, len(matrix)):
             most = int(matrix[begin:end, -1].max())
@@ -218,7 +203,7 @@ class PassageVectors(Vectors):
             products *= inverse[begin:end, :most]
             np.max(products, axis=1, initial=0, out=scores[begin:end])
         scores *= step
-        return scores, Margin(float(step) * _SIGMAS_ALONE / 12**0.5 + _ROUNDING)
+        return scores, _constant(float(step) * _SIGMAS_ALONE / 12**0.5 + _ROUNDING, len(matrix))
 
     def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
         """(Q, n) largest cosines."""
@@ -251,23 +236,24 @@ def _byte_products(vector: NDArray[np.int8], rows: NDArray[np.int8]) -> Float32:
     return sums
 
 
-def _rounding(vector: Float32) -> Margin:
-    return Margin(_ROUNDING * max(float(np.sqrt(vector @ vector)), 1e-30))
+def _constant(error: float, count: int) -> Float32:
+    return np.broadcast_to(np.float32(error), (count,))
 
 
-def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
+def _rounding(vector: Float32, count: int) -> Float32:
+    return _constant(_ROUNDING * max(float(np.sqrt(vector @ vector)), 1e-30), count)
+
+
+def _divide(scores: Float32, depth: int, errors: Float32) -> tuple[Rows, Rows]:
     """Positions certainly among the ``depth`` best, and possible ones."""
-    positions = np.arange(0)
-    sample, place = scores[::16] - margin(slice(0, len(scores), 16)), depth // 8 + 32
+    positions = np.arange(len(scores))
+    sample, place = scores[::16] - errors[::16], depth // 8 + 32
     if place < len(sample):  # about 2 * depth scores remain
         bound = np.partition(sample, len(sample) - place)[len(sample) - place]
-        positions = np.flatnonzero(scores >= bound - np.float32(margin.most))
-    errors = margin(positions)
+        few = np.flatnonzero(scores >= bound - errors.max())
+        if np.count_nonzero(scores[few] - errors[few] >= bound) >= depth:
+            positions, errors = few, errors[few]
     low = scores[positions] - errors
-    if not len(positions) or np.count_nonzero(low >= bound) < depth:
-        positions = np.arange(len(scores))
-        errors = margin(slice(0, len(scores)))
-        low = scores - errors
     high = scores[positions] + errors
     floor = ceiling = 0.0  # bounds of the lowest selected score
     if len(positions) > depth:

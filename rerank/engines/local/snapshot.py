@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import Features
-from rerank.engines.local.strings import Strings
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf, best
 from rerank.filters import Filter
@@ -23,6 +22,8 @@ Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 _FILTERS = 16  # sets of filters whose rows are cached
+_OFTEN = 16  # requests for ids
+_HUGE = 1_000_000  # rows
 _NUMBER = 40  # bits for the row; higher bits: folder
 
 
@@ -30,15 +31,14 @@ _NUMBER = 40  # bits for the row; higher bits: folder
 class Filtered:
     """The documents that meet some filters."""
 
+    snapshot: Snapshot
     query: tantivy.Query
-    find: Callable[[tantivy.Query], Rows]
-    count: int
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
         """(all rows,) bool."""
-        mask = np.zeros(self.count, np.bool_)
-        mask[self.find(self.query)] = True
+        mask = np.zeros(self.snapshot.version.rows, np.bool_)
+        mask[self.snapshot.index.rows(self.snapshot.searcher, self.query)] = True
         return mask
 
 
@@ -51,10 +51,21 @@ class Snapshot:
     documents: Documents
     index: TextIndex
     searcher: tantivy.Searcher
-    ids: Strings
     tfidf: TfIdf
     features: Features
     _filtered: dict[tuple[Filter, ...], Filtered] = field(default_factory=dict)
+    _searches: int = 0
+
+    @cached_property
+    def _all_ids(self) -> list[str]:
+        return self.documents.ids_by_row(self.version)
+
+    def ids(self, rows: Rows) -> list[str]:
+        """Return the ids of rows; from memory after several calls."""
+        self._searches += 1
+        if self._searches <= _OFTEN or self.version.rows > _HUGE:
+            return self.documents.ids_of(rows.tolist())
+        return [self._all_ids[row] for row in rows.tolist()]
 
     @cached_property
     def dead(self) -> Rows:
@@ -68,15 +79,13 @@ class Snapshot:
         if not filters:
             return None
         key = tuple(filters)
-        cached = self._filtered.get(key)
-        if cached is None:
-            query = self.index.filter(self.searcher, filters)
+        filtered = self._filtered.get(key)
+        if filtered is None:
+            filtered = Filtered(self, self.index.filter(self.searcher, filters))
             if len(self._filtered) >= _FILTERS:
                 self._filtered.clear()
-            rows = self.version.rows
-            cached = Filtered(query, lambda query: self.index.rows(self.searcher, query), rows)
-            self._filtered[key] = cached
-        return cached
+            self._filtered[key] = filtered
+        return filtered
 
     def candidates(
         self,
@@ -89,13 +98,15 @@ class Snapshot:
 
         retrieved_by: retriever -> (rows,) bool.
         """
-        ids = self.ids.get(rows)
+        ids = self.ids(rows)
         order = _order_of_ties(ids, scores)
         if order is not None:
             ids, rows = [ids[i] for i in order], rows[order]
-        stored, missing = self.features.gather(features, rows)
+        read = {name: self.features.read(name, version, rows) for name, version in features.items()}
+        values = {name: one for name, (one, _) in read.items()}
+        missing = {name: one for name, (_, one) in read.items()}
         by = {name: mask[rows] for name, mask in (retrieved_by or {}).items()}
-        return Candidates(ids, scores, rows + (self.number << _NUMBER), stored, missing, by)
+        return Candidates(ids, scores, rows + (self.number << _NUMBER), values, missing, by)
 
 
 def number_of(handles: Rows) -> int:
@@ -133,7 +144,7 @@ class Lexical:
         if len(rows) > depth:  # ties are included
             first = int(np.searchsorted(-scores, -scores[depth - 1]))
             tied = rows[first:]
-            ids = snapshot.ids.get(tied)
+            ids = snapshot.ids(tied)
             kept = tied[sorted(range(len(ids)), key=ids.__getitem__)[: depth - first]]
             rows, scores = np.concatenate([rows[:first], kept]), scores[:depth]
         return rows, scores

@@ -11,22 +11,23 @@ import shutil
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from rerank.engines.local import tfidf
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import Features
 from rerank.engines.local.files import corruptions, disk, update_checksums
 from rerank.engines.local.snapshot import Snapshot
-from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.text_index import TextIndex
 from rerank.errors import RerankError, WorkspaceError
-from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
-_CHARACTERS = 2_000_000  # of text counted together
+_BATCH = 256  # documents indexed together
 
 
 class Storage:
@@ -34,16 +35,16 @@ class Storage:
 
     def __init__(self, engine: Path, name: str, lang: str | None) -> None:
         self.folder, self.number = engine / name, int(name.partition("-")[2])
-        self.documents = Documents(self.folder / "documents.db")
-        self.index = TextIndex(self.folder / "index", lang)
-        self.features = Features(self.folder / "features")
-        self._mutex = threading.Lock()
-        self._snapshot: Snapshot | None = None
         # While this is locked, no process removes the folder.
         descriptor = os.open(self.folder, os.O_RDONLY)
         self.release = weakref.finalize(self, os.close, descriptor)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_SH)
+        self.documents = Documents(self.folder / "documents.db")
+        self.index = TextIndex(self.folder / "index", lang)
+        self.features = Features(self.folder / "features")
+        self._mutex = threading.Lock()
+        self._snapshot: Snapshot | None = None
 
     @classmethod
     def create(cls, engine: Path, name: str, lang: str | None) -> Storage:
@@ -54,9 +55,8 @@ class Storage:
             path.mkdir()
         Documents.create(folder / "documents.db")
         TextIndex.create(folder / "index")
-        StringWriter(folder / "ids", 0).close()
         storage = cls(engine, name, lang)
-        tfidf.TfIdfWriter(folder / "tfidf", None, 0).write(0, storage.documents.alive(storage.newest()))
+        tfidf.TfIdfWriter(folder / "tfidf", None).write(0, np.empty(0, np.bool_))
         storage.index.share(folder / "documents.db")
         update_checksums(folder)
         return storage
@@ -101,13 +101,12 @@ class Storage:
     def _index(self, documents: Documents, before: Version, new: Version) -> int:
         folder, writer = self.folder / "tfidf", self.index.writer()
         try:
-            ids = StringWriter(self.folder / "ids", before.rows)
-            counts = tfidf.TfIdfWriter(folder, before.number, before.rows)
-            for rows, some in _batches(documents.documents(new, before.rows)):
+            counts = tfidf.TfIdfWriter(folder, tfidf.TfIdf(folder, before.number, before.documents))
+            stream = documents.documents(new, before.rows)
+            while batch := list(islice(stream, _BATCH)):
+                rows, some = zip(*batch)
                 writer.add(rows, some)
-                ids.extend([document.id for document in some])
                 counts.add(rows, [self.index.analyze(document.content) for document in some])
-            ids.close()
             counts.write(new.number, documents.alive(new))
             writer.delete(documents.died(new))
             stamp = writer.commit()
@@ -149,9 +148,8 @@ class Storage:
         searcher = self.index.searcher(stamp)
         if searcher is None:
             return None
-        index = tfidf.TfIdf(self.folder / "tfidf", version.number, version.rows)
-        ids = Strings(self.folder / "ids", version.rows)
-        return Snapshot(self.number, version, self.documents, self.index, searcher, ids, index, self.features)
+        index = tfidf.TfIdf(self.folder / "tfidf", version.number, version.documents)
+        return Snapshot(self.number, version, self.documents, self.index, searcher, index, self.features)
 
     def corruptions(self) -> Iterator[tuple[Path, str]]:
         """Yield each corrupt file and its problem."""
@@ -163,22 +161,6 @@ class Storage:
             yield from self.features.corruptions()
         except (OSError, ValueError, LookupError, TypeError, sqlite3.Error, RerankError) as error:
             yield self.folder, str(error)
-
-
-def _batches(documents: Iterator[tuple[int, Document]]) -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
-    """Group documents by text length."""
-    rows: list[int] = []
-    some: list[Document] = []
-    size = 0
-    for row, document in documents:
-        rows.append(row)
-        some.append(document)
-        size += len(document.text) + 100
-        if size > _CHARACTERS:
-            yield rows, some
-            rows, some, size = [], [], 0
-    if rows:
-        yield rows, some
 
 
 def remove_others(engine: Path, kept: str) -> None:

@@ -2,64 +2,75 @@
 
 SMART's ltc with the idf of scikit-learn: (1 + ln tf) * idf, idf = ln((1 + N) / (1 + df)) + 1, length 1.
 
-    terms.*                        number -> term
-    counts.terms, .times, .ends    terms of each row, counts, ends of rows
-    VERSION/                       inverted index
+The folder of a version has one array per file. Terms are sorted:
+
+    terms, ends             UTF-8 of all terms, and the end of each term
+    starts, rows, weights   the postings of term t are starts[t] to starts[t + 1]; weight: 1 + ln tf
+    lengths                 length of each row's vector
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from rerank.engines.local.files import append_to, close_synced
-from rerank.engines.local.strings import Strings, StringWriter
 from rerank.files import sync_folder
 
-_TERMS = "terms"
+_NAMES = ("terms", "ends", "starts", "rows", "weights", "lengths")
+_POSTING = np.dtype([("term", np.int32), ("row", np.int32), ("weight", np.float32)])
 _STRIDE = 16  # one score in so many is sampled
-_COUNTS = 1_000_000  # entries inverted together, about 100 bytes each
+_TOGETHER = 1_000_000  # postings inverted together, about 100 bytes each
 
 
 class TfIdf:
-    """The inverted index of one version: columns of the document-term matrix.
+    """One version, with ``documents`` living documents."""
 
-    ``starts``: (terms + 1,). ``rows``, ``weights``: (postings,).
-    """
+    def __init__(self, folder: Path, version: int, documents: int) -> None:
+        arrays = [_load(folder / str(version) / f"{name}.npy") for name in _NAMES]
+        self._terms, self._ends, self.starts, self.rows, self.weights, self._lengths = arrays
+        self._documents = documents
 
-    def __init__(self, folder: Path, version: int, rows: int) -> None:
-        names = ("starts", "rows", "weights", "idf", "order")
-        arrays = [_load(folder / str(version) / f"{name}.npy") for name in names]
-        self._starts, self._rows, self._weights, self._idf, self._order = arrays
-        self._count = rows
-        self._terms = Strings(folder / _TERMS, len(self._idf))
+    def terms(self) -> list[str]:
+        """Return all terms."""
+        text, ends = self._terms.tobytes(), self._ends.tolist()
+        return [text[start:end].decode() for start, end in zip([0, *ends], ends)]
+
+    def _term(self, number: int) -> bytes:
+        start = self._ends[number - 1] if number else 0
+        return self._terms[start : self._ends[number]].tobytes()
+
+    def _find(self, term: str) -> int | None:
+        wanted = term.encode()
+        number = bisect_left(range(len(self._ends)), wanted, key=self._term)
+        return number if number < len(self._ends) and self._term(number) == wanted else None
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
         """(rows,) scores; empty without known terms."""
-        counts: dict[int, int] = {}
-        for term, count in Counter(terms).items():
-            number = self._terms.find(term, self._order)
-            if number >= 0 and self._idf[number] > 0:
-                counts[number] = count
-        if not counts:
+        counts = {self._find(term): count for term, count in Counter(terms).items()}
+        numbers = sorted(n for n in counts if n is not None and self.starts[n] < self.starts[n + 1])
+        if not numbers:
             return np.empty(0, np.float64)
-        numbers = sorted(counts)
-        weights = (1 + np.log([counts[number] for number in numbers])) * self._idf[numbers]
-        weights /= np.sqrt(weights @ weights) or 1.0
-        spans = [slice(int(self._starts[n]), int(self._starts[n + 1])) for n in numbers]
-        rows = np.concatenate([self._rows[span] for span in spans], dtype=np.int64)
-        parts = [np.multiply(self._weights[span], w, dtype=np.float64) for span, w in zip(spans, weights)]
+        spans = [slice(int(self.starts[n]), int(self.starts[n + 1])) for n in numbers]
+        idf = _idf(np.array([span.stop - span.start for span in spans]), self._documents)
+        weights = (1 + np.log([counts[n] for n in numbers])) * idf
+        weights *= idf / np.sqrt(weights @ weights)
+        rows = np.concatenate([self.rows[span] for span in spans], dtype=np.int64)
+        parts = [np.multiply(self.weights[span], w, dtype=np.float64) for span, w in zip(spans, weights)]
         # Added term by term: equal vectors get equal scores.
-        return np.bincount(rows, np.concatenate(parts), self._count).astype(np.float64, copy=False)
+        products = np.bincount(rows, np.concatenate(parts), len(self._lengths))
+        scores: NDArray[np.float64] = products / self._lengths
+        return scores
 
 
 def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -87,6 +98,10 @@ def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
     return np.flatnonzero(scores)
 
 
+def _idf(frequency: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
+    return np.log((1 + documents) / (1 + frequency)) + 1
+
+
 def _load(path: Path) -> NDArray[Any]:
     """Map as plain ndarray: np.memmap is three times slower."""
     try:
@@ -108,17 +123,12 @@ class _Vocabulary(dict[str, int]):
 
 
 class TfIdfWriter:
-    """Inverts the terms of new rows; continues version ``before`` (or None) of ``rows`` rows."""
+    """Adds new rows to the version ``before``, or to nothing."""
 
-    def __init__(self, folder: Path, before: int | None, rows: int) -> None:
-        self._folder, self._row = folder, rows
-        self._known = 0 if before is None else len(_load(folder / str(before) / "idf.npy"))
-        self._end = int(_map(folder / "counts.ends", np.int64, rows)[-1]) if rows else 0
-        names = Strings(folder / _TERMS, self._known).all()
-        self._vocabulary = _Vocabulary(zip(names, range(self._known)))
-        self._terms = append_to(folder / "counts.terms", 4 * self._end)
-        self._times = append_to(folder / "counts.times", 2 * self._end)
-        self._ends = append_to(folder / "counts.ends", 8 * rows)
+    def __init__(self, folder: Path, before: TfIdf | None) -> None:
+        self._folder, self._before = folder, before
+        self._vocabulary = _Vocabulary(zip(before.terms(), range(2**31)) if before else ())
+        self._new = TemporaryFile(dir=folder)  # noqa: SIM115 (closed by write)
 
     def add(self, rows: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
         """Count the terms in new rows."""
@@ -126,83 +136,68 @@ class TfIdfWriter:
         flat = np.fromiter(map(vocabulary.__getitem__, chain.from_iterable(texts)), np.int64)
         owner = np.repeat(np.arange(len(texts)), [len(terms) for terms in texts])
         size = max(len(vocabulary), 1)
-        keys, repeats = np.unique(owner * size + flat, return_counts=True)
-        self._terms.write((keys % size).astype(np.int32).tobytes())
-        self._times.write(np.minimum(repeats, 65535).astype(np.uint16).tobytes())
-        distinct = np.zeros(rows[-1] + 1 - self._row, np.int64)
-        distinct[np.array(rows) - self._row] = np.bincount(keys // size, minlength=len(texts))
-        ends = self._end + np.cumsum(distinct)
-        self._ends.write(ends.tobytes())
-        self._row, self._end = rows[-1] + 1, int(ends[-1])
+        keys, counts = np.unique(owner * size + flat, return_counts=True)
+        postings = np.empty(len(keys), _POSTING)
+        postings["term"], postings["row"] = keys % size, np.array(rows)[keys // size]
+        postings["weight"] = 1 + np.log(counts)
+        self._new.write(postings.tobytes())
 
     def write(self, version: int, alive: NDArray[np.bool_]) -> None:
-        """Write the inverted index durably."""
-        close_synced(self._terms, self._times, self._ends)
-        names = list(self._vocabulary)
-        strings = StringWriter(self._folder / _TERMS, self._known)
-        strings.extend(names[self._known :])
-        strings.close()
+        """Write the inverted index of living rows durably."""
+        terms = sorted(self._vocabulary)
+        numbers = np.empty(len(terms), np.int64)  # number while adding -> number in the version
+        numbers[[self._vocabulary[term] for term in terms]] = np.arange(len(terms))
         out = self._folder / f"{version}.tmp"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        np.save(out / "order.npy", np.array(sorted(range(len(names)), key=names.__getitem__), np.int32))
-        self._invert(out, len(names), alive)
+        with self._new:
+            self._invert(out, numbers, alive)
+        encoded = [term.encode() for term in terms]
+        np.save(out / "terms.npy", np.frombuffer(b"".join(encoded), np.uint8))
+        np.save(out / "ends.npy", np.cumsum([len(term) for term in encoded], dtype=np.int64))
         for path in out.iterdir():
             sync_folder(path)
         shutil.rmtree(self._folder / str(version), ignore_errors=True)
         os.rename(out, self._folder / str(version))
         sync_folder(self._folder)
 
-    def _invert(self, out: Path, terms: int, alive: NDArray[np.bool_]) -> None:
-        ends = _map(self._folder / "counts.ends", np.int64, len(alive))
-        pieces = self._pieces(ends)
-        frequency = np.zeros(terms, np.int64)
-        for first, last in pieces:
-            frequency += np.bincount(self._entries(ends, first, last, alive)[1], minlength=terms)
-        idf = np.where(frequency > 0, np.log((1 + int(alive.sum())) / (1 + frequency)) + 1, 0.0)
+    def _invert(self, out: Path, numbers: NDArray[np.int64], alive: NDArray[np.bool_]) -> None:
+        frequency = np.zeros(len(numbers), np.int64)
+        for term, _, _ in self._postings(numbers, alive):
+            frequency += np.bincount(term, minlength=len(numbers))
         starts = np.concatenate(([0], np.cumsum(frequency)))
-        rows = _allocate(out / "rows.npy", np.int32 if len(alive) < 2**31 else np.int64, int(starts[-1]))
+        rows = _allocate(out / "rows.npy", np.int32, int(starts[-1]))
         weights = _allocate(out / "weights.npy", np.float32, int(starts[-1]))
         filled = starts[:-1].copy()
-        for first, last in pieces:
-            row, term, times = self._entries(ends, first, last, alive)
-            weight = (1 + np.log(times)) * idf[term]
-            weight /= np.sqrt(np.bincount(row, weight * weight, minlength=last - first))[row]
+        for term, row, weight in self._postings(numbers, alive):
             order = _by_term(term)
             term = term[order]
-            here = np.bincount(term, minlength=terms)
-            # Entries of one term are adjacent.
+            here = np.bincount(term, minlength=len(numbers))
+            # Postings of one term are adjacent.
             place = filled[term] + np.arange(len(term)) - (np.cumsum(here) - here)[term]
-            rows[place] = row[order] + first
-            weights[place] = weight[order]
+            rows[place], weights[place] = row[order], weight[order]
             filled += here
-        for array in (rows, weights):
-            if isinstance(array, np.memmap):
-                array.flush()
+        idf, squares = _idf(frequency, int(alive.sum())), np.zeros(len(alive))
+        for term, part in _parts(starts):
+            np.add.at(squares, rows[part], (weights[part] * idf[term]) ** 2)
+        lengths = np.sqrt(squares).astype(np.float32)  # rounded: sums of equal squares differ slightly
+        lengths[lengths == 0] = 1
+        np.save(out / "lengths.npy", lengths)
         np.save(out / "starts.npy", starts)
-        np.save(out / "idf.npy", idf)
 
-    def _pieces(self, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
-        pieces, first = [], 0
-        while first < len(ends):
-            done = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, done + _COUNTS, side="right"))
-            last = min(max(last, first + 1), len(ends), first + _COUNTS)
-            pieces.append((first, last))
-            first = last
-        return pieces
-
-    def _entries(
-        self, ends: NDArray[np.int64], first: int, last: int, alive: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16]]:
-        """Row (less ``first``), term and count in [first, last)."""
-        start, stop = int(ends[first - 1]) if first else 0, int(ends[last - 1])
-        sizes = np.diff(ends[first:last], prepend=start)
-        row = np.repeat(np.arange(last - first), sizes)
-        term = np.array(_map(self._folder / "counts.terms", np.int32, self._end)[start:stop])
-        times = np.array(_map(self._folder / "counts.times", np.uint16, self._end)[start:stop])
-        kept = np.repeat(alive[first:last], sizes)
-        return (row, term, times) if kept.all() else (row[kept], term[kept], times[kept])
+    def _postings(
+        self, numbers: NDArray[np.int64], alive: NDArray[np.bool_]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]]:
+        """Yield terms, rows and weights of living rows: old ones, then new ones."""
+        if self._before is not None:
+            for term, part in _parts(self._before.starts):
+                row = self._before.rows[part]
+                kept = alive[row]
+                yield numbers[term[kept]], row[kept], self._before.weights[part][kept]
+        self._new.seek(0)
+        while len(some := np.fromfile(self._new, _POSTING, _TOGETHER)):
+            some = some[alive[some["row"]]]
+            yield numbers[some["term"]], some["row"], some["weight"]
 
 
 def remove_versions(folder: Path, kept: int) -> None:
@@ -212,15 +207,18 @@ def remove_versions(folder: Path, kept: int) -> None:
             shutil.rmtree(path)
 
 
-def _by_term(term: NDArray[np.int32]) -> NDArray[np.int64]:
+def _parts(starts: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], slice]]:
+    """Yield the term of each posting in consecutive slices."""
+    for first in range(0, int(starts[-1]), _TOGETHER):
+        sizes = np.diff(starts.clip(first, first + _TOGETHER))
+        yield np.repeat(np.arange(len(sizes)), sizes), slice(first, first + _TOGETHER)
+
+
+def _by_term(term: NDArray[np.int64]) -> NDArray[np.int64]:
     """Stable argsort by two 16-bit radix sorts, five times faster."""
     order = np.argsort((term & 0xFFFF).astype(np.uint16), kind="stable")
     high = (term >> 16).astype(np.uint16)
     return order[np.argsort(high[order], kind="stable")] if high.any() else order
-
-
-def _map(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:
-    return np.memmap(path, dtype, "r", shape=(length,)) if length else np.empty(0, dtype)
 
 
 def _allocate(path: Path, dtype: type[np.generic], length: int) -> NDArray[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +18,7 @@ from rerank.engines.base import Encoder
 from rerank.engines.opensearch.index import OURS, Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
-from rerank.engines.opensearch.text_rows import DocumentLocation, Ranges, TextRows, gaps
-from rerank.records import Document
+from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
 
 _BATCH = 256  # documents per call of an encoder
 _KEPT = 2  # versions of a ranker: the service still uses the one before
@@ -52,15 +50,15 @@ class AttachedFeatures:
         return self._rows
 
     def missing(self, name: str, version: str) -> int:
-        """Count the documents without a feature. Of many changed documents, all count."""
+        """Count the documents without a feature, and those that changed or moved since they were encoded."""
         rows = self.rows
         if version not in rows.features.versions().get(name, ()):
             return len(self._index)
         count = 0
         for shard in self._shards():
-            left = gaps(rows.covered(name, version, shard.uuid, shard.number), shard.last)
-            if left:
-                body = {**OURS, "size": 0, "track_total_hits": True, "query": _numbered(left)}
+            last = rows.encoded(name, version, shard.uuid, shard.number)
+            if last < shard.last:
+                body = {**OURS, "size": 0, "track_total_hits": True, "query": _after(last, shard)}
                 count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
         return count
 
@@ -79,7 +77,7 @@ class AttachedFeatures:
 
         features: ranker -> version. versions: index, sequence number and primary term of each hit.
         """
-        uuids, rows = self._index.uuids() if ids else {}, self.rows
+        uuids, rows = self._index.shape().uuids if ids else {}, self.rows
         found = np.full(len(ids), -1, np.int64)
         for name in {name for name, _, _ in versions}:
             where = np.array([i for i, (index, _, _) in enumerate(versions) if index == name])
@@ -102,7 +100,6 @@ class AttachedFeatures:
         self,
         encoders: Sequence[Encoder],
         *,
-        part: tuple[int, int] = (0, 1),
         force: bool = False,
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
@@ -114,33 +111,68 @@ class AttachedFeatures:
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
-
-        def count(name: str, number: int, read: int) -> None:
-            encoded[name] += number
-            if progress is not None:
-                progress(read)
-
         rows = self.rows.repaired() if force else self.rows
-        job = _Job(rows, force, count)
         shards = self._shards()
-        work = [job.work(shard, encoders) for shard in shards]
-        if any(work):
+        work = [(shard, self._last_encoded(rows, shard, encoders, force)) for shard in shards]
+        if any(min(last) < shard.last for shard, last in work):
             with self._index.asking("reading documents"):
                 self._index.refresh(self._settings.index)
-        number, parts = part
-        for shard, ranges in zip(shards, work):
-            for (first, last), some in sorted(ranges.items()):
-                size = last - first + 1
-                begin, end = first + size * number // parts, first + size * (number + 1) // parts - 1
-                for hits, documents, reached in self._pages(shard, begin, end):
-                    job.store(shard, hits, documents, some)
-                    job.cover(shard, some, begin, reached)
+        for shard, last in work:
+            for hits, reached in self._pages(shard, min(last)):
+                some = [encoder for encoder, end in zip(encoders, last) if end < reached]
+                for name, count in self._store(rows, shard, hits, some, force).items():
+                    encoded[name] += count
+                    if progress is not None:
+                        progress(len(hits))
+                for encoder in some:
+                    rows.set_encoded(encoder.name, encoder.version, shard.uuid, shard.number, reached)
         for encoder in encoders:
             kept = {encoder.version, *(keep or {}).get(encoder.name, ())}
             for other in rows.features.versions().get(encoder.name, [])[:-_KEPT]:
                 if other not in kept:
                     rows.remove(encoder.name, other)
-        rows.drop_indices([shard.uuid for shard in shards])
+        rows.keep_indices(shard.uuid for shard in shards)
+        return encoded
+
+    def _last_encoded(
+        self, rows: TextRows, shard: Shard, encoders: Sequence[Encoder], force: bool
+    ) -> list[int]:
+        """The last sequence number in a shard that each encoder has encoded."""
+        stored = rows.features.versions()
+        return [
+            rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
+            if not force and encoder.version in stored.get(encoder.name, ())
+            else -1
+            for encoder in encoders
+        ]
+
+    def _store(
+        self,
+        rows: TextRows,
+        shard: Shard,
+        hits: Sequence[Mapping[str, Any]],
+        encoders: Sequence[Encoder],
+        force: bool,
+    ) -> dict[str, int]:
+        """Encode new texts; store all locations. Returns ranker -> number of encoded texts."""
+        if not hits:
+            return {}
+        documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
+        numbers, encoded = rows.add(documents), {}
+        for name, version, encode, *_ in encoders:
+            missing = np.ones(len(numbers), np.bool_)
+            if not force:
+                missing = rows.features.read(name, version, numbers)[1]
+            where = np.flatnonzero(missing)
+            if len(where):
+                values = encode([documents[i] for i in where.tolist()])
+                rows.features.write(name, version, numbers[where], values, replace=force)
+            encoded[name] = len(where)
+        locations = [
+            DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
+            for hit in hits
+        ]
+        rows.locate(locations, numbers)
         return encoded
 
     def _shards(self) -> list[Shard]:
@@ -154,70 +186,17 @@ class AttachedFeatures:
             if copy["routing"]["primary"]
         ]
 
-    def _pages(
-        self, shard: Shard, first: int, last: int
-    ) -> Iterator[tuple[list[dict[str, Any]], list[Document], int]]:
-        """Read a range; yields hits, documents and the number reached."""
-        body = self._reader.numbered({"range": {"_seq_no": {"gte": first, "lte": last}}}, _BATCH)
-        reached = first - 1
-        while reached < last:
+    def _pages(self, shard: Shard, last: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
+        """Read the documents after a sequence number; yields hits and the number reached."""
+        body = self._reader.numbered(_after(last, shard), _BATCH)
+        while last < shard.last:
             hits = self._reader.shard(shard.name, shard.number, body)["hits"]
-            reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else last
-            yield hits, [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits], reached
+            last = hits[-1]["_seq_no"] if len(hits) == _BATCH else shard.last
+            yield hits, last
             if hits:
                 body["search_after"] = hits[-1]["sort"]
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One call of :meth:`AttachedFeatures.write`. count: callback."""
-
-    rows: TextRows
-    force: bool
-    count: Callable[[str, int, int], None]
-
-    def work(self, shard: Shard, encoders: Sequence[Encoder]) -> dict[tuple[int, int], list[Encoder]]:
-        """Ranges of sequence numbers, and encoders that do not cover them."""
-        work: dict[tuple[int, int], list[Encoder]] = {}
-        stored = self.rows.features.versions()
-        for encoder in encoders:
-            covered: Ranges = []
-            if not self.force and encoder.version in stored.get(encoder.name, ()):
-                covered = self.rows.covered(encoder.name, encoder.version, shard.uuid, shard.number)
-            for first, last in gaps(covered, shard.last):
-                work.setdefault((first, last), []).append(encoder)
-        return work
-
-    def store(
-        self,
-        shard: Shard,
-        hits: Sequence[Mapping[str, Any]],
-        documents: Sequence[Document],
-        encoders: Sequence[Encoder],
-    ) -> None:
-        if not documents:
-            return
-        rows = self.rows.add(documents)
-        for name, version, encode, *_ in encoders:
-            missing = np.ones(len(rows), np.bool_)
-            if not self.force:
-                missing = self.rows.features.read(name, version, rows)[1]
-            where = np.flatnonzero(missing)
-            if len(where):
-                values = encode([documents[i] for i in where.tolist()])
-                self.rows.features.write(name, version, rows[where], values, replace=self.force)
-            self.count(name, len(where), len(hits))
-        locations = [
-            DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
-            for hit in hits
-        ]
-        self.rows.locate(locations, rows)
-
-    def cover(self, shard: Shard, encoders: Sequence[Encoder], first: int, last: int) -> None:
-        for encoder in encoders:
-            self.rows.cover(encoder.name, encoder.version, shard.uuid, shard.number, first, last)
-
-
-def _numbered(ranges: Ranges) -> dict[str, Any]:
-    parts = [{"range": {"_seq_no": {"gte": first, "lte": last}}} for first, last in ranges]
-    return {"bool": {"should": parts, "minimum_should_match": 1}}
+def _after(last: int, shard: Shard) -> dict[str, Any]:
+    """The query for complete writes after a sequence number."""
+    return {"range": {"_seq_no": {"gt": last, "lte": shard.last}}}

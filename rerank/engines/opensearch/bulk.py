@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import msgspec
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
-from opensearchpy.helpers import streaming_bulk
 
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.errors import block, cause, explain
@@ -26,9 +25,6 @@ SENDERS = 4
 
 PATIENCE = 120.0
 """Seconds that a cluster may be unreachable or too busy (429) before writing stops."""
-
-CHUNK_BYTES = 4_000_000
-CHUNK_ACTIONS = 2000
 
 _DOING = "writing documents"
 _ANSWER = "items.*._id,items.*.status,items.*.result,items.*.error"
@@ -126,51 +122,44 @@ def _send(
     client: OpenSearch, settings: Settings, index: str, actions: list[Action], stop: threading.Event
 ) -> Written:
     """Send a batch; repeat rejected actions with growing pauses."""
-    written, size = Written(), CHUNK_BYTES
-    give_up, pause = time.monotonic() + PATIENCE, 0.25
+    written, pause, give_up = Written(), 0.25, time.monotonic() + PATIENCE
     while True:
-        again: list[Action] = []
-        done, too_large, error = 0, False, None
+        body = "".join(f"{line}\n" for lines in actions for line in lines if line is not None)
         try:
-            for _, item in streaming_bulk(
-                client,
-                actions,
-                chunk_size=CHUNK_ACTIONS,
-                max_chunk_bytes=size,
-                raise_on_error=False,
-                expand_action_callback=_unchanged,
-                index=index,
-                filter_path=_ANSWER,
-            ):
-                if reason := written.count(item):
-                    again.append(actions[done])
-                    error = EngineError(
-                        f"{_DOING}: {settings.where} is too busy now ({reason}); try again later"
-                    )
-                done += 1
+            items = client.bulk(body=body, index=index, params={"filter_path": _ANSWER})["items"]
         except client_errors.OpenSearchException as problem:
             error = explain(problem, settings, _DOING)
-            too_large = getattr(problem, "status_code", None) == 413
-            if too_large:
-                size, length = size // 2, sum(len(line or "") for line in actions[done])
-                if length > size or done + 1 == len(actions):  # a request of one document
-                    id = next(iter(msgspec.json.decode(actions[done][0]).values()))["_id"]
-                    written.refused.append((id, f"{length:,} characters are too large for a request (413)"))
-                    done += 1
-            elif not _is_temporary(problem):
+            if getattr(problem, "status_code", None) == 413:
+                written.add(_halves(client, settings, index, actions, stop))
+                return written
+            if not _is_temporary(problem):
                 raise error from problem
-        actions = again + actions[done:]
-        if not actions:
-            return written
-        if too_large:
-            continue
-        if error is not None and (time.monotonic() > give_up or stop.wait(pause * random.uniform(0.5, 1.5))):
+        else:
+            reasons = list(map(written.count, items))
+            actions = [action for action, reason in zip(actions, reasons, strict=True) if reason]
+            if not actions:
+                return written
+            reason = next(filter(None, reasons))
+            error = EngineError(f"{_DOING}: {settings.where} is too busy now ({reason}); try again later")
+        if time.monotonic() > give_up or stop.wait(pause * random.uniform(0.5, 1.5)):
             raise error
         pause = min(2 * pause, 10.0)
 
 
-def _unchanged(action: Action) -> Action:
-    return action
+def _halves(
+    client: OpenSearch, settings: Settings, index: str, actions: list[Action], stop: threading.Event
+) -> Written:
+    """Send a batch that is too large for one request (413) in two requests."""
+    written, half = Written(), len(actions) // 2
+    if half:
+        for some in (actions[:half], actions[half:]):
+            written.add(_send(client, settings, index, some, stop))
+    else:
+        ((meta, source),) = actions
+        id = next(iter(msgspec.json.decode(meta).values()))["_id"]
+        size = len(meta) + len(source or "")
+        written.refused.append((id, f"{size:,} characters are too large for a request (413)"))
+    return written
 
 
 def _is_temporary(problem: client_errors.OpenSearchException) -> bool:

@@ -180,12 +180,8 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
 
 def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
     """Raise EngineError if an index cannot store features."""
-    field = mappings.get("properties", {}).get(FEATURES, {})
-    kind = "object, not enabled" if field.get("enabled") is False else field.get("type", "object")
-    inside = field.get("properties", {})
-    wrong = [key for key, about in inside.items() if "@" in key and about.get("type") in ("text", "keyword")]
-    if kind != "object" or wrong:
-        kind = kind if kind != "object" else inside[wrong[0]]["type"]
+    kind = mappings.get("properties", {}).get(FEATURES, {}).get("type", "object")
+    if kind != "object":
         raise EngineError(
             f"index {index!r} has a field {FEATURES!r} of type {kind}, which cannot store vectors; reindex"
             " without it"

@@ -80,21 +80,15 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         return settings
 
     def _check(self, where: str) -> None:
-        problem = ""
-        name = self.index
-        for url in self.url:
-            if "@" in url:
-                problem = (
-                    "a URL must not contain a password; set `user` in a profile or rerank.toml, and set"
-                    " RERANK_OPENSEARCH_PASSWORD"
-                )
-            elif "?" in url or "#" in url:
-                problem = "the URL has more than scheme, host, port and path; remove the rest"
-            elif not _is_url(url):
-                problem = f"{url!r} is not the URL of a node; for example http://127.0.0.1:9200"
-            if problem:
-                raise UsageError(f"{where}: {problem}")
-        if name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
+        name, problem = self.index, ""
+        if any(re.search("[@?#]", url) for url in self.url):  # not quoted: it may be a secret
+            problem = (
+                "a URL must not contain a password, ? or #; set `user` in a profile or rerank.toml, and set"
+                " RERANK_OPENSEARCH_PASSWORD"
+            )
+        elif wrong := [url for url in self.url if not _is_url(url)]:
+            problem = f"{wrong[0]!r} is not the URL of a node; for example http://127.0.0.1:9200"
+        elif name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
             problem = f"{name!r} is not the name of an index; use lower-case letters, digits, - and _"
         elif self.timeout != self.timeout:
             problem = "timeout: expected a number, got nan"
@@ -126,12 +120,10 @@ def _is_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         port = parts.port
-        parse_url(url)  # as the client does
-        HTTPConnectionPool(parts.hostname or "")  # does not connect yet
+        HTTPConnectionPool(parse_url(url).host or "")  # as the client does; does not connect yet
     except (ValueError, LocationParseError):
         return False
-    spaces = any(c.isspace() for c in url)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not spaces
+    return parts.scheme in ("http", "https") and port != 0 and not re.search(r"\s", url)
 
 
 class _Json(JSONSerializer):
@@ -165,46 +157,28 @@ class _Transport(Transport):
     def perform_request(self, method: str, url: str, *given: Any, **options: Any) -> Any:
         try:
             answer = super().perform_request(method, url, *given, **options)
-            part = _ANSWERS.get(url.rpartition("/")[2], "")
-            if isinstance(answer, dict) and _has(answer, part):
-                return answer
-            if method == "HEAD" or url.startswith("/_cat/"):
-                return answer
-            raise client_errors.SerializationError(f"no {part}")
         except client_errors.ConnectionTimeout:
             self.mark_dead(self._asked.last)
             raise
+        if method != "HEAD" and not (isinstance(answer, dict) and _has_part(answer, url)):
+            raise client_errors.SerializationError(f"no answer to {url}")
+        return answer
 
 
-def _has(answer: Mapping[str, Any], part: str) -> bool:
+def _has_part(answer: Mapping[str, Any], url: str) -> bool:
+    part = _ANSWERS.get(url.rpartition("/")[2], "")
     if part == "hits":
-        return isinstance(answer.get(part), dict) and isinstance(answer[part].get(part), list)
+        answer = answer.get("hits") or {}
     return not part or part in answer
 
 
 def _certificates(settings: Settings) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for name in ("ca_file", "client_cert", "client_key"):
-        if file := getattr(settings, name):
-            if not Path(file).is_file():
-                raise InputError(f"{file}: no such file; it is set as {name}")
-            options[name] = file
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if settings.ca_file:
-        try:
-            context.load_verify_locations(settings.ca_file)
-        except (ssl.SSLError, OSError) as error:
-            raise InputError(f"{settings.ca_file}: no certificate in PEM (ca_file)") from error
-    if settings.client_cert:
-        try:
-            context.load_cert_chain(settings.client_cert, settings.client_key or None, password="")
-        except (ssl.SSLError, OSError) as error:
-            raise InputError(
-                f"{settings.client_cert}: no client certificate in PEM with an unencrypted key, in this file"
-                " or in client_key"
-            ) from error
-    certificates = options.pop("ca_file", "") or ssl.get_default_verify_paths().cafile
-    return {**options, "ca_certs": certificates} if certificates else options
+    files = {name: getattr(settings, name) for name in ("ca_file", "client_cert", "client_key")}
+    for name, file in files.items():
+        if file and not Path(file).is_file():
+            raise InputError(f"{file}: no such file; it is set as {name}")
+    files["ca_certs"] = files.pop("ca_file") or ssl.get_default_verify_paths().cafile
+    return {name: file for name, file in files.items() if file}
 
 
 def connect(settings: Settings, connections: int = 10) -> OpenSearch:

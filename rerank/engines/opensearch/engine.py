@@ -24,15 +24,14 @@ from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
 from rerank.engines.opensearch.templates import Templates
-from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.engines.opensearch.writing import Writer
-from rerank.errors import EngineError
+from rerank.errors import EngineError, UsageError
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _LOOK = 2.0  # seconds until the cluster is asked again whether the name has an index
 
 
-class OpenSearchEngine(Engine):
+class OpenSearchEngine(Reader, Engine):
     """Documents, text index and features in a cluster. Opening sends no request.
 
     Each shard uses its own idf, unless ``search_type`` is ``dfs_query_then_fetch``.
@@ -47,20 +46,20 @@ class OpenSearchEngine(Engine):
     shared = True
 
     def __init__(self, index: Index) -> None:
-        self.index = index
+        super().__init__(index)
         self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
         self.first_stages = index.layout.first_stages
-        self.reader = Reader(index)
-        self.doc_values = DocValueFeatures(index, self.reader)
-        self.writer = Writer(index, self.doc_values, self.reader)
+        reader = Reader(index)  # not self: connections are closed when the last reference goes
+        self.doc_values = DocValueFeatures(index, reader)
+        self.writer = Writer(index, self.doc_values, reader)
         attached = isinstance(index.layout, AttachedLayout)
         self.attached_features = (
-            AttachedFeatures(index, self.reader, index.folder / "features") if attached else None
+            AttachedFeatures(index, reader, index.folder / "features") if attached else None
         )
         self.retrieval = Retrieval(index, self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
-        self._look_again: dict[str, float] = {}
+        self._look_again = 0.0
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
@@ -110,14 +109,12 @@ class OpenSearchEngine(Engine):
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
         """Return (n,) which uuids belong to this name. looks: called before each request.
 
-        Unknown uuids are looked up at once, as the alias may have moved; again after two seconds.
+        For unknown uuids, the alias is read again, at most every two seconds.
         """
-        unknown, now = set(uuids) - self._uuids, time.monotonic()
-        if any(now > self._look_again.get(uuid, 0.0) for uuid in unknown):
+        if not self._uuids.issuperset(uuids) and time.monotonic() > self._look_again:
             looks()
-            self._uuids |= set(self.index.uuids().values())
-            others = (self._look_again.keys() | unknown) - self._uuids
-            self._look_again = dict.fromkeys(others, time.monotonic() + _LOOK)
+            self._uuids |= set(self.index.shape(fresh=True).uuids.values())
+            self._look_again = time.monotonic() + _LOOK
         return [uuid in self._uuids for uuid in uuids]
 
     def write(
@@ -160,30 +157,6 @@ class OpenSearchEngine(Engine):
     def __len__(self) -> int:
         """Count the documents."""
         return len(self.index)
-
-    def version(self) -> str:
-        """Return a hash of indices, settings and last writes."""
-        return self.reader.version()
-
-    def ids(self) -> list[str]:
-        """Return all document ids, ascending."""
-        return self.reader.ids()
-
-    def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the existing ids."""
-        return self.reader.contains(ids)
-
-    def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents in this order; None: unknown id."""
-        return self.reader.get(ids)
-
-    def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
-        """Return the documents at these locations; None: changed or deleted."""
-        return self.reader.at(locations)
-
-    def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream."""
-        return self.reader.documents()
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the candidates of each request."""
@@ -231,12 +204,14 @@ class OpenSearchEngine(Engine):
         self.index.check_fields()
         if self.attached_features is None:
             return self.doc_values.write(encoders, part=part, force=force, keep=keep, progress=progress)
+        if part != (0, 1):
+            raise UsageError("an attached index is encoded by one process; run it without --slice")
         self.doc_values.stored()
         finding = self.doc_values.retrieving(encoders)
         some = [encoder for encoder in encoders if encoder.name in finding]
         if some:
-            self.doc_values.write(some, part=part, keep=keep)
-        return self.attached_features.write(encoders, part=part, force=force, keep=keep, progress=progress)
+            self.doc_values.write(some, keep=keep)
+        return self.attached_features.write(encoders, force=force, keep=keep, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; None: it cannot retrieve."""

@@ -21,47 +21,6 @@ CREATE_AGAIN = (
 )
 """The hint for a missing index."""
 
-_BLOCKS = (
-    (
-        "flood-stage|read-only-allow-delete",
-        "the cluster's disk is full above its flood stage, and the index is read-only; free space on the"
-        " nodes, then remove index.blocks.read_only_allow_delete if OpenSearch has not",
-    ),
-    ("index read-only|FORBIDDEN/[589]/", "the index is read-only (index.blocks); remove the block to write"),
-    (
-        "create-index blocked",
-        "the cluster creates no new index, its disks are nearly full; free space on the nodes",
-    ),
-    (
-        "cluster_manager.*block|block.*cluster_manager|state not recovered",
-        "the cluster has no cluster manager now; look at `GET _cluster/health`, and run again",
-    ),
-)
-_CONNECTION = (
-    ("Connection refused", "connection refused; is it running, and is the port right?"),
-    ("Name or service not known|nodename nor servname|Temporary failure in name|No address", "no such host"),
-    ("Remote end closed", "it closes the connection without an answer; is it https?"),
-    ("timed out", "no answer; check host and port"),
-    ("BadStatusLine", "it does not speak HTTP; is it https?"),
-    ("Connection reset", "it resets the connection"),
-    ("IncompleteRead", "its answer is incomplete"),
-    ("codec can't decode", "its answer is not text"),
-)
-_TLS = (
-    (
-        "self.signed|unable to get local issuer",
-        "the signer of its certificate is unknown; set ca_file to the certificate of the signer",
-    ),
-    ("Hostname mismatch|doesn't match|IP address mismatch", "its certificate is for another host"),
-    ("certificate has expired", "its certificate has expired"),
-    ("WRONG_VERSION_NUMBER|record layer failure", "it does not speak TLS; is it http?"),
-    # Servers report a missing client certificate in several ways.
-    (
-        "certificate required|alert|EOF occurred",
-        "it ends the handshake; does it need another client certificate (client_cert)?",
-    ),
-)
-
 
 @contextmanager
 def asking(settings: Settings, doing: str) -> Iterator[None]:
@@ -78,15 +37,17 @@ def asking(settings: Settings, doing: str) -> Iterator[None]:
 
 def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
     """Return a client error as one line."""
-    where, info = settings.where, str(getattr(error, "info", ""))
+    where = settings.where
     if isinstance(error, client_errors.ConnectionTimeout):
         problem = (
             f"no answer from {where} within {settings.timeout:g} s; check the cluster, or raise `timeout`"
         )
     elif isinstance(error, client_errors.SSLError):
-        problem = f"{where}: no trusted TLS connection ({_match(_TLS, info)})"
+        problem = (
+            f"{where}: no trusted TLS connection ({_innermost(error)}); check URL, ca_file and client_cert"
+        )
     elif isinstance(error, client_errors.ConnectionError):
-        problem = f"{where} cannot be reached ({_match(_CONNECTION, info)})"
+        problem = f"{where} cannot be reached ({_innermost(error)}); check scheme, host and port"
     elif isinstance(error, client_errors.SerializationError):
         problem = f"{where} does not answer as OpenSearch does; is it OpenSearch?"
     else:
@@ -131,7 +92,9 @@ def _refusal(error: Exception, settings: Settings) -> str:
 
 def block(reason: str) -> str:
     """Explain a block of an index or cluster; "" for other reasons."""
-    return next((plain for signs, plain in _BLOCKS if re.search(signs, reason)), "")
+    if not re.search("FORBIDDEN/|flood-stage|read-only", reason):
+        return ""
+    return f"{reason}; remove the block, after freeing disk space if the disks are full"
 
 
 def cause(info: object, otherwise: str = "") -> tuple[str, str]:
@@ -161,5 +124,8 @@ def one_line(text: str, most: int = 300) -> str:
     return line if len(line) <= most else f"{line[:most]}…"
 
 
-def _match(table: Sequence[tuple[str, str]], text: str) -> str:
-    return next((plain for signs, plain in table if re.search(signs, text)), one_line(text, 150))
+def _innermost(error: BaseException) -> str:
+    """The reason of the first exception in a chain."""
+    while inner := next((one for one in error.args if isinstance(one, BaseException)), error.__cause__):
+        error = inner
+    return one_line(getattr(error, "strerror", None) or str(error), 150)

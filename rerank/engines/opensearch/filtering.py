@@ -34,7 +34,8 @@ class Fields:
         """Return a clause per filter. Raises UsageError for an unknown field or wrong type."""
         if not filters:
             return []
-        known, uuids = self._known, self._index.shape().uuids  # known is never changed: other threads read it
+        known, uuids = self._known, frozenset(self._index.shape().uuids.values())
+        # known is never changed: other threads read it
         if any((uuids, one) not in known for one in filters):
             look = self._attached if isinstance(self._index.layout, AttachedLayout) else self._own
             before = known if len(known) < _REMEMBERED else {}
@@ -52,8 +53,6 @@ class Fields:
         body = {**OURS, "size": 0, "track_total_hits": False, "aggs": counts}
         with self._index.asking("looking for fields"):
             answer = self._index.client.search(index=self._index.settings.index, body=body, params=WHOLE)
-        if not any(about["doc_count"] for about in answer["aggregations"].values()):
-            self._check_kept()
         found: dict[Filter, Mapping[str, Any]] = {}
         for one in filters:
             place = names.index(one.field)
@@ -61,15 +60,6 @@ class Fields:
             some = [_span(t) if isinstance(t, Span) else {"term": {FIELD: t}} for t in one.terms()]
             found[one] = {"bool": {"should": some}} if len(some) > 1 else some[0]
         return found
-
-    def _check_kept(self) -> None:
-        index = self._index.settings.index
-        with self._index.asking("looking for fields"):
-            known = self._index.client.field_caps(index=index, params={"fields": FIELD})
-        if FIELD not in known["fields"]:
-            raise UsageError(
-                f"index {index!r} has no terms to filter by; ingest the whole collection again with --replace"
-            )
 
     def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
         index = self._index.settings.index

@@ -14,7 +14,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
-from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields
+from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
@@ -40,9 +40,9 @@ _FRESH = 2.0  # seconds until the indices of the name are read again
 
 
 class Shape(NamedTuple):
-    """The indices of a name: uuids, maximum hits per search, and number of shards."""
+    """The indices of a name: uuid of each, maximum hits per search, and number of shards."""
 
-    uuids: frozenset[str]
+    uuids: Mapping[str, str]
     window: int
     shards: int
 
@@ -64,38 +64,37 @@ class Index:
         weakref.finalize(self, self.client.close)
 
     def check(self) -> None:
-        """Raise EngineError without a suitable index in the cluster."""
+        """Raise EngineError or UsageError without a suitable index in the cluster."""
         check(self.client, self.settings)
         found = self.indices()
         if not found:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
-        if isinstance(self.layout, OwnedLayout):
-            for name, about in found.items():
-                made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
-                if made is None:
-                    raise EngineError(
-                        f"index {name!r} at {self.settings.where} was not made by rerank; use it as it is"
-                        f" with `rerank attach`, or choose another name"
-                    )
-                if made != FORMAT:
-                    raise EngineError(
-                        f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
-                        f" again with --replace"
-                    )
         self.check_fields(found)
+        if isinstance(self.layout, AttachedLayout):
+            return
+        for name, about in found.items():
+            made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
+            if made is None:
+                fields = field_types(about["mappings"].get("properties", {}))
+                raise UsageError(
+                    f"index {name!r} at {self.settings.where} was not made by rerank; choose another name,"
+                    " or name the fields with title, text, categories, links and lang in `rerank attach`;"
+                    f" it has {', '.join(f'{path} ({kind})' for path, kind in fields) or 'no fields'}"
+                )
+            if made != FORMAT:
+                raise EngineError(
+                    f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
+                    f" again with --replace"
+                )
 
     def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Raise UsageError or EngineError if an attached index does not have these fields.
 
         indices: see :meth:`indices`; None: the current ones.
         """
-        if not isinstance(self.layout, AttachedLayout):
-            return
-        for name, about in (self.indices() if indices is None else indices).items():
-            try:
+        if isinstance(self.layout, AttachedLayout):
+            for name, about in (self.indices() if indices is None else indices).items():
                 check_fields(name, about["mappings"], self.layout.fields)
-            except UsageError as error:
-                raise UsageError(f"{error}; correct the fields in rerank.toml") from error
 
     def indices(self) -> dict[str, dict[str, Any]]:
         """Return the name's indices, with mappings, settings and aliases."""
@@ -105,27 +104,23 @@ class Index:
             )
         return found
 
-    def uuids(self, name: str = "") -> dict[str, str]:
-        """Return index -> uuid of a name; default: from the settings."""
-        params = (
-            {"flat_settings": "true", "ignore_unavailable": "true"} if name else {"flat_settings": "true"}
-        )
+    def uuid(self, name: str) -> str | None:
+        """Return the uuid of an index, if it exists."""
         with self.asking("looking for the index"):
-            found = self.client.indices.get_settings(
-                index=name or self.settings.index, name="index.uuid", params=params
-            )
-        return {name: about["settings"]["index.uuid"] for name, about in found.items()}
+            found = self.client.indices.get_settings(index=name, params={"ignore_unavailable": "true"})
+        return found[name]["settings"]["index"]["uuid"] if name in found else None
 
-    def shape(self) -> Shape:
-        """Return the state of the indices, cached for two seconds."""
-        if self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
+    def shape(self, *, fresh: bool = False) -> Shape:
+        """Return the state of the indices, cached for two seconds. fresh: without the cache."""
+        if fresh or self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
             now = time.monotonic()
             with self.asking("looking for the index"):
                 answer = self.client.indices.get_settings(index=self.settings.index)
-            indices = [about["settings"]["index"] for about in answer.values()]
-            window = min((int(one.get("max_result_window", WINDOW)) for one in indices), default=WINDOW)
-            shards = sum(int(one["number_of_shards"]) for one in indices)
-            self._shape = now, Shape(frozenset(one["uuid"] for one in indices), window, shards)
+            indices = {name: about["settings"]["index"] for name, about in answer.items()}
+            window = min((int(i.get("max_result_window", WINDOW)) for i in indices.values()), default=WINDOW)
+            shards = sum(int(index["number_of_shards"]) for index in indices.values())
+            uuids = {name: index["uuid"] for name, index in indices.items()}
+            self._shape = now, Shape(uuids, window, shards)
         return self._shape[1]
 
     def make(self, name: str, *, alias: bool) -> None:
@@ -159,8 +154,8 @@ class Index:
             if not self.client.indices.refresh(index=index)["_shards"]["failed"]:
                 return
         raise EngineError(
-            f"not all shards of {index!r} at {self.settings.where} answer; look at `GET _cluster/health`, and"
-            " run again when they do"
+            f"not all shards of {self.settings.index!r} answer; look at `GET _cluster/health`, and run again"
+            " when they do"
         )
 
     @contextmanager

@@ -17,7 +17,7 @@ from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import usable
-from rerank.engines.opensearch.searching import Clauses, Found, Searcher, pieces
+from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher, pieces
 from rerank.errors import EngineError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
@@ -45,28 +45,29 @@ class Retrieval:
         found_by = {query.name: query.version for query in one.vector_queries}
         wanted = self._wanted({**({} if self._attached else one.features), **found_by})
         columns = {query.name: self._prepared(query) for query in one.vector_queries}
-        keys = list(wanted.values())
-        kept = self.fields.clauses(one.filters)
+        keys, kept = list(wanted.values()), self.fields.clauses(one.filters)
         depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(requests), together):
             some = [replace(request, text=_encodable(request.text)) for request in requests[i : i + together]]
-            vector_searches = [
-                [
-                    self._searcher.nearest(query, columns[query.name], one, request.text, kept)
-                    for query in request.vector_queries
-                ]
-                for request in some
-            ]
-            texts = [request.text for request in some]
-            answers = self._searcher.top(texts, one.signals, one.depth, keys, vector_searches, kept)
-            for request, hits in zip(some, answers, strict=True):
-                if one.retrievers:
-                    parts = self._parts(request, hits, columns, wanted, kept)
-                    yield self._union(parts, request, wanted)
-                else:
-                    found = self._cut(hits[0], request, one.first_stage, keys, kept)
-                    yield self._candidates(found, one.features, wanted)
+            searches = [self._searches(request, columns, kept) for request in some]
+            flat = [search for of_request in searches for search in of_request]
+            texts = [request.text for request, of in zip(some, searches) for _ in of]
+            answers = iter(self._searcher.find(flat, texts, keys))
+            for request, of in zip(some, searches):
+                hits = [next(answers) for _ in of]
+                parts = self._parts(request, hits, columns, wanted, kept)
+                yield self._union(parts, request, wanted)
+
+    def _searches(self, request: SearchRequest, columns: Mapping[str, Column], kept: Clauses) -> list[Search]:
+        """The searches of a request, by signal, then by vector."""
+        lexical = [
+            self._searcher.lexical(request.text, signal, request.depth, kept) for signal in request.signals
+        ]
+        return lexical + [
+            self._searcher.nearest(query, columns[query.name], request, request.text, kept)
+            for query in request.vector_queries
+        ]
 
     def _parts(
         self,
@@ -80,7 +81,8 @@ class Retrieval:
         keys = list(wanted.values())
         parts: dict[str, Found] = {}
         for signal, found in zip(request.signals, hits):
-            parts[signal] = self._cut(found, request, signal, keys, kept)
+            found = found or self._best_of_pieces(request, signal, keys, kept)
+            parts[signal] = found.pick(rank(found.ids, np.array(found.scores))[: request.depth].tolist())
         for query, found in zip(request.vector_queries, hits[len(request.signals) :], strict=True):
             column = columns[query.name]
             if found is None:  # more words than a query may have: search without them
@@ -105,23 +107,22 @@ class Retrieval:
             )
         return column
 
-    def _cut(
-        self, found: Found | None, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses
+    def _best_of_pieces(
+        self, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses
     ) -> Found:
-        """A signal's best hits. Long texts are searched in pieces."""
-        if found is None:
-            tops = [
-                one
-                for (one,) in self._searcher.top(pieces(request.text), [signal], request.depth, (), kept=kept)
-            ]
-            if None in tops:
-                raise self._too_long(request.text)
-            ids = sorted({id for one in tops if one is not None for id in one.ids})
-            scores = dict(zip(ids, self._scores(request.text, ids, signal).tolist()))
-            best = rank(ids, np.array(list(scores.values())))[: request.depth].tolist()
-            found = self._among([ids[i] for i in best], "", signal, keys)
-            found = found._replace(scores=[scores[id] for id in found.ids])
-        return found.pick(rank(found.ids, np.array(found.scores))[: request.depth].tolist())
+        """The best hits of a long text: all hits of its pieces are scored."""
+        texts = pieces(request.text)
+        searches = [self._searcher.lexical(text, signal, request.depth, kept) for text in texts]
+        ids: set[str] = set()
+        for hits in self._searcher.find(searches, texts, ()):
+            if hits is None:
+                raise _too_long(request.text)
+            ids.update(hits.ids)
+        scores = dict(zip(ids, self._scores(request.text, list(ids), signal).tolist()))
+        best = sorted(ids, key=lambda id: (-scores[id], id))[: request.depth]
+        found = self._searcher.among(best, "", signal, keys)
+        assert found is not None
+        return found._replace(scores=[scores[id] for id in found.ids])
 
     def _products(self, found: Found, one: VectorQuery, key: str, depth: int) -> Found:
         """The hits with the largest positive products."""
@@ -138,6 +139,10 @@ class Retrieval:
     def _union(
         self, parts: Mapping[str, Found], request: SearchRequest, wanted: Mapping[str, str]
     ) -> Candidates:
+        """The hits of all retrievers, with first-stage scores."""
+        if not request.retrievers:
+            (part,) = parts.values()
+            return self._candidates(part, request.features, wanted)
         scores: dict[str, float] = {}
         for name, part in parts.items():
             if part.scores and (name == request.first_stage or name not in self._layout.first_stages):
@@ -167,22 +172,13 @@ class Retrieval:
         """Score and order the requested documents."""
         request.check(self._layout.first_stages)
         wanted = self._wanted({} if self._attached else request.features)
-        known = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
-        found = self._among(known, _encodable(request.text), request.first_stage, list(wanted.values()))
+        ids = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
+        text = _encodable(request.text)
+        found = self._searcher.among(ids, text, request.first_stage, list(wanted.values()))
+        if found is None:
+            raise _too_long(text)
         found = found.pick(rank(found.ids, np.array(found.scores)).tolist())
         return self._candidates(found, request.features, wanted)
-
-    def _among(self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str]) -> Found:
-        merged = Found([], [], {key: [] for key in keys}, 0.0, [])
-        for found in self._searcher.among(ids, text, signal, keys, matching=False):
-            if found is None:
-                raise self._too_long(text)
-            merged.ids.extend(found.ids)
-            merged.scores.extend(found.scores)
-            merged.versions.extend(found.versions)
-            for key in keys:
-                merged.features[key].extend(found.features[key])
-        return merged
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates; see :meth:`Engine.score`."""
@@ -191,25 +187,17 @@ class Retrieval:
 
     def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
         """(n,) scores. Long texts are summed over pieces."""
-        whole = self._lexical(text, ids, signal)
-        if whole is not None:
-            return whole
-        total = np.zeros(len(ids))
-        for piece in pieces(text):
-            scores = self._lexical(piece, ids, signal)
-            if scores is None:
-                raise self._too_long(text)
-            total += scores
-        return total
-
-    def _lexical(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64] | None:
-        """None: too many terms."""
-        scores: dict[str, float] = {}
-        for found in self._searcher.among(ids, text, signal, (), matching=True):
-            if found is None:
-                return None
-            scores.update(zip(found.ids, found.scores))
-        return np.array([scores.get(id, 0.0) for id in ids], np.float64)
+        for texts in ([text], pieces(text)):
+            scores = dict.fromkeys(ids, 0.0)
+            for piece in texts:
+                found = self._searcher.among(ids, piece, signal, matching=True)
+                if found is None:
+                    break
+                for id, score in zip(found.ids, found.scores):
+                    scores[id] += score
+            else:
+                return np.array([scores[id] for id in ids], np.float64)
+        raise _too_long(text)
 
     def _candidates(self, found: Found, features: Mapping[str, str], wanted: Mapping[str, str]) -> Candidates:
         ids, scores = found.ids, np.array(found.scores, np.float64)
@@ -233,11 +221,12 @@ class Retrieval:
             self._features.stored()
         return {name: key for name, key in keys.items() if key in self._features.columns}
 
-    def _too_long(self, text: str) -> EngineError:
-        return EngineError(
-            f"a query of {len(text):,} characters has more terms than OpenSearch accepts"
-            " (indices.query.bool.max_clause_count); shorten it"
-        )
+
+def _too_long(text: str) -> EngineError:
+    return EngineError(
+        f"a query of {len(text):,} characters has more terms than OpenSearch accepts"
+        " (indices.query.bool.max_clause_count); shorten it"
+    )
 
 
 def _encodable(text: str) -> str:

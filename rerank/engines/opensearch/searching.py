@@ -78,55 +78,9 @@ class Searcher:
         self._index, self._client = index, index.client
         self._settings, self._layout = index.settings, index.layout
 
-    @property
-    def window(self) -> int:
-        """Maximum hits per search."""
-        return self._index.shape().window
-
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return self._index.shape().shards
-
-    def top(
-        self,
-        texts: Sequence[str],
-        signals: Sequence[str],
-        depth: int,
-        keys: Sequence[str],
-        vector_searches: Sequence[Sequence[Search]] = (),
-        kept: Clauses = (),
-    ) -> Iterator[list[Found | None]]:
-        """Return the best hits of each text by signal, then by vector search. None: too many terms.
-
-        All ties at ``depth`` are included, unless the cluster orders ties by id.
-        keys: features to return. kept: clauses that every hit must match.
-        """
-        by_id = self._layout.has_id
-        size = depth if by_id or depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
-        searches: list[list[Search]] = []
-        for i, text in enumerate(texts):
-            lexical = [Search(only(self._layout.query(text, signal), kept), size) for signal in signals]
-            searches.append(lexical + list(vector_searches[i] if vector_searches else ()))
-        flat = [(search, text) for some, text in zip(searches, texts) for search in some]
-        answers = iter(self.find([search for search, _ in flat], [text for _, text in flat], keys))
-        for some, text in zip(searches, texts, strict=True):
-            hits = [next(answers) for _ in some]
-            for i in range(0 if by_id else len(signals)):
-                hits[i] = self._widened(some[i], text, depth, keys, hits[i])
-            yield hits
-
-    def _widened(
-        self, search: Search, text: str, depth: int, keys: Sequence[str], found: Found | None
-    ) -> Found | None:
-        """Get more hits until ties at ``depth`` are complete."""
-        wide = search.size
-        while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
-            if wide == self.window:
-                break  # more ties than the index returns
-            wide = min(4 * wide, self.window)
-            (found,) = self.find([Search(search.query, wide)], [text], keys)
-        return found
+    def lexical(self, text: str, signal: str, depth: int, kept: Clauses) -> Search:
+        """Return the search for the best documents of a signal."""
+        return Search(only(self._layout.query(text, signal), kept), depth)
 
     def nearest(
         self, one: VectorQuery, column: Column, request: SearchRequest, text: str | None, kept: Clauses
@@ -137,7 +91,7 @@ class Searcher:
         similarities.
         """
         name, path = vector_field(feature_key(one.name, one.version), column.passages)
-        vector, depth = one.vector.tolist(), one.depth or request.depth
+        vector, depth, shape = one.vector.tolist(), one.depth or request.depth, self._index.shape()
 
         def inside(query: dict[str, Any]) -> dict[str, Any]:
             return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
@@ -147,31 +101,43 @@ class Searcher:
             script = {"source": "knn_score", "lang": "knn", "params": values}
             query = {"bool": {"filter": {"exists": {"field": name}}}}
             scored = inside({"script_score": {"query": query, "script": script}})
-            return Search(only(scored, kept), min(depth, self.window))
+            return Search(only(scored, kept), min(depth, shape.window))
         # A shard has about its share of the nearest.
-        count = min(depth, 2 * depth // self.shards + 100, self.window)
+        count = min(depth, 2 * depth // shape.shards + 100, shape.window)
         # The filter is applied in the search of the graph, and again to its result.
         inner = {"filter": {"bool": {"filter": list(kept)}}} if kept else {}
         near = inside({"knn": {name: {"vector": vector, "k": count, **inner}}})
         should = [] if text is None else [self._layout.query(text, request.first_stage)]
         return Search(
-            {"bool": {"filter": [near, *kept], "should": should}}, min(self.shards * count, self.window)
+            {"bool": {"filter": [near, *kept], "should": should}}, min(shape.shards * count, shape.window)
         )
 
     def among(
-        self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool
-    ) -> Iterator[Found | None]:
-        """Return hits among given documents. matching: only with a term of ``text``."""
-        kind = "must" if matching else "should"
-        for i in range(0, len(ids), self.window):
-            some = list(ids[i : i + self.window])
+        self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str] = (), *, matching: bool = False
+    ) -> Found | None:
+        """Return given documents with their scores. matching: only those with a term of ``text``.
+
+        None: too many terms.
+        """
+        kind, window = "must" if matching else "should", self._index.shape().window
+        merged = Found([], [], {key: [] for key in keys}, 0.0, [])
+        for i in range(0, len(ids), window):
+            some = list(ids[i : i + window])
             query = {"bool": {"filter": {"ids": {"values": some}}, kind: self._layout.query(text, signal)}}
-            yield from self.find([Search(query, len(some))], [text], keys)
+            (found,) = self.find([Search(query, len(some))], [text], keys)
+            if found is None:
+                return None
+            merged.ids.extend(found.ids)
+            merged.scores.extend(found.scores)
+            merged.versions.extend(found.versions)
+            for key in keys:
+                merged.features[key].extend(found.features[key])
+        return merged
 
     def find(
         self, searches: Sequence[Search], texts: Sequence[str], keys: Sequence[str]
     ) -> list[Found | None]:
-        """Send searches in one request."""
+        """Send searches in one request. keys: features to return. None: too many terms."""
         bodies = [self._body(query, size, keys, self._layout.has_id) for query, size in searches]
         found = []
         for body, text, answer in zip(bodies, texts, self._send(bodies, texts), strict=True):

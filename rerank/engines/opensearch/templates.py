@@ -1,11 +1,10 @@
 """Search templates: query -> ``_search`` body -> ids and scores. The cluster renders Mustache.
 
-A query cannot change the structure of a body: it is compared with a rendering of plain words.
+A query cannot change the structure of a body: the cluster renders words, which are replaced afterwards.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,6 @@ from rerank.engines.opensearch.errors import cause, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.searching import search_options
 from rerank.errors import EngineError, InputError, UsageError
-from rerank.files import parse_json
 from rerank.formats.templates import SLOT, check_slots, check_values, fingerprint, slots
 from rerank.order import rank
 from rerank.records import Candidates, Query, SearchTemplate
@@ -43,7 +41,6 @@ _SHOWN = (
 )
 """Keys without effect on hits and scores. They are removed."""
 
-_TOGETHER = 2000  # hits that one _msearch returns, about
 _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # text without characters of JSON and Mustache
 
 
@@ -75,22 +72,27 @@ class Templates:
         if found is not search:  # read just now
             check_values(found, queries)
         search = found
-        window = min(self._index.shape().window, requests[0].depth)
-        together = max(1, _TOGETHER // window)
-        for i in range(0, len(queries), together):
-            some = queries[i : i + together]
-            bodies = [self.asked(self.body(search, query), window) for query in some]
-            for query, answer in zip(some, self._send(bodies, some, search), strict=True):
-                yield _candidates(answer, search, query)
+        size, settings = min(self._index.shape().window, requests[0].depth), self._index.settings
+        for query in queries:
+            body = self.asked(self.body(search, query), size)
+            # Named queries are the reason for single searches: _msearch does not return their scores.
+            params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
+            with self._index.asking(f"{search}: query {query.id!r}"):
+                answer = self._index.client.search(index=settings.index, body=body, params=params)
+            yield _candidates(answer, search, query)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
-        """Return the search body of a query."""
+        """Return the search body of a query. Its texts are inserted after the rendering."""
         search = self._complete(search)
         where = f"{search}: query {query.id!r}"
-        if slots(search.source) == [SLOT]:
-            rendered = _filled(search, query.lexical)
-        else:
-            rendered = self._rendered(search, query, where)
+        params: dict[str, Any] = {**query.params, "categories": list(query.categories)}
+        params |= {**({"lang": query.lang} if query.lang else {}), slots(search.source)[0]: query.lexical}
+        texts = {SLOT: query.lexical}  # word -> text
+        try:
+            rendered = _put_back(self._render(search, _harmless(params, texts), where), texts)
+        except InputError:
+            check_values(search, [query])  # a missing value may be the reason
+            raise
         _check(rendered, where)
         named = rendered.get("search_pipeline", search.pipeline)
         return {**rendered, "search_pipeline": named} if named else rendered
@@ -130,34 +132,8 @@ class Templates:
         source: str = script["source"]
         return source
 
-    def _rendered(self, search: SearchTemplate, query: Query, where: str) -> dict[str, Any]:
-        (slot,) = slots(search.source)
-        given = {
-            **query.params,
-            "categories": list(query.categories),
-            **({"lang": query.lang} if query.lang else {}),
-        }
-        texts: dict[str, str] = {}  # word -> text
-        params = {**given, slot: query.lexical}
-        harmless = _harmless(params, texts)
-        try:
-            rendered = self._render(search, params, where)
-        except InputError:
-            check_values(search, [query])  # a missing value may be the reason
-            raise
-        if texts:
-            try:
-                same = _put_back(self._render(search, harmless, where), texts) == rendered
-            except InputError:
-                same = False
-            if not same:
-                raise InputError(
-                    f"{where}: its values would change the structure of the template; write slots of texts as"
-                    ' "{{NAME}}", slots of lists and objects as {{#toJson}}NAME{{/toJson}}'
-                )
-        return rendered
-
     def _render(self, search: SearchTemplate, params: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The template with words in the place of the query's texts, rendered by the cluster."""
         body = {"source": search.source, "params": params}
         try:
             answer = self._index.client.transport.perform_request("POST", "/_render/template", body=body)
@@ -204,31 +180,6 @@ class Templates:
         kept = {part: processors for part, processors in kept.items() if processors}
         return kept or NO_PIPELINE
 
-    def _send(
-        self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: SearchTemplate
-    ) -> list[Mapping[str, Any]]:
-        settings, doing = self._index.settings, f"making the search of {search}"
-        answers: dict[int, Mapping[str, Any]] = {}
-        together: dict[int, list[Mapping[str, Any]]] = {}
-        for place, (body, query) in enumerate(zip(bodies, queries, strict=True)):
-            header = search_options(settings, query.lexical)
-            if '"_name"' not in json.dumps(body):
-                together[place] = [{**header, "index": settings.index}, body]
-                continue
-            params = {**header, "include_named_queries_score": "true"}  # _msearch does not accept it
-            with self._index.asking(doing):
-                answers[place] = self._index.client.search(index=settings.index, body=body, params=params)
-        if together:
-            lines = [line for pair in together.values() for line in pair]
-            with self._index.asking(doing):
-                responses = self._index.client.msearch(body=lines)["responses"]
-            answers.update(zip(together, responses, strict=True))
-        for place, query in enumerate(queries):
-            if "error" in answers[place]:
-                _, reason = cause(answers[place])
-                raise EngineError(f"{search}: query {query.id!r}: OpenSearch refuses it: {reason}")
-        return [answers[place] for place in range(len(bodies))]
-
 
 def _check(body: Mapping[str, Any], where: str) -> None:
     for name, why in _REFUSED.items():
@@ -240,17 +191,6 @@ def _check(body: Mapping[str, Any], where: str) -> None:
     first = sort[0] if isinstance(sort, list) and sort else sort
     if sort and not (first == "_score" or (isinstance(first, Mapping) and list(first) == ["_score"])):
         raise InputError(f'{where}: the template must sort by "_score"; remove "sort"')
-
-
-def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
-    try:
-        template = parse_json(search.source)
-    except ValueError as error:
-        raise InputError(f"{search}: no JSON ({error}); correct the template") from error
-    if not isinstance(template, dict):
-        raise InputError(f"{search}: no JSON object; write the body of a _search")
-    filled: dict[str, Any] = _put_back(template, {SLOT: text})
-    return filled
 
 
 def _harmless(value: Any, texts: dict[str, str]) -> Any:

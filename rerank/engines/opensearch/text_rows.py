@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,28 +25,28 @@ from numpy.typing import NDArray
 
 from rerank.engines.file_features import FeatureFiles
 from rerank.errors import WorkspaceError
-from rerank.files import folder_lock
 from rerank.records import Document
+from rerank.text import plural
 
 _PATIENCE = 60.0  # seconds to wait for other writers
-_INDICES = 4  # former indices whose locations are kept: an alias may move back
 
 _TABLES = """
 CREATE TABLE salt (value INTEGER);
-CREATE TABLE texts (row INTEGER PRIMARY KEY, hash BLOB UNIQUE, categories TEXT);
-CREATE TABLE indices (number INTEGER PRIMARY KEY AUTOINCREMENT, uuid TEXT UNIQUE);
+CREATE TABLE texts (row INTEGER PRIMARY KEY, hash BLOB UNIQUE, categories TEXT, crc INTEGER);
 CREATE TABLE locations (
-    number INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id INTEGER, row INTEGER,
-    PRIMARY KEY (number, seq_no, shard)
+    place INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id INTEGER, row INTEGER, crc INTEGER,
+    PRIMARY KEY (place, seq_no, shard)
 ) WITHOUT ROWID;
-CREATE TABLE covered (
-    ranker TEXT, version TEXT, number INTEGER, shard INTEGER, ranges TEXT,
-    PRIMARY KEY (ranker, version, number, shard)
+CREATE TABLE encoded (
+    ranker TEXT, version TEXT, place INTEGER, shard INTEGER, last INTEGER,
+    PRIMARY KEY (ranker, version, place, shard)
 ) WITHOUT ROWID;
 """
-
-Ranges = list[list[int]]
-"""Ranges of sequence numbers, both ends included, ascending, with gaps between them."""
+_CORRUPT = """
+SELECT (SELECT count(*) FROM texts WHERE crc <> crc(hash, categories))
+     + (SELECT count(*) FROM locations WHERE crc <> crc(place, seq_no, shard, term, id, row))
+"""
+# place: hash of an index and the fields of its documents. last: sequence number.
 
 
 class DocumentLocation(NamedTuple):
@@ -94,14 +93,15 @@ class TextRows:
     @property
     def features(self) -> FeatureFiles:
         """The features of these rows."""
-        with self._reading():
+        with self._database():
             return self._features
 
     def _inode(self) -> int:
         try:
-            return self._path.stat().st_ino
+            stat = self._path.stat()
         except FileNotFoundError:
             return 0
+        return stat.st_ino if stat.st_size else 0  # another process is making the tables
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class TextRows:
 
         shards, seq_nos, terms: (n,), as in :class:`DocumentLocation`. shards None: compare ids.
         """
-        with self._reading() as db:
+        with self._database() as db:
             found = db.execute(
-                "SELECT seq_no, term, shard, id, row FROM locations JOIN indices USING (number)"
-                " WHERE uuid = ? AND seq_no IN (SELECT value FROM json_each(?))",
-                (self._key(uuid), json.dumps(seq_nos.tolist())),
+                "SELECT seq_no, term, shard, id, row FROM locations"
+                " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
+                (self._place(uuid), json.dumps(seq_nos.tolist())),
             ).fetchall()
         which = shards.tolist() if shards is not None else [_id_sum(id) for id in ids]
         rows = {
@@ -132,12 +132,12 @@ class TextRows:
 
     def of_texts(self, documents: Sequence[Document]) -> NDArray[np.int64]:
         """Return (n,) rows of these texts; -1: no row."""
-        with self._reading() as db:
+        with self._database() as db:
             return _rows(db, [digest(document) for document in documents])
 
     def categories(self, rows: NDArray[np.int64]) -> list[tuple[str, ...]]:
         """Return the categories of existing rows."""
-        with self._reading() as db:
+        with self._database() as db:
             found = dict(
                 db.execute(
                     "SELECT row, categories FROM texts WHERE row IN (SELECT value FROM json_each(?))",
@@ -146,16 +146,14 @@ class TextRows:
             )
             return [tuple(json.loads(found[row])) for row in rows.tolist()]
 
-    def covered(self, name: str, version: str, uuid: str, shard: int) -> Ranges:
-        """Return the sequence numbers whose documents all have a feature."""
-        with self._reading() as db:
+    def encoded(self, name: str, version: str, uuid: str, shard: int) -> int:
+        """Return the last sequence number up to which all documents have a feature; -1: none."""
+        with self._database() as db:
             found = db.execute(
-                "SELECT ranges FROM covered JOIN indices USING (number)"
-                " WHERE ranker = ? AND version = ? AND uuid = ? AND shard = ?",
-                (name, version, self._key(uuid), shard),
+                "SELECT last FROM encoded WHERE ranker = ? AND version = ? AND place = ? AND shard = ?",
+                (name, version, self._place(uuid), shard),
             ).fetchone()
-        ranges: Ranges = json.loads(found[0]) if found else []
-        return ranges
+        return int(found[0]) if found else -1
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -164,113 +162,112 @@ class TextRows:
         hashes = [digest(document) for document in documents]
         with self._writing() as db:
             db.executemany(
-                "INSERT OR IGNORE INTO texts (hash, categories) VALUES (?, ?)",
+                "INSERT OR IGNORE INTO texts (hash, categories, crc) VALUES (?1, ?2, crc(?1, ?2))",
                 [(one, json.dumps(document.categories)) for one, document in zip(hashes, documents)],
             )
             return _rows(db, hashes)
 
     def locate(self, locations: Sequence[DocumentLocation], rows: NDArray[np.int64]) -> None:
         """Store the rows of documents."""
+        places = {uuid: self._place(uuid) for uuid in {one.uuid for one in locations}}
         with self._writing() as db:
-            numbers = {uuid: self._number(db, uuid) for uuid in {one.uuid for one in locations}}
             db.executemany(
-                "INSERT OR REPLACE INTO locations VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO locations"
+                " VALUES (?1, ?2, ?3, ?4, ?5, ?6, crc(?1, ?2, ?3, ?4, ?5, ?6))",
                 [
-                    (numbers[one.uuid], one.seq_no, one.shard, one.term, _id_sum(one.id), row)
+                    (places[one.uuid], one.seq_no, one.shard, one.term, _id_sum(one.id), row)
                     for one, row in zip(locations, rows.tolist())
                 ],
             )
 
-    def cover(self, name: str, version: str, uuid: str, shard: int, first: int, last: int) -> None:
-        """Mark sequence numbers as encoded."""
-        if first > last:
-            return
+    def set_encoded(self, name: str, version: str, uuid: str, shard: int, last: int) -> None:
+        """Store that the documents up to a sequence number have features."""
         with self._writing() as db:
-            key = name, version, self._number(db, uuid), shard
-            found = db.execute(
-                "SELECT ranges FROM covered WHERE ranker = ? AND version = ? AND number = ? AND shard = ?",
-                key,
-            ).fetchone()
-            ranges = union([*(json.loads(found[0]) if found else []), [first, last]])
-            db.execute("INSERT OR REPLACE INTO covered VALUES (?, ?, ?, ?, ?)", (*key, json.dumps(ranges)))
+            db.execute(
+                "INSERT INTO encoded VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
+                (name, version, self._place(uuid), shard, last),
+            )
 
     def remove(self, name: str, version: str) -> None:
         """Remove a version's features."""
         with self._writing() as db:
-            db.execute("DELETE FROM covered WHERE ranker = ? AND version = ?", (name, version))
+            db.execute("DELETE FROM encoded WHERE ranker = ? AND version = ?", (name, version))
         self.features.remove(name, version)
 
-    def drop_indices(self, present: Sequence[str]) -> None:
-        """Remove locations of former indices, except the last ones."""
-        names = {self._key(uuid) for uuid in present}
+    def keep_indices(self, uuids: Iterable[str]) -> None:
+        """Remove the locations of all other indices."""
+        places = json.dumps([self._place(uuid) for uuid in uuids])
         with self._writing() as db:
-            stored = db.execute("SELECT number, uuid FROM indices ORDER BY number").fetchall()
-            former = [(number,) for number, uuid in stored if uuid not in names][:-_INDICES]
-            for table in ("locations", "covered", "indices"):
-                db.executemany(f"DELETE FROM {table} WHERE number = ?", former)
+            for table in ("locations", "encoded"):
+                db.execute(
+                    f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))", (places,)
+                )
 
     def repaired(self) -> TextRows:
         """Return these rows. Corrupt rows are removed first, with all features."""
-        with suppress(WorkspaceError), self._reading() as db:
-            if db.execute("PRAGMA integrity_check").fetchone() == ("ok",):
+        with suppress(WorkspaceError):
+            if self._problem() is None:
                 return self
-        with folder_lock(self._folder, "storing features", patience=_PATIENCE):
-            self._path.unlink(missing_ok=True)
-            shutil.rmtree(self._folder / "rankers", ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
         return TextRows(self._folder, self._layout)
 
     def corruptions(self) -> Iterator[tuple[Path, str]]:
         """Yield each corrupt file and its problem."""
         try:
-            with self._reading() as db:
-                (problem,) = db.execute("PRAGMA integrity_check").fetchone()
+            problem = self._problem()
         except WorkspaceError as error:
             problem = str(error)
-        if problem == "ok":
+        if problem is None:
             yield from self.features.corruptions()
         else:
             yield self._path, problem
 
+    def _problem(self) -> str | None:
+        with self._database() as db:
+            (state,) = db.execute("PRAGMA integrity_check").fetchone()
+            (corrupt,) = db.execute(_CORRUPT).fetchone()
+        if corrupt:
+            return f"{plural(corrupt, 'row[|s]')} differ from the checksum"
+        return None if state == "ok" else str(state)
+
     # -- the database ------------------------------------------------------------------------------------
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _database(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread; empty if nothing is stored."""
         with self._mutex, self._errors():
             inode = self._opened or self._inode()
             if self._db is None or inode != self._opened:
-                db = self._connect(("rw" if os.access(self._path, os.W_OK) else "ro") if inode else "")
-                (salt,) = db.execute("SELECT value FROM salt").fetchone()
+                mode = "rw" if os.access(self._path, os.W_OK) else "ro"
+                self._db, self._opened = self._connect(mode if inode else "memory"), inode
+                (salt,) = self._db.execute("SELECT value FROM salt").fetchone()
                 self._features = FeatureFiles(self._folder / "rankers", salt)
-                self._db, self._opened = db, inode
             yield self._db
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        if not self._opened:
+        """The connection in a transaction. The first one creates the file."""
+        if not self._opened and not self._inode():
             self._folder.mkdir(parents=True, exist_ok=True)
-            with folder_lock(self._folder, "storing features", patience=_PATIENCE), self._errors():
-                if not self._inode():
-                    new = self._path.with_name("rows.new")
-                    new.unlink(missing_ok=True)
-                    self._connect("rwc", new).close()
-                    new.rename(self._path)
-        with self._errors():
-            db = self._connect("rw")
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                yield db
-                db.commit()
-            finally:
-                db.close()
+            with self._errors():
+                self._connect("rwc").close()
+        with self._database() as db, db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
 
-    def _connect(self, mode: str, path: Path | None = None) -> sqlite3.Connection:
-        """Connect; mode "": to an empty database in memory."""
-        name = f"file:{quote(str(path or self._path))}?mode={mode}" if mode else ":memory:"
-        db = sqlite3.connect(name, _PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
-        if mode in ("", "rwc"):
-            db.executescript(_TABLES)
-            db.execute("INSERT INTO salt VALUES (?)", (secrets.randbits(62),))
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        """Connect; a new database gets the tables."""
+        path = f"file:{quote(str(self._path))}?mode={mode}"
+        db = sqlite3.connect(path, _PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+        db.create_function("crc", -1, lambda *values: zlib.crc32(repr(values).encode()), deterministic=True)
+        if mode in ("rwc", "memory"):
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                if not db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+                    for table in _TABLES.split(";"):
+                        db.execute(table)
+                    db.execute("INSERT INTO salt VALUES (?)", (secrets.randbits(62),))
         return db
 
     @contextmanager
@@ -284,15 +281,9 @@ class TextRows:
                 f"{self._path} is corrupt ({error}); encode again with `rerank encode --force`"
             ) from error
 
-    def _number(self, db: sqlite3.Connection, uuid: str) -> int:
-        db.execute("INSERT OR IGNORE INTO indices (uuid) VALUES (?)", (self._key(uuid),))
-        found: tuple[int] = db.execute(
-            "SELECT number FROM indices WHERE uuid = ?", (self._key(uuid),)
-        ).fetchone()
-        return found[0]
-
-    def _key(self, uuid: str) -> str:
-        return re.sub(r"[^\w-]", "_", uuid) + (f"+{self._layout}" if self._layout else "")
+    def _place(self, uuid: str) -> int:
+        hashed = hashlib.blake2b(f"{uuid} {self._layout}".encode("utf-8", "surrogatepass"), digest_size=6)
+        return int.from_bytes(hashed.digest(), "big")
 
 
 def digest(document: Document) -> bytes:
@@ -313,35 +304,6 @@ def digest(document: Document) -> bytes:
     ]
     text = json.dumps(parts, ensure_ascii=True, sort_keys=True, default=dict)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def union(ranges: Ranges) -> Ranges:
-    """Merge adjacent or overlapping ranges.
-
-    >>> union([[5, 9], [0, 2], [3, 4], [20, 21]])
-    [[0, 9], [20, 21]]
-    """
-    merged: Ranges = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1][1] = max(merged[-1][1], last)
-        else:
-            merged.append([first, last])
-    return merged
-
-
-def gaps(covered: Ranges, last: int) -> Ranges:
-    """Return the uncovered ranges from 0 to ``last``.
-
-    >>> gaps([[0, 2], [5, 6]], 8), gaps([], 3), gaps([[0, 9]], 8)
-    ([[3, 4], [7, 8]], [[0, 3]], [])
-    """
-    left, begin = [], 0
-    for first, end in [*covered, [last + 1, last + 1]]:
-        if begin < min(first, last + 1):
-            left.append([begin, min(first - 1, last)])
-        begin = max(begin, end + 1)
-    return left
 
 
 def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> NDArray[np.int64]:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO
 
+import msgspec
+
 from rerank.engines.base import Encoder, WriteResult
-from rerank.engines.opensearch.bulk import CHUNK_ACTIONS, CHUNK_BYTES, Action, Written, action, send
+from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, column, feature_key
 from rerank.engines.opensearch.connection import check
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
@@ -28,7 +30,7 @@ from rerank.text import plural
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 """The setting with the search pipeline of searches that do not name one."""
 
-_BATCH = 256  # documents per call of an encoder
+_BATCH = 500  # documents per call of an encoder, and per request
 _CLEANUP = 5.0  # seconds that removing a half-written index may take
 
 
@@ -44,25 +46,16 @@ class _Spool:
     unchanged: int = 0
     columns: dict[str, Column] = field(default_factory=dict)
 
-    def put(self, found: Action) -> None:
-        self.file.write("".join(f"{line}\n" for line in found if line is not None).encode())
-        self.actions += 1
+    def put(self, batch: list[Action]) -> None:
+        if batch:
+            self.file.write(msgspec.json.encode(batch) + b"\n")
+            self.actions += len(batch)
 
     def batches(self) -> Iterator[tuple[int, list[Action]]]:
         """Read batches of actions, with their sizes."""
         self.file.seek(0)
-        batch: list[Action] = []
-        size = 0
         for line in self.file:
-            found = line.decode().rstrip("\n")
-            batch.append(
-                (found, None if found.startswith('{"delete"') else self.file.readline().decode().rstrip("\n"))
-            )
-            size += sum(len(part or "") for part in batch[-1])
-            if size >= CHUNK_BYTES or len(batch) == CHUNK_ACTIONS:
-                yield len(batch), batch
-                batch, size = [], 0
-        if batch:
+            batch = msgspec.json.decode(line, type=list[Action])
             yield len(batch), batch
 
 
@@ -136,6 +129,9 @@ class Writer:
                 f"alias {self._settings.index!r} has {1 + len(others)} indices; rerank writes to one: remove"
                 " the alias from the others"
             )
+        if not replace:  # an interrupted ingest may have written documents that no search finds yet
+            with self._index.asking("reading documents"):
+                self._index.refresh(current)
         replace = replace or len(self._index) == 0
         if replace and current == self._settings.index:
             raise UsageError(
@@ -185,13 +181,13 @@ class Writer:
                     found = replace(found, vectors="hnsw", passages=passages)
                     found.add_vectors(key, [source[FEATURES] for source in sources], texts)
                 spool.columns[key] = found
-            for document, source in zip(batch, sources):
-                spool.put(action("index", document.id, source))
+            spool.put([action("index", one.id, source) for one, source in zip(batch, sources)])
         for id in delete:
             if id in positions:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
-            if usable(id):
-                spool.put(action("delete", id))
+        ids = list(filter(usable, delete))
+        for i in range(0, len(ids), _BATCH):
+            spool.put([action("delete", id) for id in ids[i : i + _BATCH]])
 
     def _key(self, document: Document) -> str:
         assert isinstance(self._layout, OwnedLayout)
@@ -228,7 +224,7 @@ class Writer:
         target = self._next(old)
         with self._index.asking("ingesting"):
             self._index.make(target, alias=False)
-            uuid = self._index.uuids(target).get(target)
+            uuid = self._index.uuid(target)
             self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
         try:
             written = self._send(target, spool, skip_refused, progress)
@@ -243,7 +239,7 @@ class Writer:
                 self._client.indices.update_aliases(body={"actions": moves})
         except BaseException:
             with suppress(Exception):
-                if self._index.uuids(target).get(target) == uuid:
+                if self._index.uuid(target) == uuid:
                     self._client.indices.delete(index=target, params={"request_timeout": _CLEANUP})
             raise
         return written
@@ -262,7 +258,7 @@ class Writer:
         A cluster recreates an index that is deleted during writing, without its mapping.
         """
         count = self._index.count({"match_all": {}}, target)
-        if self._index.uuids(target).get(target) != uuid or count != expected:
+        if self._index.uuid(target) != uuid or count != expected:
             raise EngineError(
                 f"index {target!r} at {self._settings.where} was changed by another client during the"
                 f" ingest (it has {plural(count, 'document[|s]')}, not {expected:,}); nothing"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.rankers.cnn.inputs import LONGEST, Inputs
+from rerank.rankers.cnn.embeddings import LONGEST, Inputs
 from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,10 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import map_arrays
 from rerank.categories import CategoryNames
-from rerank.files import parse_json, write_bytes, write_text
-from rerank.rankers.base import Ranker, unreadable
+from rerank.rankers.base import Ranker, read_model, write_model
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
 from rerank.records import Document, Query
@@ -64,9 +61,6 @@ class CnnRanker(Ranker):
 
     def save(self, folder: Path) -> None:
         """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
-        from safetensors.numpy import save
-
-        folder.mkdir(parents=True, exist_ok=True)
         sides = {"document": self.document, "query": self.query}
         towers = {f"{side}.{one.vocabulary.part}": one for side, own in sides.items() for one in own}
         arrays: dict[str, NDArray[Any]] = {f"head.{k}": v for k, v in self.head.arrays().items()}
@@ -80,27 +74,14 @@ class CnnRanker(Ranker):
             arrays[f"{name}.bias"] = tower.bias
             if tower.importance is not None:
                 arrays[f"{name}.importance"] = tower.importance
-        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-        write_bytes(folder / "model.safetensors", data)
-        write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
-        record = {
-            "family": self.family,
-            "variant": self.variant,
-            "name": self.name,
-            "version": self.version,
-            "head": self.head.name,
-            "towers": {n: {"longest": t.vocabulary.longest, "mean": t.mean} for n, t in towers.items()},
-            "trained": dict(self.trained),
-        }
-        write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+        about = {n: {"longest": t.vocabulary.longest, "mean": t.mean} for n, t in towers.items()}
+        trained = dict(self.trained)
+        write_model(self, folder, arrays, vocabularies, head=self.head.name, towers=about, trained=trained)
 
     @classmethod
     def load(cls, folder: Path) -> CnnRanker:
         """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
-        try:
-            record = parse_json((folder / "ranker.json").read_text("utf-8"))
-            names = parse_json((folder / "vocabularies.json").read_text("utf-8"))
-            arrays = map_arrays(folder / "model.safetensors")
+        with read_model(folder) as (record, names, arrays):
             vocabularies: dict[str, Vocabulary] = {}
             sides: dict[str, list[Tower]] = {"document": [], "query": []}
             for side, part in product(sides, PARTS[record["variant"]]):
@@ -122,9 +103,8 @@ class CnnRanker(Ranker):
             of_head = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
             head = HEADS[record["head"]].from_arrays(of_head)
             about = record["name"], record["version"], sides["query"], sides["document"], head
-            return cls(*about, record["trained"], record["variant"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise unreadable(folder, error) from error
+            ranker = cls(*about, record["trained"], record["variant"])
+        return ranker
 
 
 def _pooled(towers: Sequence[Tower], records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rerank.rankers.training.data import Judged
 
 Negatives = Literal["random", "first-stage", "mixed"]
-NEGATIVES: tuple[str, ...] = get_args(Negatives)
 
 LOWER_GRADES = 0.5
 """Weight and frequency of examples below the highest grade of the query."""
@@ -22,9 +21,15 @@ LEAST_EXAMPLES = 2000
 
 def batch_size(judged: Sequence[Judged]) -> int:
     """Power of two near a sixteenth of the examples, from 64 to 512."""
-    repeats = -(-LEAST_EXAMPLES // len(judged))
-    examples = sum(min(len(one.grades), repeats) for one in judged)
-    return int(np.clip(2 ** round(np.log2(max(examples, 1) / 16)), 64, 512))
+    return int(np.clip(2 ** round(np.log2(max(_examples(judged), 1) / 16)), 64, 512))
+
+
+def _repeats(judged: Sequence[Judged]) -> int:
+    return -(-LEAST_EXAMPLES // len(judged))
+
+
+def _examples(judged: Sequence[Judged]) -> int:
+    return sum(min(len(one.grades), _repeats(judged)) for one in judged)
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,11 @@ class Sampler:
             share = np.where(top, 1.0 / int(top.sum()), LOWER_GRADES / max(lower, 1))
             # The largest log(u) / share: a weighted sample without replacement (Efraimidis, Spirakis 2006).
             keys = np.log(rng.random(len(share))) / np.maximum(share, 1e-9)
-            take = np.argsort(-keys)[: self._repeats()].tolist()
+            take = np.argsort(-keys)[: _repeats(self.judged)].tolist()
             query += [position] * len(take)
             chosen += take
         shuffle = rng.permutation(len(query))
         return np.array(query)[shuffle], np.array(chosen)[shuffle]
-
-    def _repeats(self) -> int:
-        return -(-LEAST_EXAMPLES // len(self.judged))
 
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
         """Batches of one epoch."""
@@ -95,16 +97,13 @@ class Sampler:
 
     def batches(self) -> int:
         """Number of batches per epoch."""
-        examples = sum(min(len(one.grades), self._repeats()) for one in self.judged)
-        return -(-examples // self.batch)
+        return -(-_examples(self.judged) // self.batch)
 
     def _batch(self, query: NDArray[np.int64], chosen: NDArray[np.int64], rng: np.random.Generator) -> Batch:
         judged = [self.judged[i] for i in query]
         positive = np.array([one.documents[j] for one, j in zip(judged, chosen)])
-        weight = np.array(
-            [1.0 if one.grades[j] == one.grades.max() else LOWER_GRADES for one, j in zip(judged, chosen)],
-            dtype=np.float32,
-        )
+        top = np.array([one.grades[j] == one.grades.max() for one, j in zip(judged, chosen)])
+        weight = np.where(top, 1.0, LOWER_GRADES).astype(np.float32)
         drawn = self._negatives(judged, positive, rng)  # (B, negatives)
         lower = np.full(len(judged), -1, dtype=np.int64)
         for i, (one, j) in enumerate(zip(judged, chosen) if self.graded else ()):
@@ -118,11 +117,11 @@ class Sampler:
         positive_column = columns[:size]
         drawn_columns = columns[size : size + drawn.size].reshape(drawn.shape)
         relevant = np.zeros((size, len(documents)), dtype=bool)
-        for i, one in enumerate(judged):
-            at = np.searchsorted(documents, one.documents)
-            inside = at < len(documents)
-            inside[inside] = documents[at[inside]] == one.documents[inside]
-            relevant[i, at[inside]] = True
+        wanted = np.concatenate([one.documents for one in judged])
+        row = np.repeat(np.arange(size), [len(one.documents) for one in judged])
+        at = np.minimum(np.searchsorted(documents, wanted), len(documents) - 1)
+        there = documents[at] == wanted
+        relevant[row[there], at[there]] = True
         owner = np.repeat(np.arange(size), drawn.shape[1])
         worse = drawn_columns.ravel()
         usable = ~relevant[owner, worse]

@@ -20,7 +20,6 @@ PAPER: Mapping[str, Any] = {
     "train_layers": 0,
     "queue": 32,
     "momentum": 0.9999,
-    "hops": 2,
 }
 """Ma et al. 2023, section 4.2 and table 4. The batch and the length of texts are not in the paper."""
 WHOLE: Mapping[str, Any] = {"train_layers": 0, "steps": 200, "every": 20, "rate": 5e-5}
@@ -41,12 +40,6 @@ class ConceptConfig(EncoderConfig, frozen=True):
     score: Annotated[Score, option("Score: the probability of the head, or the cosine of the encoder.")] = (
         "head"
     )
-    hops: Annotated[
-        Count, option("Sample related pairs up to N labeled pairs apart. 1: use labeled pairs only.")
-    ] = 1
-    ratio: Annotated[
-        float, option("Number of sampled and labeled pairs, divided by the labeled ones.", ge=1)
-    ] = 2.0
     beta: Annotated[NonNegative, option("Weight of the two contrasts.")] = 0.1
     gc_nce: Annotated[bool, option("Contrast texts with components.")] = True
     moco: Annotated[bool, option("Contrast texts with each other, by a momentum encoder.")] = True
@@ -63,8 +56,6 @@ class ConceptConfig(EncoderConfig, frozen=True):
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""
         found = super().unread()
-        if self.hops == 1:
-            found["ratio"] = "--hops 1"
         if not self.moco:
             found |= dict.fromkeys(_MOMENTUM, "--moco false")
         idle = (*_MOMENTUM, "gc_nce", "moco")

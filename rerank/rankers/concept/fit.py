@@ -49,9 +49,6 @@ class ConceptFitter:
             "alone": int((graph.sizes == 1).sum()),
             "related": len(graph.related),
             "unrelated": len(graph.unrelated),
-            "drawn_related": len(task.pairs.related) - len(graph.related),
-            "drawn_unrelated": len(task.pairs.unrelated) - len(graph.unrelated),
-            "ratio": task.pairs.ratio,
             **asdict(graph.counts),
             "kept_pairs": len(kept),
             "batches_without_related": run.counts.get("without_related", 0),
@@ -61,11 +58,9 @@ class ConceptFitter:
         }
         threshold = run.kept.measures.get("threshold", 0.5)
         ranker = ConceptRanker.of(name, encoder, task.head(), threshold, {**fitted.record, **counts})
-        sampled = counts["drawn_related"] + counts["drawn_unrelated"]
-        more = f", {sampled:,} more sampled" if sampled else ""
         remark = (
             f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
-            f" {plural(len(graph.ids), 'document[|s]')} to learn from{more};"
+            f" {plural(len(graph.ids), 'document[|s]')} to learn from;"
             f" {plural(graph.groups, 'component[|s]')}, the largest of {counts['largest_component']:,};"
             f" {plural(len(kept), 'dev pair[|s]')};"
             f" {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rerank.rankers.concept.graph import centroids
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
@@ -28,26 +27,41 @@ DISTANCE = 4.0
 
 
 @dataclass(frozen=True)
-class PairVectors:
+class PairBatch:
     """T texts and P pairs.
 
-    anchor: (T, E) vectors.
     documents: (T,) positions.
+    component: (T,); -1: none.
     tokens: T sequences.
-    component: (T,); -1: unrelated.
-    first, second: (P,) places.
+    ends: (P, 2) places.
     related: (P,) 1.0 or 0.0.
     weight: (P,).
+    anchor: (T, E) vectors, or empty.
     """
 
-    anchor: Tensor
     documents: Tensor
     component: Tensor
     tokens: list[NDArray[np.int32]]
-    first: Tensor
-    second: Tensor
+    ends: Tensor
     related: Tensor
     weight: Tensor
+    anchor: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
+        """Return the texts to encode."""
+        return self.tokens
+
+    def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> PairBatch:
+        """Add vectors of :meth:`texts`."""
+        return PairBatch(
+            self.documents.to(encoded.device),
+            self.component.to(encoded.device),
+            self.tokens,
+            self.ends.to(encoded.device),
+            self.related.to(encoded),
+            self.weight.to(encoded),
+            encoded,
+        )
 
 
 class Classifier(Loss):
@@ -71,13 +85,13 @@ class Classifier(Loss):
         logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
         return logits
 
-    def forward(self, pairs: PairVectors) -> Tensor:
+    def forward(self, pairs: PairBatch) -> Tensor:
         """Return the weighted mean, or 0."""
-        logits = self.logits(pairs.anchor[pairs.first], pairs.anchor[pairs.second])
+        logits = self.logits(*(pairs.anchor[end] for end in pairs.ends.T))
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
         return (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
 
-    def count(self, pairs: PairVectors) -> dict[str, int]:
+    def count(self, pairs: PairBatch) -> dict[str, int]:
         """Count pairs, related pairs, and batches without any."""
         related = int(pairs.related.sum())
         return {"pairs": len(pairs.related), "related": related, "without_related": int(not related)}
@@ -114,7 +128,7 @@ class GraphComponentLoss(Loss):
         self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
-    def forward(self, pairs: PairVectors) -> Tensor:
+    def forward(self, pairs: PairBatch) -> Tensor:
         """Return the mean over texts with components, or 0."""
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
@@ -128,6 +142,48 @@ class GraphComponentLoss(Loss):
         logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
         logits = logits.where(~invalid[component, None], cosines)
         return functional.cross_entropy(logits, component, reduction="none") * ~invalid[component]
+
+
+def centroids(
+    vectors: NDArray[np.floating],
+    component: NDArray[np.integer],
+    smoothing: float = 10.0,
+    mean: float = 0.1,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return unit centroids, (C, E), and concentrations, (C,).
+
+    vectors: (n, E), unit length.
+    component: (n,) from 0; negative: none.
+
+    Concentration of p members: sum_k |z_k - c| / (p ln(p + smoothing)) (Ma et al. 2023, equation 3).
+    It is infinite for a zero mean, maximal for one member, clipped to the 10th and 90th percentile,
+    and scaled to ``mean`` (Li et al. 2021).
+
+    >>> z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])
+    >>> c, phi = centroids(z, np.array([0, 0, 1, 1]))
+    >>> c.round(6).tolist(), phi.round(3).tolist()
+    ([[0.894427, 0.447214], [-0.948683, 0.316228]], [0.114, 0.086])
+    """
+    there = component >= 0
+    vectors, component = vectors[there].astype(np.float64), component[there]
+    size = np.bincount(component) if len(component) else np.zeros(0, dtype=np.int64)
+    sums = np.zeros((len(size), vectors.shape[1]))
+    np.add.at(sums, component, vectors)
+    means = sums / np.maximum(size, 1)[:, None]
+    lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
+    invalid = lengths < 1e-8
+    centers = np.where(invalid[:, None], 0.0, means / np.maximum(lengths, 1e-8)[:, None])
+    apart = np.sqrt(np.square(vectors - centers[component]).sum(axis=1))
+    weights = np.maximum(size * np.log(size + smoothing), 1e-12)
+    phi = np.bincount(component, apart, minlength=len(size)) / weights
+    if not invalid.all():
+        phi[size == 1] = phi[~invalid].max()
+        phi = np.clip(phi, *np.percentile(phi[~invalid], (10, 90)))
+        average = phi[~invalid].mean()
+        phi = phi * (mean / average) if average > 0 else np.full(len(size), mean)
+        phi = np.maximum(phi, 1e-3 * mean)
+    phi[invalid] = np.inf
+    return centers, phi
 
 
 class MomentumLoss(Loss):
@@ -172,7 +228,7 @@ class MomentumLoss(Loss):
         for slow, parameter in zip(self.slow, self.parameters_of_encoder):
             parameter.data, slow.data = slow.data, parameter.data
 
-    def forward(self, pairs: PairVectors) -> Tensor:
+    def forward(self, pairs: PairBatch) -> Tensor:
         """Return the mean; 0 without negatives."""
         keys = self.encoded(pairs.tokens)
         self._batch = (keys, pairs.documents)

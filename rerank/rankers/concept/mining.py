@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -148,16 +148,6 @@ class RelatedDocuments:
         return cls([one.id for one in ordered], units, _rows(similar))
 
 
-@dataclass(frozen=True)
-class SampledPairs:
-    """Pairs of a split. hard: number of unrelated pairs with common topic or similar words."""
-
-    pairs: list[LabeledPair]
-    hard: int
-    documents: int
-    groups: int
-
-
 def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 0) -> list[NDArray[np.int64]]:
     """Return documents per split; groups stay together.
 
@@ -181,86 +171,75 @@ def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 
     return [np.flatnonzero(parts == number) for number in range(len(shares))]
 
 
-def sample_pairs(
-    related: RelatedDocuments, part: NDArray[np.int64], mining: PairMining, near: Near
-) -> SampledPairs:
-    """Sample pairs; hard unrelated ones share a topic or words (``near``)."""
-    sampler = _PairSampler.of(related, part, mining, near)
-    owed = owed_hard = 0.0
-    for i in part.tolist():
-        owed += sampler.add_related(i) * mining.negatives
-        while owed >= 1:
-            owed -= 1
-            owed_hard += mining.hard
-            other = sampler.hard_negative(i) if owed_hard >= 1 else None
-            if other is not None:
-                owed_hard -= 1
-                sampler.hard += 1
-            else:
-                other = sampler.unrelated(i, sampler.rng.choice(part, TRIES).tolist())
-            if other is None:  # the next documents get the missing pairs
-                break
-            sampler.add(i, other, False)
-    ends = {one for pair in sampler.pairs for one in pair[:2]}
-    positions = [i for i in part.tolist() if related.ids[i] in ends]
-    return SampledPairs(sampler.pairs, sampler.hard, len(ends), len(np.unique(related.units[positions])))
+class SampledPairs:
+    """Pairs of a part of the split.
 
+    documents, groups: number with pairs.
+    hard: number of unrelated pairs with a common topic or similar words.
+    """
 
-@dataclass
-class _PairSampler:
-    """Pairs so far. by_topic: topic -> documents."""
-
-    related: RelatedDocuments
-    mining: PairMining
-    near: Near
-    inside: NDArray[np.bool_]
-    by_topic: Mapping[str, list[int]]
-    rng: np.random.Generator
-    keys: set[tuple[int, int]] = field(default_factory=set)
-    pairs: list[LabeledPair] = field(default_factory=list)
-    hard: int = 0
-
-    @classmethod
-    def of(
-        cls, related: RelatedDocuments, part: NDArray[np.int64], mining: PairMining, near: Near
-    ) -> _PairSampler:
-        inside = np.zeros(len(related), np.bool_)
-        inside[part] = True
-        by_topic: dict[str, list[int]] = defaultdict(list)
+    def __init__(
+        self, related: RelatedDocuments, part: NDArray[np.int64], mining: PairMining, near: Near
+    ) -> None:
+        self.pairs: list[LabeledPair] = []
+        self.hard = 0
+        self._related, self._mining, self._near = related, mining, near
+        self._inside = np.zeros(len(related), np.bool_)
+        self._inside[part] = True
+        self._by_topic: dict[str, list[int]] = defaultdict(list)
         for i in part.tolist() if related.topics else ():
             for topic in related.topics[i]:
-                by_topic[topic].append(i)
-        return cls(related, mining, near, inside, by_topic, np.random.default_rng([mining.seed, 2]))
+                self._by_topic[topic].append(i)
+        self._rng = np.random.default_rng([mining.seed, 2])
+        self._keys: set[tuple[int, int]] = set()
+        self._sample(part)
+        ends = np.unique(np.array(sorted(self._keys), np.int64))
+        self.documents, self.groups = len(ends), len(np.unique(related.units[ends]))
 
-    def add(self, i: int, j: int, label: bool) -> None:
-        self.keys.add((min(i, j), max(i, j)))
-        self.pairs.append(LabeledPair(self.related.ids[i], self.related.ids[j], label))
+    def _sample(self, part: NDArray[np.int64]) -> None:
+        owed = owed_hard = 0.0
+        for i in part.tolist():
+            mates = self._related.mates[i][self._inside[self._related.mates[i]]]
+            chosen = self._rng.permutation(mates)[: self._mining.each].tolist()
+            owed += sum(self._add(i, j, True) for j in chosen) * self._mining.negatives
+            while owed >= 1:
+                owed -= 1
+                owed_hard += self._mining.hard
+                other = self._hard_negative(i) if owed_hard >= 1 else None
+                if other is not None:
+                    owed_hard -= 1
+                    self.hard += 1
+                else:
+                    other = self._unrelated(i, self._rng.choice(part, TRIES))
+                if other is None:  # the next documents get the missing pairs
+                    break
+                self._add(i, other, False)
 
-    def add_related(self, i: int) -> int:
-        """Add a document's related pairs; return their number."""
-        mates = self.related.mates[i][self.inside[self.related.mates[i]]]
-        chosen = self.rng.permutation(mates)[: self.mining.each].tolist()
-        fresh = [j for j in chosen if (min(i, j), max(i, j)) not in self.keys]
-        for j in fresh:
-            self.add(i, j, True)
-        return len(fresh)
+    def _add(self, i: int, j: int, label: bool) -> bool:
+        """Add a pair, or return False if it is known."""
+        key = (min(i, j), max(i, j))
+        if key in self._keys:
+            return False
+        self._keys.add(key)
+        self.pairs.append(LabeledPair(self._related.ids[i], self._related.ids[j], label))
+        return True
 
-    def unrelated(self, i: int, candidates: Iterable[int]) -> int | None:
+    def _unrelated(self, i: int, candidates: NDArray[np.int64]) -> int | None:
         """Return the first unrelated, unpaired candidate."""
-        for j in candidates:
-            known = not self.inside[j] or (min(i, j), max(i, j)) in self.keys
-            if not known and not self.related.related(i, j):
-                return j
+        for j in candidates.tolist():
+            known = not self._inside[j] or (min(i, j), max(i, j)) in self._keys
+            if not known and not self._related.related(i, j):
+                return int(j)
         return None
 
-    def hard_negative(self, i: int) -> int | None:
-        topics = sorted(self.related.topics[i]) if self.related.topics else []
-        for place in self.rng.permutation(len(topics)).tolist():
-            pool = self.rng.permutation(self.by_topic[topics[place]])[:TRIES].tolist()
-            if (other := self.unrelated(i, pool)) is not None:
+    def _hard_negative(self, i: int) -> int | None:
+        topics = sorted(self._related.topics[i]) if self._related.topics else []
+        for place in self._rng.permutation(len(topics)).tolist():
+            pool = self._rng.permutation(self._by_topic[topics[place]])[:TRIES]
+            if (other := self._unrelated(i, pool)) is not None:
                 return other
         # In random order: the nearest documents may well be related.
-        return self.unrelated(i, self.rng.permutation(np.array(self.near(i), np.int64)).tolist())
+        return self._unrelated(i, self._rng.permutation(np.array(self._near(i), np.int64)))
 
 
 def _disjoint(groups: Iterable[list[int]], size: int, smallest: int) -> NDArray[np.int64]:

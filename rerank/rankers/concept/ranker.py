@@ -59,8 +59,6 @@ class ConceptRanker(EncoderRanker):
             version=digest.hexdigest()[:16],
             threshold=threshold,
             trained=trained,
-            pooling=encoder.pooling,
-            longest=encoder.longest,
             _encoder=encoder,
         )
 

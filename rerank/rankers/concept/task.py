@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
+from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import LabeledTexts, PairSampler
+from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
-from rerank.rankers.concept.dev_pairs import DevPairs
-from rerank.rankers.concept.graph import ConceptGraph, Expansion
+from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import ConceptLoss
+from rerank.rankers.encoder.batching import Encode
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Measurement
@@ -45,6 +46,33 @@ class Concepts:
         return [*graph.ids, *rest]
 
 
+class DevPairs:
+    """Labeled pairs. head: current head; None: cosine."""
+
+    def __init__(self, concepts: Concepts, head: Callable[[], Head | None]) -> None:
+        place = {one: i for i, one in enumerate(concepts.ids)}
+        ends = np.array([(place[pair.a], place[pair.b]) for pair in concepts.kept], dtype=np.int64)
+        self.documents, at = np.unique(ends, return_inverse=True)
+        self.first, self.second = at.reshape(-1, 2).T
+        self.related = np.array([pair.related for pair in concepts.kept])
+        self.head = head
+
+    def measure(self, encode: Encode) -> dict[str, float]:
+        """Return AUC (decides), threshold, accuracy, F1 and cosine AUC."""
+        head, vectors, related = self.head(), encode(self.documents), self.related
+        a, b = vectors[self.first], vectors[self.second]
+        cosines = np.einsum("ij,ij->i", a, b).astype(np.float64)
+        scores = head.relatedness(a, b) if head else cosines
+        threshold = best_threshold(scores, related)
+        found = {
+            "AUC": auc(scores, related),
+            "threshold": threshold,
+            "accuracy": accuracy(scores, related, threshold),
+            "F1": f1(scores, related, threshold),
+        }
+        return found | ({"cosine AUC": auc(cosines, related)} if head else {})
+
+
 class ConceptTask(EncoderTask):
     """Trains an encoder on labeled pairs."""
 
@@ -62,38 +90,18 @@ class ConceptTask(EncoderTask):
         checkpoint: Path | None = None,
     ) -> None:
         self.concepts, graph = concepts, concepts.graph
-        if config.hops > 1:
-            self.pairs = graph.expand(config.hops, config.ratio, seed=config.seed)
-        else:
-            self.pairs = Expansion(graph.related, graph.unrelated, 1.0)
-        single = graph.sizes[graph.component] == 1
-        self.groups = np.full(len(concepts.ids), -1, dtype=np.int64)
-        numbers = np.cumsum(graph.sizes > 1) - 1
-        self.groups[: len(graph.ids)] = np.where(single, -1, numbers[graph.component])
-        related = np.repeat([True, False], [len(self.pairs.related), len(self.pairs.unrelated)])
-        ends = np.concatenate((self.pairs.related, self.pairs.unrelated))
-        labeled = LabeledTexts(self.groups[: len(graph.ids)], ends[:, 0], ends[:, 1], related)
-        sampler = PairSampler(labeled, self.text, min(config.batch, len(graph.ids)), config.seed)
+        sampler = PairSampler(graph, self.text, min(config.batch, len(graph.ids)), config.seed)
         self._check_config(config)
-        super().__init__(encoder, config, sampler, self._evaluator(), progress, checkpoint)
+        evaluator = DevPairs(concepts, self.head) if concepts.kept else None
+        super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
         """Return the classifier with contrastive losses."""
-        return ConceptLoss(self.config, self.groups, self.encoding)
+        return ConceptLoss(self.config, self.concepts.graph.shared, self.encoding)
 
     def head(self) -> Head | None:
         """Return the current head; None: cosine."""
         return self.objective.classifier.head() if self.config.score == "head" else None
-
-    def _evaluator(self) -> DevPairs | None:
-        kept = self.concepts.kept
-        if not kept:
-            return None
-        place = {one: i for i, one in enumerate(self.concepts.ids)}
-        ends = np.array([(place[pair.a], place[pair.b]) for pair in kept], dtype=np.int64)
-        documents, at = np.unique(ends, return_inverse=True)
-        first, second = at.reshape(-1, 2).T
-        return DevPairs(documents, first, second, np.array([pair.related for pair in kept]), self.head)
 
     def identity(self) -> Iterable[bytes]:
         """Yield texts and pairs."""
@@ -101,7 +109,7 @@ class ConceptTask(EncoderTask):
         yield repr(sorted(self.concepts.kept)).encode()
         for tokens in self.concepts.tokens:
             yield tokens.tobytes()
-        for pairs in (self.pairs.related, self.pairs.unrelated):
+        for pairs in (self.concepts.graph.related, self.concepts.graph.unrelated):
             yield pairs.tobytes()
 
     def text(self, document: int) -> NDArray[np.int32]:

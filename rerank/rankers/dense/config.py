@@ -61,6 +61,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """``whole``: all layers learn, on a GPU. ``paper``: Raman et al. 2021; ``cocitation``: Ding et al."""
 
+_UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "passages", "best"}
+"""Options that also have an effect without training."""
 _READ: Mapping[str, Mapping[str, frozenset[str]]] = {
     "objective": {
         "contrastive": frozenset({"temperature"}),
@@ -82,6 +84,7 @@ class DenseConfig(EncoderConfig, frozen=True):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
 
+    untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
     passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 64
     train_layers: Annotated[
         Natural | None, option("Train the last N layers. 0: all; none: 2, or all of a smaller model.")
@@ -160,6 +163,8 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""
+        if self.untrained:
+            return dict.fromkeys({*self.__struct_fields__} - _UNTRAINED, "--untrained")
         found = super().unread()
         for choice, reads in _READ.items():
             chosen = getattr(self, choice)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rerank.config import values_of
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError
 from rerank.progress import Progress
@@ -15,17 +16,12 @@ from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
 if TYPE_CHECKING:
+    from rerank.rankers.dense.task import DenseTask
     from rerank.rankers.dense.texts import Texts
+    from rerank.rankers.encoder.task import FittedTask
 
 RELATED = {"links": "linked", "categories": "with a common category", "cocitation": "cited together"}
 """Pairs of documents, by their relation."""
-_SHARES = (
-    ("masked", "masked", "anchors", "of the anchors had no structural pair"),
-    ("semantic", "semantic", "anchors", "had a semantic negative"),
-    ("active_structural", "active_structural", "structural", "of the structural hinges were active"),
-    ("active_semantic", "active_semantic", "semantic", "of the semantic hinges were active"),
-)
-"""Name, part, whole, text."""
 _LEFT_OUT = {
     "unknown": "link[ to an id|s to ids] that no document has",
     "self_links": "link[|s] of a document to itself",
@@ -44,61 +40,54 @@ class DenseFitter:
     config: DenseConfig
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Fine-tune an encoder."""
-        from rerank.rankers.dense.task import DenseTask
-        from rerank.rankers.encoder.task import FittedTask
-
+        """Fine-tune an encoder, unless ``untrained``."""
         job, config, progress = self.job, self.config, self.job.progress
         encoder = config.load()
         texts = read_collection(job.engine, encoder.tokens, config, progress, encoder.separator)
+
+        def ranker(trained: Mapping[str, Any]) -> DenseRanker:
+            passages = texts.longest(encoder, config.passages)
+            return DenseRanker.of(
+                name, encoder, passages, trained, best=config.best, separator=config.separator
+            )
+
+        if config.untrained:
+            made = ranker({"settings": values_of(config)})
+            return TrainingResult(made, 0, 0, None, None, False, remarks=(f"{config.model}, untrained",))
+        from rerank.rankers.dense.task import DenseTask
+        from rerank.rankers.encoder.task import FittedTask
+
         fitted = FittedTask.of(job, name, lambda folder: DenseTask(texts, encoder, config, progress, folder))
-        task, run = fitted.task, fitted.run
-        ranker = DenseRanker.of(
-            name,
-            encoder,
-            texts.longest(encoder, config.passages),
-            fitted.record,
-            best=config.best,
-            separator=config.separator,
-        )
-        counts = run.counts
-        shares = {
-            name: (counts[part] / max(counts[whole], 1), text)
-            for name, part, whole, text in _SHARES
-            if part in counts and whole in counts
-        }
+        if not fitted.run.best and fitted.task.evaluator:
+            progress.say(f"no step was better than the untrained encoder, which {name} uses")
         missing = left_out(texts)
         for line in describe_left_out(missing):
             progress.say(line)
-        if not run.best and task.evaluator:
-            progress.say(f"no step was better than the untrained encoder, which {name} uses")
-        pairs, outside = (
-            len(task.graph.pairs()),
-            plural(texts.outside, "reference[|s] outside the collection"),
+        remark, details = self._described(texts, fitted)
+        return fitted.result(ranker(fitted.record), "held-out pairs", (remark,), {**missing, **details})
+
+    def _described(self, texts: Texts, fitted: FittedTask[DenseTask]) -> tuple[str, dict[str, Any]]:
+        """Describe the training data as a line and as JSON values."""
+        task, run, relation = fitted.task, fitted.run, self.config.structure_from
+        pairs = len(task.graph.pairs())
+        details = {
+            "documents": len(texts.titles),
+            "outside": texts.outside,
+            "structure_from": relation,
+            "links": texts.graph.counts.links,
+            "train_links": pairs,
+            "held_out": len(task.held),
+            "distance": 0.0,
+            **run.counts,
+        }
+        outside = f" and {plural(texts.outside, 'reference[|s] outside the collection')}"
+        remark = (
+            f"{plural(len(texts.titles) - texts.outside, 'document[|s]')}{outside * bool(texts.outside)},"
+            f" {plural(pairs, 'pair[|s]')} {RELATED[relation]} to learn from,"
+            f" {len(task.held):,} held out;"
+            f" {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s"
         )
-        documents = plural(len(texts.titles) - texts.outside, "document[|s]")
-        return fitted.result(
-            ranker,
-            "held-out pairs",
-            (
-                f"{documents}{f' and {outside}' * bool(texts.outside)},"
-                f" {plural(pairs, 'pair[|s]')} {RELATED[config.structure_from]} to learn from,"
-                f" {len(task.held):,} held out;"
-                f" {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s",
-                "; ".join(f"{value:.0%} {text}" for value, text in shares.values()),
-            ),
-            {
-                "documents": len(texts.titles),
-                "outside": texts.outside,
-                "structure_from": config.structure_from,
-                "links": texts.graph.counts.links,
-                **missing,
-                "train_links": pairs,
-                "held_out": len(task.held),
-                **{name: value for name, (value, _) in shares.items()},
-                "distance": counts.get("distance", 0.0),
-            },
-        )
+        return remark, details
 
 
 def left_out(texts: Texts) -> dict[str, int]:

@@ -62,8 +62,6 @@ class DenseRanker(EncoderRanker):
             version=version,
             best=best,
             trained=trained,
-            pooling=encoder.pooling,
-            longest=encoder.longest,
             separator=tuple(encoder.separator) if separator else None,
             _encoder=encoder,
         )

@@ -72,7 +72,7 @@ def _no_pair(graph: LinkGraph, config: DenseConfig) -> str:
 
 
 def _no_relation(texts: Texts, config: DenseConfig) -> str:
-    counts, judged = texts.graph.counts, "or train s2net or text on judged queries"
+    counts, judged = texts.graph.counts, "add --untrained, or train s2net or text on judged queries"
     if config.structure_from == "categories":
         return (
             f"no two documents share a category ({texts.categorized} have any; categories of more than half"

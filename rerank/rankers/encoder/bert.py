@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.arrays import map_arrays
 from rerank.files import parse_json
+from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.tokens import Tokens
 
 Array = NDArray[np.float32]
@@ -34,19 +35,19 @@ def readable(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Bert:
-    """Hugging Face weights and tokenizer. pooling: ``mean`` or ``cls``."""
+    """Hugging Face weights, tokenizer, and modules of sentence-transformers."""
 
     weights: dict[str, Array]
     layers: int
     heads: int
     epsilon: float
     tokens: Tokens
-    pooling: str
+    modules: Modules
 
     @classmethod
-    def load(cls, folder: Path, pooling: str, longest: int) -> Bert:
+    def load(cls, folder: Path) -> Bert:
         """Read a :func:`readable` model, memory-mapped."""
-        config = parse_json((folder / "config.json").read_text("utf-8"))
+        config, modules = parse_json((folder / "config.json").read_text("utf-8")), Modules.read(folder)
         weights = {
             name: array.astype(np.float32, copy=False)
             for name, array in map_arrays(folder / "model.safetensors").items()
@@ -56,20 +57,19 @@ class Bert:
             int(config["num_hidden_layers"]),
             int(config["num_attention_heads"]),
             float(config["layer_norm_eps"]),
-            Tokens.read(folder, longest),
-            pooling,
+            Tokens.read(folder, modules.longest or config["max_position_embeddings"]),
+            modules,
         )
 
     def encode(self, text: str) -> Array:
         """Return a unit vector, (E,); zeros without tokens."""
         tokens = self.tokens([text])[0][: self.tokens.room]
-        if not tokens:
-            return np.zeros(self.weights["embeddings.word_embeddings.weight"].shape[1], dtype=np.float32)
         before, after = self.tokens.frame
         states = self.states([*before, *tokens, *after])
-        pooled: Array = states[0] if self.pooling == "cls" else states.mean(axis=0)
-        pooled = pooled / np.sqrt(pooled @ pooled)
-        return pooled
+        pooled: Array = states[0] if self.modules.pooling == "cls" else states.mean(axis=0)
+        if self.modules.projection is not None:
+            pooled = pooled @ self.modules.projection
+        return pooled / np.sqrt(pooled @ pooled) if tokens else np.zeros_like(pooled)
 
     def states(self, ids: Sequence[int]) -> Array:
         """Return last-layer states, (T, E) (Devlin et al. 2019)."""

@@ -6,27 +6,41 @@ from typing import Annotated, ClassVar, Literal
 
 from rerank.config import Count, Natural, Options, Positive, option
 from rerank.errors import UsageError
-from rerank.rankers.encoder.transformer import Pooling, TextEncoder
+from rerank.rankers.encoder.modules import Pooling
+from rerank.rankers.encoder.transformer import TextEncoder
 
 Precision = Literal["auto", "fp32", "bf16"]
 
 
-class EncoderConfig(Options, frozen=True):
-    """Options of encoder and training. upper: default trained layers."""
-
-    upper: ClassVar[int] = 3
+class ModelConfig(Options, frozen=True):
+    """Options of a pretrained model."""
 
     model: Annotated[
         str, option("Folder of a model, or name of a model on this machine.", metavar="NAME")
     ] = "minilm"
     layers: Annotated[Count | None, option("Keep the first N layers of the model. none: all.")] = None
+    pooling: Annotated[
+        Pooling | None,
+        option("Use the mean of the token vectors, or the first vector. none: as the model's folder says."),
+    ] = None
+    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 128
+
+    def load(self) -> TextEncoder:
+        """Load the encoder. Needs torch."""
+        return TextEncoder.load(
+            self.model, pooling=self.pooling, longest=self.passage_tokens, layers=self.layers
+        )
+
+
+class EncoderConfig(ModelConfig, frozen=True):
+    """Options of encoder and training. upper: default trained layers."""
+
+    upper: ClassVar[int] = 3
+
     train_layers: Annotated[
         Natural | None,
         option("Train the last N layers. 0: all; none: 3, or all of a smaller model."),
     ] = None
-    random_weights: Annotated[bool, option("Use the shape of the model with random weights.")] = False
-    pooling: Annotated[Pooling, option("Use the mean of the token vectors, or the first vector.")] = "mean"
-    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 128
     precision: Annotated[
         Precision, option("Precision of the training. auto: bf16 if the hardware multiplies it.")
     ] = "auto"
@@ -61,16 +75,5 @@ class EncoderConfig(Options, frozen=True):
     def learning_layers(self, layers: int) -> int:
         """Return trained layers; 0: all and embeddings."""
         if self.train_layers is None:
-            return 0 if self.random_weights or layers <= self.upper else self.upper
+            return 0 if layers <= self.upper else self.upper
         return self.train_layers
-
-    def load(self) -> TextEncoder:
-        """Load the encoder. Needs torch."""
-        return TextEncoder.load(
-            self.model,
-            pooling=self.pooling,
-            longest=self.passage_tokens,
-            layers=self.layers,
-            random_weights=self.random_weights,
-            seed=self.seed,
-        )

@@ -75,7 +75,7 @@ class FrozenLayerCache:
         self._outputs = other._outputs
 
     def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
-        room, per_token = MEMORY * _free(), 2 * self.encoder.width
+        room, per_token = MEMORY * _free(), 2 * self.encoder.model.config.hidden_size
         for text in texts:
             room -= per_token * (len(text) + self._special)
             if room < 0:

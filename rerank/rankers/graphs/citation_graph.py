@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -13,25 +13,9 @@ from numpy.typing import NDArray
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Ids, Level, Mention
 from rerank.rankers.graphs.links import LinkCounts, LinkGraph, join_members
-from rerank.records import Document
 
 WEIGHTS = (8.0, 4.0, 2.0, 1.0)
 """Weight of a common sentence, paragraph, section and document. Links without places are a document."""
-
-
-@dataclass(frozen=True)
-class Streamed:
-    """Stream for ``Citations.of``."""
-
-    stream: Iterable[Document]
-
-    def documents(self) -> Iterator[Document]:
-        """Yield the stream."""
-        return iter(self.stream)
-
-    def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return None for each id."""
-        return [None for _ in ids]
 
 
 def held_out(key: str, share: float, seed: int = 0) -> bool:

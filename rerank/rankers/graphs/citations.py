@@ -7,26 +7,13 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rerank.rankers.graphs.cocitation import CoCitations, Mention
 from rerank.records import Document
 from rerank.references import find_doi, named_key
-
-_BATCH = 500
-"""Documents that are read at a time."""
-
-
-class Documents(Protocol):
-    """A collection, such as an engine."""
-
-    def documents(self) -> Iterator[Document]:
-        """Yield all documents."""
-
-    def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return documents by id."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +24,6 @@ class Citations:
 
     documents: ids.
     titles: key -> title, also of references.
-    collection: documents.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -55,24 +41,20 @@ class Citations:
 
     documents: frozenset[str]
     titles: Mapping[str, str]
-    collection: Documents = field(repr=False)
     _keys: Mapping[str, str] = field(repr=False)  # DOIs and PMIDs of documents -> their ids
     _refs: Sequence[str] = field(repr=False)
     _papers: Sequence[tuple[str, int]] = field(repr=False)  # paper, end of its rows
     _rows: array[int] = field(repr=False)  # reference, section, paragraph, sentence
 
     @classmethod
-    def of(cls, collection: Documents, documents: Iterable[Document] | None = None) -> Citations:
-        """Read documents once; keeps titles and 16 bytes per mention.
-
-        documents: stream of the collection.
-        """
+    def of(cls, documents: Iterable[Document]) -> Citations:
+        """Read documents once; keeps titles and 16 bytes per mention."""
         number: dict[str, int] = {}
         rows, papers = array("i"), list[tuple[str, int]]()
         own: dict[str, str] = {}
         outside: dict[str, str] = {}
         keys: dict[str, str] = {}
-        for document in collection.documents() if documents is None else documents:
+        for document in documents:
             own[document.id] = document.title
             for key in _names(document):
                 keys.setdefault(key, document.id)
@@ -89,7 +71,7 @@ class Citations:
         keys = {key: id for key, id in keys.items() if key not in ids}
         titles = {keys.get(key, key): title for key, title in outside.items()}
         titles |= {id: title for id, title in own.items() if title}
-        return cls(ids, titles, collection, keys, [keys.get(ref, ref) for ref in number], papers, rows)
+        return cls(ids, titles, keys, [keys.get(ref, ref) for ref in number], papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
         """Yield citing documents and mentions."""
@@ -130,11 +112,6 @@ class Citations:
         """Return sorted ids of citing documents."""
         citing = (paper for paper, cited in self.papers() if any(one.reference == key for one in cited))
         return sorted(paper for paper in citing if paper != key)
-
-    def read(self, ids: Sequence[str]) -> Iterator[Document]:
-        """Read documents again."""
-        for begin in range(0, len(ids), _BATCH):
-            yield from (one for one in self.collection.get(ids[begin : begin + _BATCH]) if one is not None)
 
     def titled(self, title: str) -> list[str]:
         """Return references by title, most cited first; ignores case and punctuation."""

@@ -86,15 +86,14 @@ def _best(
 def _inverted(adjacency: csr_matrix, alpha: float) -> Iterator[Row]:
     """Yield exact rows by Cholesky decomposition (D^-1/2 (1 - (1 - alpha) A') D^1/2, D = diag(s))."""
     from scipy.linalg import lapack
+    from scipy.sparse import diags, identity
 
     size = adjacency.shape[0]
     degrees = _degrees(adjacency)
     root = np.sqrt(np.where(degrees > 0, degrees, 1.0))
-    system = adjacency.toarray(order="F").astype(np.float64, copy=False)
-    system *= (alpha - 1) / root
-    system /= root[:, None]
-    system[np.diag_indices(size)] += 1
-    factor, failed = lapack.dpotrf(system, overwrite_a=1, clean=1)
+    scale = diags(1 / root)
+    system = identity(size) - (1 - alpha) * (scale @ adjacency @ scale)
+    factor, failed = lapack.dpotrf(system.toarray(order="F"), overwrite_a=1, clean=1)
     inverse, singular = lapack.dpotri(factor, overwrite_c=1)
     if failed or singular:
         raise UsageError("the links have no personalized PageRank; weights must be positive")

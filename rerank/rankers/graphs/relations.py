@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from rerank.rankers.graphs.citation_graph import CitationGraph, Streamed
+from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph, join_members
 from rerank.records import Document
@@ -47,7 +47,7 @@ def relation_graph(documents: Iterable[Document], structure_from: Relation = "li
             yield document
 
     if structure_from == "cocitation":
-        return CitationGraph.of(ids, Citations.of(Streamed(stream())))
+        return CitationGraph.of(ids, Citations.of(stream()))
     from scipy.sparse import csr_matrix
 
     for _ in stream():

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
+from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.lbfgs import Step, minimize
-from rerank.rankers.projection.pairs import Pairs, Vectors
+from rerank.rankers.projection.pairs import Pairs, TermVectors, Vectors
 from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.s2net import Comparisons, Matrix, S2Net, anchored
+from rerank.rankers.projection.s2net import Matrix, S2Net, anchored
 from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
@@ -56,9 +59,9 @@ class ProjectionTrainer:
         self.data, self.config, self.progress = job.data, config, job.progress
 
     @cached_property
-    def vectors(self) -> Vectors:
+    def vectors(self) -> TermVectors:
         """Term vectors of all texts."""
-        return Vectors(self.data, self.config, self.progress)
+        return TermVectors(self.data, self.config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
         """Fit one ranker. Raises TrainingError for insufficient data."""
@@ -79,9 +82,7 @@ class ProjectionTrainer:
         with self.progress.step(title):
             if variant == "lsi":
                 return lsi(self.vectors.collection(), dim, seed=seed)
-            if variant == "cca":
-                return cca(*apart(*sides), dim, seed=seed)
-            return {"cllsi": cllsi, "opca": opca}[variant](*sides, dim, seed=seed)
+            return {"cllsi": cllsi, "opca": opca, "cca": cca}[variant](*sides, dim, seed=seed)
 
     def _s2net(self, name: str) -> TrainingResult:
         pairs, config = self.vectors.pairs, self.config
@@ -93,17 +94,19 @@ class ProjectionTrainer:
             raise TrainingError("all training pairs have the same document; add pairs with other documents")
         init = self._choose(name, pairs, dim) if config.init == "auto" else config.init
         start = self._start(f"{name} starts from {init}", init, pairs, dim)
-        best = self._descend(name, pairs, start, config.epochs)
+        best = descend(name, self.vectors, start, config, self.progress)
         trained = {"init": init, "iteration": best.iteration, "history": best.history}
         return self._result("s2net", name, best, trained)
 
     def _choose(self, name: str, pairs: Pairs, dim: int) -> str:
         """Best start on dev, tried on some pairs."""
-        some = pairs.some(TRIAL_PAIRS, self.config.seed)
+        vectors = copy(self.vectors)
+        vectors.pairs = some = pairs.some(TRIAL_PAIRS, self.config.seed)
+        config = structs.replace(self.config, epochs=TRIAL_ITERATIONS)
         measures: dict[str, float] = {}
         for init in STARTS:
             start = self._start(f"{name} tries {init}", init, some, dim)
-            trial = self._descend(f"{name} from {init}", some, start, TRIAL_ITERATIONS)
+            trial = descend(f"{name} from {init}", vectors, start, config, self.progress)
             if trial.interrupted:
                 raise KeyboardInterrupt(f"interrupted while {name} tried its starts; nothing was kept")
             measures[init] = trial.measure
@@ -126,49 +129,6 @@ class ProjectionTrainer:
                 matrix = np.concatenate((matrix, extra), axis=1)
         return np.asarray(matrix * (dim**0.5 / np.linalg.norm(matrix)), dtype=np.float32)
 
-    def _descend(self, title: str, pairs: Pairs, start: Matrix, iterations: int) -> Best:
-        """Minimize S2Net's loss; keep the best matrix on dev."""
-        best = Best(start, *self.vectors.measure(start))
-        best.history.append((0, None, best.measure))
-        with self.progress.step(title, iterations, "iteration") as advance:
-            try:
-                for done, step in enumerate(self._steps(pairs, start), 1):
-                    best.iterations = done
-                    advance(1)
-                    if done % CHECK == 0 or done == iterations:
-                        measure, _ = self.vectors.measure(step.point)
-                        best.history.append((done, step.loss, measure))
-                        if measure > best.measure:
-                            best.matrix, best.iteration, best.measure = step.point, done, measure
-                        self.progress.show(dev=f"{best.measure:.4f}")
-                    stale = done - best.iteration >= PATIENCE * CHECK and done >= LEAST
-                    if done == iterations or stale:
-                        break
-            except KeyboardInterrupt:
-                best.interrupted = True
-        return best
-
-    def _steps(self, pairs: Pairs, start: Matrix) -> Iterator[Step]:
-        config, count = self.config, len(pairs.target)
-        comparisons = Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.worse, config.judged)
-        objective = S2Net(pairs.queries, pairs.documents, comparisons, gamma=config.gamma)
-        loss = anchored(objective, start, config.beta) if config.beta else objective
-        size = config.negatives or count
-        if config.negatives is None and count * pairs.documents.shape[0] * start.shape[1] > MOST_PRODUCTS:
-            size = PART
-        rng = np.random.default_rng(config.seed)
-        point = start
-        while True:
-            if size < count:
-                objective.compare_within(np.array_split(rng.permutation(count), -(-count // size)))
-            for steps, step in enumerate(minimize(loss, point), 1):
-                point = step.point
-                yield step
-                if steps == RESHUFFLE and size < count:
-                    break
-            else:
-                return  # no step reduces the loss
-
     def _result(self, variant: str, name: str, best: Best, trained: dict[str, Any]) -> TrainingResult:
         """Make a ranker, scaled for fp16."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
@@ -187,9 +147,48 @@ class ProjectionTrainer:
         return TrainingResult(ranker, *counts, measure, without, "iteration", curve=best.history)
 
 
-def apart(queries: Any, documents: Any) -> tuple[Any, Any]:
-    """Put the sides on separate columns: (N, V), (M, V) -> (N, 2 V), (M, 2 V)."""
-    from scipy.sparse import csr_matrix, hstack
+def descend(
+    title: str, vectors: Vectors, start: Matrix, config: ProjectionConfig, progress: Progress
+) -> Best:
+    """Minimize S2Net's loss; keep the best matrix on dev."""
+    iterations = config.epochs
+    best = Best(start, *vectors.measure(start))
+    best.history.append((0, None, best.measure))
+    with progress.step(title, iterations, "iteration") as advance:
+        try:
+            for done, step in enumerate(_steps(vectors.pairs, start, config), 1):
+                best.iterations = done
+                advance(1)
+                if done % CHECK == 0 or done == iterations:
+                    value, _ = vectors.measure(step.point)
+                    best.history.append((done, step.loss, value))
+                    if value > best.measure:
+                        best.matrix, best.iteration, best.measure = step.point, done, value
+                    progress.show(dev=f"{best.measure:.4f}")
+                stale = done - best.iteration >= PATIENCE * CHECK and done >= LEAST
+                if done == iterations or stale:
+                    break
+        except KeyboardInterrupt:
+            best.interrupted = True
+    return best
 
-    empty = [csr_matrix(side.shape, dtype=side.dtype) for side in (queries, documents)]
-    return hstack((queries, empty[0])).tocsr(), hstack((empty[1], documents)).tocsr()
+
+def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[Step]:
+    count = len(pairs)
+    objective = S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
+    loss = anchored(objective, start, config.beta) if config.beta else objective
+    size = config.negatives or count
+    if config.negatives is None and count * pairs.documents.shape[0] * start.shape[1] > MOST_PRODUCTS:
+        size = PART
+    rng = np.random.default_rng(config.seed)
+    point = start
+    while True:
+        if size < count:
+            objective.compare_within(np.array_split(rng.permutation(count), -(-count // size)))
+        for steps, step in enumerate(minimize(loss, point), 1):
+            point = step.point
+            yield step
+            if steps == RESHUFFLE and size < count:
+                break
+        else:
+            return  # no step reduces the loss

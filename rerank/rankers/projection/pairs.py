@@ -1,9 +1,9 @@
-"""Term vectors, pairs and dev measure of a training."""
+"""Vectors of texts, pairs and dev measure of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.s2net import Integers, Matrix
+from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix
 from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
 from rerank.rankers.training.data import Judged, TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
@@ -20,44 +20,28 @@ from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 
 @dataclass(frozen=True)
 class Pairs:
-    """N training pairs as term vectors.
-
-    queries: (N, V) CSR; documents: (M, V) CSR, distinct. target, left_out, weight, worse: see
-        :class:`rerank.rankers.projection.s2net.Comparisons`.
-    """
+    """N training pairs. queries: (N, V); documents: (M, V), distinct. Both are CSR or dense."""
 
     queries: Any
     documents: Any
-    target: Integers
-    left_out: list[Integers]
-    weight: NDArray[np.float64]
-    worse: list[Integers]
+    comparisons: Comparisons
+
+    def __len__(self) -> int:
+        return len(self.comparisons.target)
 
     @property
     def partners(self) -> Any:
         """(N, V): document of each pair."""
-        return self.documents[self.target]
+        return self.documents[self.comparisons.target]
 
     def some(self, count: int, seed: int) -> Pairs:
         """Random pairs and only their documents."""
-        if len(self.target) <= count:
+        if len(self) <= count:
             return self
-        rows = np.sort(np.random.default_rng(seed).choice(len(self.target), count, replace=False))
-        worse = [self.worse[row] for row in rows.tolist()]
-        columns = np.unique(np.concatenate([self.target[rows], *worse]))
-        place = {column: i for i, column in enumerate(columns.tolist())}
-
-        def kept(lists: list[Integers]) -> list[Integers]:
-            return [_integers(place[c] for c in lists[row].tolist() if c in place) for row in rows.tolist()]
-
-        return Pairs(
-            self.queries[rows],
-            self.documents[columns],
-            np.searchsorted(columns, self.target[rows]),
-            kept(self.left_out),
-            self.weight[rows],
-            kept(self.worse),
-        )
+        rows = np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))
+        columns, comparisons = self.comparisons.within(rows)
+        weight = comparisons.weight / comparisons.weight.sum()
+        return Pairs(self.queries[rows], self.documents[columns], replace(comparisons, weight=weight))
 
 
 @dataclass(frozen=True)
@@ -72,49 +56,41 @@ class _Pair:
 
 
 class Vectors:
-    """Term vectors of a training. terms: V terms. pairs: to train on."""
+    """Vectors of a training. pairs: to train on.
 
-    def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
-        given = data.pairs or ()
-        read = [data.documents, *([data.query_text] if data.query_text else []), *given]
-        made = [data.documents, data.queries, *given]
-        total = sum(len(corpus.tokens) for corpus in [*read, *made])
-        with progress.step("term vectors", total, "text") as advance:
-            self.terms = fit_terms(read, config.letters, config.terms, advance)
-            if not self.terms.names:
-                raise TrainingError(
-                    "the texts have no words that could be compared; give texts with words in them"
-                )
-            self.documents, self.queries, *pairs = (
-                term_matrix(self.terms, corpus, advance) for corpus in made
-            )
-        cut = pairs[0].shape[0] - data.dev_pairs if pairs else 0
-        self.given = [side[:cut] for side in pairs]
-        self.dev_pairs = [side[cut:] for side in pairs]
+    documents, queries: (D, V), (Q, V) of the texts of ``data``, CSR or dense.
+    given: both sides of its pairs, CSR.
+    """
+
+    def __init__(
+        self,
+        data: TrainingData,
+        config: ProjectionConfig,
+        documents: Any,
+        queries: Any,
+        given: Sequence[Any] = (),
+    ) -> None:
+        self.documents, self.queries = documents, queries
+        cut = given[0].shape[0] - data.dev_pairs if given else 0
+        self.given = [side[:cut] for side in given]
+        self.dev_pairs = [side[cut:] for side in given]
         self.pairs = self._pairs(data, config)
         self.dev = DevSet.of(data) if data.dev else None
 
-    def collection(self) -> Any:
-        """Texts for LSI: the collection and documents of given pairs.
-
-        With queries, its reciprocal rank on debian fell from 0.66 to 0.47.
-        """
-        from scipy.sparse import vstack
-
-        return vstack([self.documents, *self.given[1:]]).tocsr()
-
     def _pairs(self, data: TrainingData, config: ProjectionConfig) -> Pairs:
         """Pair queries with documents of the highest grade (``graded``: any); add given pairs."""
-        from scipy.sparse import vstack
+        queries, documents = self.queries, self.documents
+        if self.given:
+            from scipy.sparse import vstack
 
-        queries = vstack([self.queries, *self.given[:1]]).tocsr()
-        documents = vstack([self.documents, *self.given[1:]]).tocsr()
+            queries = vstack([queries, self.given[0]]).tocsr()
+            documents = vstack([documents, self.given[1]]).tocsr()
         pairs = [pair for one in data.train for pair in _judged_pairs(one, config)]
         best = max((grade for pair in pairs for grade in pair.grades.values()), default=1)
         for i in range(self.given[0].shape[0] if self.given else 0):
             document = self.documents.shape[0] + i
             pairs.append(_Pair(self.queries.shape[0] + i, document, 1.0, {document: best}, []))
-        filled = np.diff(queries.indptr) > 0, np.diff(documents.indptr) > 0
+        filled = _filled(queries), _filled(documents)
         usable = [pair for pair in pairs if filled[0][pair.query] and filled[1][pair.document]]
         if not usable:
             _refuse(any(filled[0][pair.query] for pair in pairs), any(filled[1][p.document] for p in pairs))
@@ -134,21 +110,22 @@ class Vectors:
         left_out, worse = [], []
         for pair, query in zip(usable, same_query):
             grades, own = relevant[query], pair.grades[pair.document]
-            left_out.append(_integers(sorted(c for c, g in grades.items() if not config.graded or g >= own)))
+            left_out.append(sorted(c for c, g in grades.items() if not config.graded or g >= own))
             below = {column[d] for d in pair.unwanted if d in column} - grades.keys()
             if config.graded and config.judged:
                 below |= {c for c, g in grades.items() if g < own}
-            worse.append(_integers(sorted(below - {column[pair.document]})))
+            worse.append(sorted(below - {column[pair.document]}))
         target = _integers(column[pair.document] for pair in usable)
         weight = np.array([pair.weight for pair in usable])
-        return Pairs(queries[asked], documents[rows[first]], target, left_out, weight, worse)
+        comparisons = Comparisons.of(target, left_out, weight, worse, config.judged, len(first))
+        return Pairs(queries[asked], documents[rows[first]], comparisons)
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
         """Dev measure with and without a matrix (V, k), or two as (2 V, k).
 
         nDCG weighted with the first stage; for given pairs, mean reciprocal rank.
         """
-        size = len(self.terms.names)
+        size = self.documents.shape[1]
         query, document = matrix[:size], matrix[-size:]
         if self.dev is None:
             left, right = self.dev_pairs
@@ -159,6 +136,33 @@ class Vectors:
         scores = [(answers[c] @ q).astype(np.float64) for q, c in zip(asked, self.dev.columns)]
         weighted, _, first = weighted_ndcg(self.dev.judged, scores)
         return weighted, first
+
+
+class TermVectors(Vectors):
+    """Vectors of terms. terms: V terms."""
+
+    def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
+        given = data.pairs or ()
+        read = [data.documents, *([data.query_text] if data.query_text else []), *given]
+        made = [data.documents, data.queries, *given]
+        total = sum(len(corpus.tokens) for corpus in [*read, *made])
+        with progress.step("term vectors", total, "text") as advance:
+            self.terms = fit_terms(read, config.letters, config.terms, advance)
+            if not self.terms.names:
+                raise TrainingError(
+                    "the texts have no words that could be compared; give texts with words in them"
+                )
+            documents, queries, *pairs = (term_matrix(self.terms, corpus, advance) for corpus in made)
+        super().__init__(data, config, documents, queries, pairs)
+
+    def collection(self) -> Any:
+        """Texts for LSI: the collection and documents of given pairs.
+
+        With queries, its reciprocal rank on debian fell from 0.66 to 0.47.
+        """
+        from scipy.sparse import vstack
+
+        return vstack([self.documents, *self.given[1:]]).tocsr()
 
 
 def _judged_pairs(one: Judged, config: ProjectionConfig) -> Iterator[_Pair]:
@@ -205,14 +209,24 @@ def _integers(numbers: Any) -> Integers:
     return np.array(list(numbers), dtype=np.int64)
 
 
+def _filled(rows: Any) -> NDArray[np.bool_]:
+    """Rows with numbers other than 0, (n,) bool."""
+    dense = isinstance(rows, np.ndarray)
+    return np.asarray(rows.any(axis=1) if dense else np.diff(rows.indptr) > 0)
+
+
 def _distinct(rows: Any) -> tuple[Integers, Integers]:
-    """Number distinct CSR rows: (n,) numbers, (m,) first rows."""
-    rows.sort_indices()
-    first: dict[tuple[bytes, bytes], int] = {}
-    keys = [
-        (rows.indices[begin:end].tobytes(), rows.data[begin:end].tobytes())
-        for begin, end in zip(rows.indptr[:-1], rows.indptr[1:])
-    ]
+    """Number distinct rows: (n,) numbers, (m,) first rows."""
+    first: dict[tuple[bytes, ...], int] = {}
+    keys: list[tuple[bytes, ...]]
+    if isinstance(rows, np.ndarray):
+        keys = [(row.tobytes(),) for row in rows]
+    else:
+        rows.sort_indices()
+        keys = [
+            (rows.indices[begin:end].tobytes(), rows.data[begin:end].tobytes())
+            for begin, end in zip(rows.indptr[:-1], rows.indptr[1:])
+        ]
     for row, key in enumerate(keys):
         first.setdefault(key, row)
     number = dict(zip(first, range(len(first))))

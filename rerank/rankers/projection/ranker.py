@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import map_arrays, to_float32
+from rerank.arrays import to_float32
 from rerank.errors import WorkspaceError
-from rerank.files import parse_json, write_bytes, write_text
-from rerank.rankers.base import Ranker, unreadable
+from rerank.rankers.base import Ranker, read_model, write_model
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
 from rerank.text import plural
@@ -103,40 +102,24 @@ class Projection(Ranker):
 
     def save(self, folder: Path) -> None:
         """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
-        from safetensors.numpy import save
-
-        folder.mkdir(parents=True, exist_ok=True)
         sides = {"query": self.query, "document": self.document}
         if self.document is self.query:
             del sides["document"]
         arrays: dict[str, NDArray[Any]] = {}
         vocabularies: dict[str, list[str] | str] = {}
         for name, side in sides.items():
-            arrays[f"{name}.matrix"] = np.ascontiguousarray(side.matrix)
+            arrays[f"{name}.matrix"] = side.matrix
             shared = name == "document" and side.terms is self.query.terms
             vocabularies[name] = "query" if shared else side.terms.names
             if not shared:
                 arrays[f"{name}.idf"] = side.terms.idf
-        write_bytes(folder / "model.safetensors", save(arrays))
-        write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
-        record = {
-            "family": self.family,
-            "variant": self.variant,
-            "name": self.name,
-            "version": self.version,
-            "letters": self.query.terms.letters,
-            "longest": self.query.terms.longest,
-            "trained": dict(self.trained),
-        }
-        write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+        terms = {"letters": self.query.terms.letters, "longest": self.query.terms.longest}
+        write_model(self, folder, arrays, vocabularies, **terms, trained=dict(self.trained))
 
     @classmethod
     def load(cls, folder: Path) -> Projection:
         """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
-        try:
-            record = parse_json((folder / "ranker.json").read_text("utf-8"))
-            vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
-            arrays = map_arrays(folder / "model.safetensors")
+        with read_model(folder) as (record, vocabularies, arrays):
             sides: dict[str, Side] = {}
             for name in vocabularies:
                 if vocabularies[name] == "query":
@@ -151,8 +134,6 @@ class Projection(Ranker):
                     )
                 sides[name] = Side(terms, matrix)
             query = sides["query"]
-            document = sides.get("document", query)
             known = [record[key] for key in ("trained", "version", "variant")]
-            return cls(record["name"], query, document, *known)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise unreadable(folder, error) from error
+            ranker = cls(record["name"], query, sides.get("document", query), *known)
+        return ranker

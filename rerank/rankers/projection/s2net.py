@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,32 +22,37 @@ class Comparisons:
     """The columns that each row's partner is compared with.
 
     target:   (N,) partner of each row.
-    left_out: columns not compared, including the partner.
+    left_out: (N, M) CSR; entries are columns not compared, including the partner.
     weight:   (N,) weights of rows; sum 1.
-    worse:    columns judged worse than the partner.
+    worse:    (N, M) CSR; entries are columns judged worse than the partner.
     judged:   share of ``worse`` in a row's weight.
     """
 
     target: Integers
-    left_out: Sequence[Integers]
+    left_out: Any
     weight: NDArray[np.float64]
-    worse: Sequence[Integers]
+    worse: Any
     judged: float = 0.0
 
     @classmethod
     def of(
         cls,
         target: Integers,
-        left_out: Sequence[Integers] | None = None,
-        weight: NDArray[np.float64] | None = None,
-        worse: Sequence[Integers] | None = None,
-        judged: float = 0.0,
+        left_out: Sequence[Sequence[int]],
+        weight: NDArray[np.float64],
+        worse: Sequence[Sequence[int]],
+        judged: float,
+        columns: int,
     ) -> Comparisons:
-        """Fill in defaults: all but partners, equal weights."""
-        nothing = [target[:0]] * len(target)
-        left_out = [np.union1d(some, target[i : i + 1]) for i, some in enumerate(left_out or nothing)]
-        weight = np.ones(len(target)) if weight is None else weight
-        return cls(target, left_out, weight / weight.sum(), worse if worse and judged else nothing, judged)
+        """Build from columns of each row. columns: M."""
+        from scipy.sparse import csr_matrix
+
+        def entries(lists: Sequence[Sequence[int]]) -> Any:
+            ends = np.cumsum([0, *map(len, lists)])
+            flat = np.fromiter(chain.from_iterable(lists), np.int64, ends[-1])
+            return csr_matrix((np.ones(len(flat), np.bool_), flat, ends), (len(lists), columns))
+
+        return cls(target, entries(left_out), weight / weight.sum(), entries(worse), judged)
 
     def weights(
         self, begin: int, end: int, columns: int
@@ -55,37 +61,20 @@ class Comparisons:
 
         (rows,) weight per comparison; (row, column) judged worse; their additional weights.
         """
-        weight = self.weight[begin:end]
-        share = weight / np.maximum(columns - _lengths(self.left_out[begin:end]), 1)
-        counts = _lengths(self.worse[begin:end])
+        weight, worse = self.weight[begin:end], self.worse[begin:end]
+        share = weight / np.maximum(columns - np.diff(self.left_out.indptr[begin : end + 1]), 1)
+        counts = np.diff(worse.indptr)
         share = np.where(counts > 0, (1 - self.judged) * share, share)
-        places = _places(self.worse[begin:end])
+        places = worse.nonzero()
         return share, places, (self.judged * weight / np.maximum(counts, 1))[places[0]]
 
     def within(self, rows: Integers) -> tuple[Integers, Comparisons]:
         """Distinct columns of some rows, and comparisons among them."""
-        worse = [self.worse[row] for row in rows.tolist()]
-        columns = np.unique(np.concatenate((self.target[rows], *worse)))
-        left_out = [_positions(columns, self.left_out[row]) for row in rows.tolist()]
-        worse = [_positions(columns, one) for one in worse]
+        worse = self.worse[rows]
+        columns = np.union1d(self.target[rows], worse.indices)
         target = np.searchsorted(columns, self.target[rows])
-        return columns, Comparisons(target, left_out, self.weight[rows], worse, self.judged)
-
-
-def _lengths(lists: Sequence[Integers]) -> Integers:
-    return np.array([len(one) for one in lists], dtype=np.int64)
-
-
-def _places(lists: Sequence[Integers]) -> tuple[Integers, Integers]:
-    flat = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
-    return np.repeat(np.arange(len(lists)), _lengths(lists)), flat
-
-
-def _positions(columns: Integers, some: Integers) -> Integers:
-    """Positions in the sorted ``columns``, without absent numbers."""
-    at = np.minimum(np.searchsorted(columns, some), len(columns) - 1)
-    kept: Integers = at[columns[at] == some]
-    return kept
+        left_out = self.left_out[rows][:, columns]
+        return columns, Comparisons(target, left_out, self.weight[rows], worse[:, columns], self.judged)
 
 
 def pairwise_logistic(
@@ -102,7 +91,8 @@ def pairwise_logistic(
 
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> columns = np.array([[1.0, 0.0], [0.5**0.5, 0.5**0.5]])
-    >>> loss, _, _ = pairwise_logistic(rows, columns, Comparisons.of(np.array([0, 1])), 10.0)
+    >>> own = Comparisons.of(np.array([0, 1]), [[0], [1]], np.ones(2), [[], []], 0.0, columns=2)
+    >>> loss, _, _ = pairwise_logistic(rows, columns, own, 10.0)
     >>> round(loss, 8)
     0.02646167
     """
@@ -117,7 +107,7 @@ def pairwise_logistic(
         odds -= odds[rows, target][:, None]
         odds *= gamma
         np.exp(odds, out=odds)
-        odds[_places(comparisons.left_out[begin:end])] = 0.0
+        odds[comparisons.left_out[begin:end].nonzero()] = 0.0
         share, worse, more = comparisons.weights(begin, end, len(documents))
         loss += float(share @ np.log1p(odds).sum(axis=1, dtype=np.float64) + more @ np.log1p(odds[worse]))
         odds /= odds + 1  # the logistic function of gamma * (S_ij - S_i,target)
@@ -133,7 +123,7 @@ def pairwise_logistic(
 class S2Net:
     """Loss and gradient of a projection matrix A (V, k).
 
-    queries, documents: (N, V), (M, V) CSR of one dtype.
+    queries, documents: (N, V), (M, V), CSR or dense, of one dtype.
     gamma:     of :func:`pairwise_logistic`.
     epsilon:   lengths are sqrt(|g|^2 + epsilon^2).
 
@@ -152,7 +142,10 @@ class S2Net:
         block: int = BLOCK,
     ) -> None:
         self.queries, self.documents, self.comparisons = queries, documents, comparisons
-        self.queries_t, self.documents_t = queries.T.tocsr(), documents.T.tocsr()
+        dense = isinstance(queries, np.ndarray)
+        self.queries_t, self.documents_t = (
+            side.T if dense else side.T.tocsr() for side in (queries, documents)
+        )
         self.gamma, self.epsilon, self.block = gamma, epsilon, block
         self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), comparisons)]
 

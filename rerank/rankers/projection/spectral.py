@@ -84,7 +84,7 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
 
 
 def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
-    """Canonical correlation analysis, not centered; X and Y on separate columns, (V, k).
+    """Canonical correlation analysis, not centered: the halves of X and of Y, (2 V, k).
 
     Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho; kappa is
     ``ridge`` (Vinokourov et al. 2003). Each side's half has variance 1.
@@ -109,7 +109,7 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     rho, vectors = np.sqrt(squares[kept]).astype(X.dtype), left @ vectors[:, kept].astype(X.dtype)
     below = Y.T @ solvers[1](vectors) / rho
     above = X.T @ solvers[0](damp(1, vectors)) / rho**2
-    return _signed((above + below).astype(np.float64) * count**0.5)
+    return _signed(np.concatenate((above, below)).astype(np.float64) * count**0.5)
 
 
 def _sample(X: Any, Y: Any, most: int, seed: int) -> tuple[Any, Any]:

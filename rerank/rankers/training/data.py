@@ -81,6 +81,7 @@ class Judged:
 class TrainingData:
     """Data of CNN and projection rankers; ``train`` and ``dev``: judged ``queries``.
 
+    query_texts: texts of ``queries``.
     pairs: two corpora of equal length. dev_pairs: number of the last pairs, held out for dev.
     """
 
@@ -94,5 +95,6 @@ class TrainingData:
     category_edges: Sequence[tuple[str, str]] | None = None
     query_category_edges: Sequence[tuple[str, str]] | None = None
     query_text: Corpus | None = None
+    query_texts: Sequence[str] = ()
     pairs: tuple[Corpus, Corpus] | None = None
     dev_pairs: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.training.data import TrainingData
 from rerank.records import LabeledPair
+from rerank.results import plain
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class TrainingResult:
     cleanup: called after installation.
     """
 
-    ranker: Ranker
+    ranker: Ranker = field(repr=False)
     epoch: int
     epochs: int
     dev: float | None
@@ -55,5 +56,18 @@ class TrainingResult:
     unit: str = "epoch"
     remarks: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    curve: Sequence[tuple[int, float | None, float | None]] = ()
-    cleanup: Callable[[], object] = dict
+    curve: Sequence[tuple[int, float | None, float | None]] = field(default=(), repr=False)
+    cleanup: Callable[[], object] = field(default=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ranker's name and version and the training, without its curve."""
+        ranker = self.ranker
+        about = {"name": ranker.name, "family": ranker.family, "variant": ranker.variant or ranker.name}
+        training = {one.name: plain(getattr(self, one.name)) for one in fields(self) if one.repr}
+        return {**about, "version": ranker.version, **training}
+
+    def history(self) -> dict[str, Any]:
+        """Return the training curve as JSON values."""
+        names = ("epoch", "epochs", "dev", "baseline", "measure", "without", "unit")
+        curve = [[None if one is None else round(one, 6) for one in point] for point in self.curve]
+        return {**{name: getattr(self, name) for name in names}, "curve": curve}

@@ -146,7 +146,6 @@ class Trainer:
         self._rates = [[group["lr"] for group in one.param_groups] for one in self.optimizers]
         self.state = State()
         self.wall = self.cpu = 0.0
-        self.done = 0
         self.share = 1.0
 
     def fit(self) -> TrainingRun:
@@ -225,7 +224,6 @@ class Trainer:
             if not np.isfinite(loss):
                 raise TrainingError(f"the loss is not finite at step {state.step}; lower --rate")
             state.step += 1
-            self.done += 1
             self.task.on_step_end(state.step)
             state.losses.append(loss)
             self.progress.advance()
@@ -296,13 +294,9 @@ class Trainer:
                 else "nothing is held out: the last step is kept"
             )
             return
-        best, seconds = self.state.leading, self.wall / max(1, self.done)
-        minutes = seconds * (self.options.steps - self.state.step) / 60
+        best = self.state.leading
         also = "" if best is measured or not measured.measures else f"; the best so far {best.value:.4f}"
-        self.progress.say(
-            f"{self.task.name}, {self._position()}: loss {measured.loss:.4f}, {measured}{also};"
-            f" {minutes:.1f} minutes left at most"
-        )
+        self.progress.say(f"{self.task.name}, {self._position()}: loss {measured.loss:.4f}, {measured}{also}")
 
 
 def schedule(step: int, total: int, warmup: float) -> float:

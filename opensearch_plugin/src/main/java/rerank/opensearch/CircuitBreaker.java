@@ -3,7 +3,6 @@ package rerank.opensearch;
 import java.net.URI;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.logging.log4j.LogManager;
@@ -16,17 +15,14 @@ final class CircuitBreaker {
     private static final long CLOSED = 0;
     /** Failures of one search; the service works. */
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
-    /** Failures of the service, or of the content of these searches. */
-    private static final Set<String> UNCLEAR = Set.of("status_500", "status_502", "status_504");
-    private static final int LONGEST_PROOF = 1 << 20;
+    /** The service answers; the cause can be the content of one search. */
+    private static final String UNCLEAR = "status_500";
 
     final URI url;
     private final Config config;
     private final Stats stats;
     private final AtomicInteger failures = new AtomicInteger(); // in a row
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
-    private final AtomicBoolean proving = new AtomicBoolean();
-    private volatile byte[] answered; // the last successful call
 
     CircuitBreaker(URI url, Config config, Stats stats) {
         this.url = url;
@@ -61,41 +57,18 @@ final class CircuitBreaker {
         return HARMLESS.contains(failure.reason);
     }
 
-    /**
-     * Count the result of a call. longQuery: its failure is not counted.
-     *
-     * @return null, or an earlier successful call to repeat, whose result {@link #proved} needs: if it succeeds, the failures were
-     *         those of the searches.
-     */
-    byte[] judge(Failure failure, byte[] body, boolean longQuery) {
+    /** Count the result of a call. longQuery: its failure is not counted. */
+    void count(Failure failure, boolean longQuery) {
         if (failure == null || blamesTheSearch(failure)) {
-            if (failure == null && body.length <= LONGEST_PROOF) {
-                answered = body;
-            }
             close();
-            return null;
+            return;
         }
         logger.debug("{} {}", url, failure.getMessage());
-        int inRow = longQuery ? failures.get() : failures.incrementAndGet();
-        if (inRow < config.breakerFailures()) {
-            return null;
-        }
-        byte[] proof = answered;
-        if (UNCLEAR.contains(failure.reason) == false || proof == null) {
-            open(failure, inRow);
-            return null;
-        }
-        return proving.compareAndSet(false, true) ? proof : null;
-    }
-
-    /** Count the result of the repeated call. */
-    void proved(Failure failure) {
-        proving.set(false);
-        int inRow = failures.get();
-        if (failure == null || blamesTheSearch(failure)) {
-            close();
-        } else if (inRow >= config.breakerFailures()) { // and no call has succeeded since
-            open(failure, inRow);
+        if (longQuery == false && failure.reason.equals(UNCLEAR) == false) {
+            int inRow = failures.incrementAndGet();
+            if (inRow >= config.breakerFailures()) {
+                open(failure, inRow);
+            }
         }
     }
 

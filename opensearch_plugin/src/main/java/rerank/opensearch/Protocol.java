@@ -13,8 +13,8 @@ final class Protocol {
     static final String ALLOWED_URLS = "rerank.allowed_urls";
     /** The object field of stored features. */
     static final String FEATURES = "rerank_features.";
-    /** First byte of a call, or of an answer, whose numbers are bytes. */
-    static final int NUMBERS_FOLLOW = 1;
+    /** Bytes of the length of the JSON that begins a call, or an answer. */
+    static final int FRAME = 4;
     /** Characters of the options in {@code ext}; categories of a query. */
     static final int LONGEST_STACK = 1_000, LONGEST_CATEGORY = 300, MOST_CATEGORIES = 100;
     /** Bytes of the JSON of a query; the whole JSON of a call may have four times as many. */

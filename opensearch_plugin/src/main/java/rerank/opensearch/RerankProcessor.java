@@ -214,38 +214,27 @@ final class RerankProcessor extends AbstractProcessor
         } else if (body == null) {
             scored.onResponse(ScoringResponse.passed("query_too_long"));
         } else {
-            Comparator<Integer> ties = plan.breaksTies() ? hits.ties() : null;
             plan.asker.service.call(body, most(found), isLong,
-                bytes -> ScoringResponse.read(bytes, hits.ids(), ties), scored);
+                bytes -> ScoringResponse.read(bytes, hits.ids().size(), plan.breaksTies()), scored);
         }
     }
 
     /** A listener whose failures, also an Error, end the search. */
     static <T> ActionListener<T> ending(ActionListener<?> search, CheckedConsumer<T, Exception> then, Consumer<Exception> otherwise) {
-        return new ActionListener<>() {
-            @Override
-            public void onResponse(T result) {
-                try {
-                    then.accept(result);
-                } catch (Throwable e) {
-                    onFailure(exception(e));
-                }
+        return ActionListener.wrap(result -> {
+            try {
+                then.accept(result);
+            } catch (Error e) {
+                throw new OpenSearchException("rerank: " + e, e);
             }
-
-            @Override
-            public void onFailure(Exception failure) {
-                try {
-                    otherwise.accept(failure);
-                } catch (Throwable e) {
-                    logger.warn("a search could not be ended after [" + failure + "]", e);
-                    search.onFailure(exception(e));
-                }
+        }, failure -> {
+            try {
+                otherwise.accept(failure);
+            } catch (Throwable e) {
+                logger.warn("a search could not be ended after [" + failure + "]", e);
+                search.onFailure(new OpenSearchException("rerank: " + e, e));
             }
-
-            private Exception exception(Throwable e) {
-                return e instanceof Exception known ? known : new OpenSearchException("rerank: " + e, e);
-            }
-        };
+        });
     }
 
     /** Search for the documents of the page, without a pipeline. */

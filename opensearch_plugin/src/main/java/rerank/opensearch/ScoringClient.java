@@ -6,13 +6,10 @@ import java.net.ConnectException;
 import java.net.URI;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
-import java.nio.ByteBuffer;
 import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.CompletionStage;
-import java.util.concurrent.Flow;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
@@ -23,7 +20,6 @@ import org.opensearch.threadpool.Scheduler;
 
 /** The rerank service of one pipeline: its URLs, tried in turn, and a limit of concurrent calls. */
 final class ScoringClient {
-    private static final int LONGEST_ANSWER = 1 << 25; // for the greatest depth
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
@@ -95,21 +91,13 @@ final class ScoringClient {
             } catch (Throwable e) { // also an Error, or the search would not end
                 failure = new Failure("error", "could not be understood: " + e);
             }
-            byte[] proof = target.judge(failure, call.body, call.longQuery);
-            if (proof != null) {
-                prove(target, proof);
-            }
+            target.count(failure, call.longQuery);
             if (failure == null || CircuitBreaker.blamesTheSearch(failure) || place + 1 == targets.size() || isOver(call)) {
                 end(call, result, failure);
             } else {
                 attempt(place + 1, call, failure);
             }
         });
-    }
-
-    /** Repeat an earlier successful call. */
-    private void prove(CircuitBreaker target, byte[] body) {
-        send(target.url, body, LONGEST_ANSWER, config.timeout(), (bytes, broken) -> target.proved(broken));
     }
 
     private boolean isOver(Call<?> call) {
@@ -144,7 +132,7 @@ final class ScoringClient {
 
     /** again: repeat the call if its connection breaks: the service may have closed an idle connection. */
     private void post(HttpRequest request, int most, long until, boolean again, BiConsumer<byte[], Failure> then) {
-        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> new LimitedBody(most));
+        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> limitedBody(most));
         long left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
         Scheduler.ScheduledCancellable timer =
             scheduler.apply(Math.max(left, 1), () -> plugin.pool.execute(() -> sent.cancel(true)));
@@ -181,48 +169,13 @@ final class ScoringClient {
     }
 
     /** The body of an answer; a longer one is a failure. */
-    private static final class LimitedBody implements HttpResponse.BodySubscriber<byte[]> {
-        private final CompletableFuture<byte[]> body = new CompletableFuture<>();
-        private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-        private final int most;
-        private Flow.Subscription source;
-
-        private LimitedBody(int most) {
-            this.most = most;
-        }
-
-        @Override
-        public CompletionStage<byte[]> getBody() {
-            return body;
-        }
-
-        @Override
-        public void onSubscribe(Flow.Subscription subscription) {
-            source = subscription;
-            source.request(Long.MAX_VALUE);
-        }
-
-        @Override
-        public void onNext(List<ByteBuffer> parts) {
-            for (ByteBuffer part : parts) {
-                byte[] read = new byte[part.remaining()];
-                part.get(read);
-                bytes.writeBytes(read);
+    private static HttpResponse.BodySubscriber<byte[]> limitedBody(int most) {
+        ByteArrayOutputStream body = new ByteArrayOutputStream();
+        return HttpResponse.BodySubscribers.mapping(HttpResponse.BodySubscribers.ofByteArrayConsumer(part -> {
+            part.ifPresent(body::writeBytes);
+            if (body.size() > most) {
+                throw new Failure("too_large", "answered too many bytes");
             }
-            if (bytes.size() > most) {
-                source.cancel();
-                body.completeExceptionally(new Failure("too_large", "answered too many bytes"));
-            }
-        }
-
-        @Override
-        public void onError(Throwable error) {
-            body.completeExceptionally(error);
-        }
-
-        @Override
-        public void onComplete() {
-            body.complete(bytes.toByteArray());
-        }
+        }), read -> body.toByteArray());
     }
 }

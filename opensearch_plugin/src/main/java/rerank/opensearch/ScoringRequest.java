@@ -13,9 +13,6 @@ import org.opensearch.core.xcontent.MediaTypeRegistry;
 import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.search.SearchHit;
-import org.opensearch.search.sort.FieldSortBuilder;
-import org.opensearch.search.sort.SortBuilder;
-import org.opensearch.search.sort.SortOrder;
 
 /**
  * The candidates of one search, and the body of the call that asks for their scores (docs/guides/plugin.md). rest: hits
@@ -53,35 +50,6 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
     /** A candidate, or one of the rest. */
     SearchHit at(int position) {
         return position < hits.size() ? hits.get(position) : rest.get(position - hits.size());
-    }
-
-    /** The order of hits with equal scores by the other sort keys of the user; null: as answered. */
-    Comparator<Integer> ties() {
-        List<SortBuilder<?>> sorts = plan.user.sorts();
-        Comparator<Integer> ties = null;
-        for (int key = 1; sorts != null && key < sorts.size(); key++) {
-            int at = key;
-            Comparator<Integer> next = Comparator.comparing(i -> value(hits.get(i), at), ScoringRequest::compare);
-            next = sorts.get(key).order() == SortOrder.DESC ? next.reversed() : next;
-            boolean last = sorts.get(key) instanceof FieldSortBuilder field && "_first".equals(field.missing()) == false;
-            Comparator<Integer> missing = Comparator.comparing(i -> (value(hits.get(i), at) == null) == last);
-            next = missing.thenComparing(next);
-            ties = ties == null ? next : ties.thenComparing(next);
-        }
-        return ties;
-    }
-
-    private static Object value(SearchHit hit, int key) {
-        Object[] values = hit.getRawSortValues();
-        return key < values.length ? values[key] : null;
-    }
-
-    @SuppressWarnings({"unchecked", "rawtypes"})
-    private static int compare(Object one, Object other) {
-        if (one instanceof Number a && other instanceof Number b && a.getClass() != b.getClass()) {
-            return Double.compare(a.doubleValue(), b.doubleValue()); // another index has another type
-        }
-        return one instanceof Comparable a && other != null && a.getClass() == other.getClass() ? a.compareTo(other) : 0;
     }
 
     private static String value(DocumentField field) {
@@ -153,36 +121,22 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
             Map<String, Object> said = new LinkedHashMap<>(plan.ext.values);
             said.remove("query_context"); // only for neural-search
             json.field("rerank", said.isEmpty() ? null : said);
-            boolean asBytes = plan.requested.numbers();
-            if (asBytes) {
-                json.field("hits", hits.size());
-            }
-            if (asBytes == false || plan.withoutIds() == false) {
+            json.field("hits", hits.size());
+            if (plan.withoutIds() == false) {
                 json.field("ids", ids);
-            }
-            if (asBytes == false) {
-                json.startArray("scores");
-                for (SearchHit hit : hits) {
-                    json.value(hit.getScore());
-                }
-                json.endArray();
             }
             json.field("features", features).field("categories", categories());
             json.field("clauses", clauses());
             places(json);
             json.field("timeout", plan.timeout / 1000.0);
             byte[] head = BytesReference.toBytes(BytesReference.bytes(json.endObject()));
-            byte[] numbers = asBytes ? numbers() : new byte[0];
-            ByteArrayOutputStream body = new ByteArrayOutputStream(4 + head.length + numbers.length + rows.size());
-            new DataOutputStream(body).writeInt((asBytes ? Protocol.NUMBERS_FOLLOW << 24 : 0) | head.length);
-            body.writeBytes(head);
-            body.writeBytes(numbers);
-            rows.writeTo(body);
-            return body.toByteArray();
+            byte[] numbers = numbers();
+            return ByteBuffer.allocate(Protocol.FRAME + head.length + numbers.length + rows.size())
+                .putInt(head.length).put(head).put(numbers).put(rows.toByteArray()).array();
         }
     }
 
-    /** All scores, rounded as in JSON; then, if requested, all shards, sequence numbers and terms. */
+    /** All scores, rounded as the service returns them; then, if requested, all shards, sequence numbers and terms. */
     private byte[] numbers() {
         ByteBuffer numbers = ByteBuffer.allocate(hits.size() * (8 + (plan.requested.places() ? 20 : 0)));
         hits.forEach(hit -> numbers.putDouble(Double.parseDouble(Float.toString(hit.getScore()))));
@@ -202,14 +156,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, L
         if (different.size() > 1) {
             json.field("index", uuids.stream().map(different::indexOf).toList());
         }
-        if (plan.requested.places() && plan.requested.numbers()) {
-            json.field("follow", true);
-        } else if (plan.requested.places()) {
-            json.field("shards", hits.stream().map(hit -> hit.getShard().getShardId().id()).toList());
-            json.field("seq_nos", hits.stream().map(SearchHit::getSeqNo).toList());
-            json.field("terms", hits.stream().map(SearchHit::getPrimaryTerm).toList());
-        }
-        json.endObject();
+        json.field("follow", plan.requested.places()).endObject();
     }
 
     /** Append the rows of one feature; return their length and the hits without a row. */

@@ -26,11 +26,11 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
     /**
      * Fields to send with a call. features: of each hit. categoryVotes: number of first hits whose categories are sent. places:
      * shard, sequence number and primary term of each hit; withoutIds: send no ids then. clauses: the scores of the named clauses
-     * of the query. numbers: send scores and places as bytes after the JSON. The service cannot name other fields of an index.
+     * of the query. The service cannot name other fields of an index.
      */
-    record RequestedFields(List<String> features, int categoryVotes, boolean places, boolean withoutIds, boolean clauses, boolean numbers) {
+    record RequestedFields(List<String> features, int categoryVotes, boolean places, boolean withoutIds, boolean clauses) {
         /** Before the first call. Clauses are sent: the service cannot look them up. */
-        static final RequestedFields NONE = new RequestedFields(List.of(), 0, false, false, true, false);
+        static final RequestedFields NONE = new RequestedFields(List.of(), 0, false, false, true);
 
         /** Fields to fetch. categories: the field with categories, or null. */
         List<String> fields(String categories) {
@@ -40,7 +40,7 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         /** Without the features that cannot be read. */
         RequestedFields without(Predicate<String> unreadable) {
             List<String> kept = features.stream().filter(name -> unreadable.test(Protocol.FEATURES + name) == false).toList();
-            return new RequestedFields(kept, categoryVotes, places, withoutIds, clauses, numbers);
+            return new RequestedFields(kept, categoryVotes, places, withoutIds, clauses);
         }
 
         static RequestedFields read(Map<?, ?> said) {
@@ -48,8 +48,7 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
                 && said.get("category_votes") instanceof Integer categoryVotes && categoryVotes >= 0 && categoryVotes <= MOST_VOTES) {
                 boolean places = Boolean.TRUE.equals(said.get("places"));
                 return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(), categoryVotes, places,
-                    places && Boolean.TRUE.equals(said.get("without_ids")), Boolean.TRUE.equals(said.get("clauses")),
-                    Boolean.TRUE.equals(said.get("numbers")));
+                    places && Boolean.TRUE.equals(said.get("without_ids")), Boolean.TRUE.equals(said.get("clauses")));
             }
             throw new Failure("bad_answer", "requested for what cannot be");
         }
@@ -64,33 +63,32 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         return new ScoringResponse(reason, null, null, Map.of());
     }
 
-    /** ties: the order of hits with equal scores; null: as answered. */
-    static ScoringResponse read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
-        boolean numbers = bytes.length >= 4 && bytes[0] == Protocol.NUMBERS_FOLLOW; // JSON never begins like this
-        int begin = numbers ? 4 : 0, end = numbers ? 4 + (ByteBuffer.wrap(bytes).getInt() & 0xFFFFFF) : bytes.length;
-        if (end > bytes.length) {
-            throw new Failure("bad_answer", "announced " + end + " bytes, and answered " + bytes.length);
+    /** sent: number of hits. byPosition: whether equal scores stay in the order of the first stage; otherwise as answered. */
+    static ScoringResponse read(byte[] bytes, int sent, boolean byPosition) {
+        int length = bytes.length < Protocol.FRAME ? -1 : ByteBuffer.wrap(bytes).getInt();
+        if (length < 0 || length > bytes.length - Protocol.FRAME) {
+            throw new Failure("bad_answer", "answered " + bytes.length + " bytes, and announced " + length);
         }
-        Map<String, Object> answer = map(bytes, begin, end - begin);
+        Map<String, Object> answer = map(bytes, length);
         RequestedFields requested = answer.get("requested_fields") instanceof Map<?, ?> said ? RequestedFields.read(said) : null;
         if (answer.get("passed") instanceof String reason) {
             return new ScoringResponse(reason.substring(0, Math.min(reason.length(), 64)), null, requested, Map.of());
         }
-        List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
-        List<Hit> hits = numbers
-            ? hits(ByteBuffer.wrap(bytes, end, bytes.length - end), sent.size(), signals) : hits(answer, sent, signals);
+        List<?> signals = answer.get("signals") == null ? null : signals(answer, sent);
+        int begin = Protocol.FRAME + length;
+        List<Hit> hits = hits(ByteBuffer.wrap(bytes, begin, bytes.length - begin), sent, signals);
         Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
-        hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
+        hits.sort(byPosition ? best.thenComparing(Hit::position) : best);
         Map<String, Object> explained = new TreeMap<>(answer);
         explained.entrySet().removeIf(field -> EXPLAINED.getOrDefault(field.getKey(), Void.class).isInstance(field.getValue()) == false);
         return new ScoringResponse(null, hits, requested, explained);
     }
 
-    private static Map<String, Object> map(byte[] bytes, int begin, int length) {
+    private static Map<String, Object> map(byte[] bytes, int length) {
         try {
-            return XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, begin, length, true);
+            return XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, Protocol.FRAME, length, true);
         } catch (RuntimeException e) {
-            throw new Failure("not_json", "did not answer in JSON");
+            throw new Failure("bad_answer", "did not answer in JSON");
         }
     }
 
@@ -105,19 +103,6 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         }
     }
 
-    private static List<Hit> hits(Map<String, Object> answer, List<String> sent, List<?> signals) {
-        List<?> ids = list(answer, "ids", sent.size());
-        List<?> scores = list(answer, "scores", sent.size());
-        Map<String, Integer> positions = new HashMap<>();
-        sent.forEach(id -> positions.put(id, positions.size()));
-        List<Hit> hits = new ArrayList<>(sent.size());
-        for (int i = 0; i < sent.size(); i++) {
-            Integer position = positions.remove(ids.get(i)); // every id was sent once
-            hits.add(hit(position, scores.get(i) instanceof Number number ? number.floatValue() : Float.NaN, signals, i));
-        }
-        return hits;
-    }
-
     /** All positions, then all scores. */
     private static List<Hit> hits(ByteBuffer numbers, int size, List<?> signals) {
         if (numbers.remaining() != 8 * size) {
@@ -127,26 +112,20 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         List<Hit> hits = new ArrayList<>(size);
         for (int i = 0, begin = numbers.position(); i < size; i++) {
             int position = numbers.getInt(begin + 4 * i);
-            boolean known = position >= 0 && position < size && found.get(position) == false;
-            if (known) {
-                found.set(position);
+            float score = numbers.getFloat(begin + 4 * (size + i));
+            if (position < 0 || position >= size || found.get(position) || Float.isFinite(score) == false) {
+                throw new Failure("bad_answer", "answered a place twice, an unknown place, or a score that is no finite number");
             }
-            hits.add(hit(known ? position : null, numbers.getFloat(begin + 4 * (size + i)), signals, i));
+            found.set(position);
+            hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
         }
         return hits;
     }
 
-    private static Hit hit(Integer position, float score, List<?> signals, int i) {
-        if (position == null || Float.isFinite(score) == false) {
-            throw new Failure("bad_answer", "answered an id twice, an unknown id, or a score that is no finite number");
-        }
-        return new Hit(position, score, signals == null ? null : signals.get(i));
-    }
-
-    private static List<?> list(Map<String, Object> answer, String name, int size) {
-        if (answer.get(name) instanceof List<?> list && list.size() == size) {
+    private static List<?> signals(Map<String, Object> answer, int size) {
+        if (answer.get("signals") instanceof List<?> list && list.size() == size) {
             return list;
         }
-        throw new Failure("bad_answer", "did not answer " + size + " " + name);
+        throw new Failure("bad_answer", "did not answer " + size + " signals");
     }
 }

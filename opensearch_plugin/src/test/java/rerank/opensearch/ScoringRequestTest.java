@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.*;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
@@ -17,11 +16,9 @@ import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.index.query.QueryBuilders;
-import org.opensearch.search.DocValueFormat;
 import org.opensearch.search.SearchHit;
 import org.opensearch.search.SearchShardTarget;
 import org.opensearch.search.builder.SearchSourceBuilder;
-import org.opensearch.search.sort.SortOrder;
 
 class ScoringRequestTest {
     private static final String FEATURE = "rerank_features.text@v1";
@@ -49,16 +46,17 @@ class ScoringRequestTest {
         return Base64.getEncoder().encodeToString(row);
     }
 
-    private record Body(Map<String, Object> head, byte[] rows) {
+    private record Body(Map<String, Object> head, ByteBuffer numbers, byte[] rows) {
         static Body of(SearchPlan plan, SearchHit... found) throws IOException {
             plan.candidates(); // says what is fetched for the service
             ScoringRequest hits = ScoringRequest.of(plan, found);
             byte[] body = hits.body(hits.query());
             hits.strip();
-            int length = ByteBuffer.wrap(body).getInt() & 0xFFFFFF;
-            assertEquals(plan.requested.numbers() ? 1 : 0, body[0]);
-            return new Body(XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true),
-                Arrays.copyOfRange(body, 4 + length, body.length));
+            int length = ByteBuffer.wrap(body).getInt(), begin = 4 + length;
+            Map<String, Object> head = XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true);
+            int numbers = hits.hits().size() * (plan.requested.places() ? 28 : 8);
+            return new Body(head, ByteBuffer.wrap(body, begin, numbers).slice(),
+                Arrays.copyOfRange(body, begin + numbers, body.length));
         }
     }
 
@@ -95,7 +93,7 @@ class ScoringRequestTest {
         SearchHit[] found = {hit("books", "1", 3, Map.of()), hit("books", "2", 2.5f, Map.of())};
         Body body = Body.of(plan, found);
         assertEquals(List.of("1", "2"), body.head.get("ids"));
-        assertEquals(List.of(3.0, 2.5), body.head.get("scores"));
+        assertEquals(List.of(3.0, 2.5), List.of(body.numbers.getDouble(), body.numbers.getDouble()));
         assertEquals(List.of("books"), body.head.get("index"));
         assertEquals(Map.of("stack", "bm25"), body.head.get("rerank"));
         assertTrue(body.head.get("query").toString().contains("words"));
@@ -106,7 +104,7 @@ class ScoringRequestTest {
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -118,7 +116,7 @@ class ScoringRequestTest {
 
     @Test
     void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
@@ -130,7 +128,7 @@ class ScoringRequestTest {
 
     @Test
     void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 2, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 2, false, false, false);
         plan.categories = "tags";
         plan.user.docValueField("tags");
         SearchHit[] found = {
@@ -146,7 +144,7 @@ class ScoringRequestTest {
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of())};
         found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
         assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, false, false, false);
         assertNull(Body.of(plan, found).head.get("clauses"), "they are not requested");
     }
 
@@ -161,7 +159,7 @@ class ScoringRequestTest {
 
     @Test
     void placesOfSeveralIndices() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false);
         plan.idsOnly = true;
         SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
         found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));
@@ -170,14 +168,14 @@ class ScoringRequestTest {
         found[0].setSeqNo(5);
         found[0].setPrimaryTerm(1);
         Body body = Body.of(plan, found);
-        assertEquals(List.of("000000", "000001"), body.head.get("ids"));
-        assertEquals(Map.of("uuids", List.of("uuid", "other"), "index", List.of(0, 1), "shards", List.of(0, 3),
-            "seq_nos", List.of(5, 7), "terms", List.of(1, 2)), body.head.get("places"));
+        assertFalse(body.head.containsKey("ids"));
+        assertEquals(Map.of("uuids", List.of("uuid", "other"), "index", List.of(0, 1), "follow", true), body.head.get("places"));
+        assertEquals(List.of(0, 3), List.of(body.numbers.getInt(16), body.numbers.getInt(20)));
     }
 
     @Test
-    void scoresAndPlacesMayBeBytes() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, false, false, true);
+    void scoresAndPlacesAreBytes() throws IOException {
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, false, false);
         SearchHit[] found = {hit("books", "a", 3.3f, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "b", 0.1f, Map.of())};
         for (SearchHit hit : found) {
             hit.setSeqNo(hit == found[0] ? 5 : 1L << 40);
@@ -186,28 +184,13 @@ class ScoringRequestTest {
         Body body = Body.of(plan, found);
         assertEquals(List.of("a", "b"), body.head.get("ids"));
         assertEquals(2, body.head.get("hits"));
-        assertFalse(body.head.containsKey("scores"));
         assertEquals(Map.of("uuids", List.of("uuid"), "follow", true), body.head.get("places"));
-        ByteBuffer numbers = ByteBuffer.wrap(body.rows);
+        ByteBuffer numbers = body.numbers;
         assertEquals(3.3, numbers.getDouble(), "as JSON would have it");
         assertEquals(0.1, numbers.getDouble());
         assertEquals(List.of(0, 0), List.of(numbers.getInt(), numbers.getInt()));
         assertEquals(List.of(5L, 1L << 40, 2L, 2L),
             List.of(numbers.getLong(), numbers.getLong(), numbers.getLong(), numbers.getLong()));
-        assertArrayEquals(new byte[] {1, 2, 3}, Arrays.copyOfRange(body.rows, numbers.position(), body.rows.length));
-    }
-
-    @Test
-    void equalScoresAreOrderedByTheNextKey() {
-        plan.user.sort("_score").sort("year", SortOrder.DESC).sort("name");
-        SearchHit[] found = new SearchHit[4];
-        Object[][] values = {{3f, 1990L, "b"}, {2f, 2000L, "x"}, {1f, 1990L, "a"}, {1f, 1990L, null}};
-        for (int i = 0; i < 4; i++) {
-            found[i] = hit("books", String.valueOf(i), 4 - i, Map.of());
-            found[i].sortValues(values[i], new DocValueFormat[] {DocValueFormat.RAW, DocValueFormat.RAW, DocValueFormat.RAW});
-        }
-        List<Integer> order = new ArrayList<>(List.of(0, 1, 2, 3));
-        order.sort(ScoringRequest.of(plan, found).ties());
-        assertEquals(List.of(1, 2, 0, 3), order);
+        assertArrayEquals(new byte[] {1, 2, 3}, body.rows);
     }
 }

@@ -12,31 +12,45 @@ import org.junit.jupiter.params.provider.ValueSource;
 import rerank.opensearch.ScoringClient.Failure;
 
 class ScoringResponseTest {
-    private static final List<String> SENT = List.of("a", "b", "c");
+    /** An answer for three hits. numbers: positions and scores. */
+    private static ScoringResponse read(boolean byPosition, String json, Object... numbers) {
+        byte[] head = json.getBytes(StandardCharsets.UTF_8);
+        ByteBuffer bytes = ByteBuffer.allocate(4 + head.length + 4 * numbers.length).putInt(head.length).put(head);
+        for (Object number : numbers) {
+            if (number instanceof Integer place) {
+                bytes.putInt(place);
+            } else {
+                bytes.putFloat((Float) number);
+            }
+        }
+        return ScoringResponse.read(bytes.array(), 3, byPosition);
+    }
 
-    private static ScoringResponse read(String json) {
-        return ScoringResponse.read(json.getBytes(StandardCharsets.UTF_8), SENT, null);
+    private static ScoringResponse read(String json, Object... numbers) {
+        return read(false, json, numbers);
     }
 
     @Test
     void hitsAreBestFirstAndEqualOnesAsAnswered() {
-        ScoringResponse answer = read("{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2.5, 1], \"signals\": [{}, {\"bm25\": 2}, null]}");
+        ScoringResponse answer = read("{\"signals\": [{}, {\"bm25\": 2}, null]}", 2, 1, 0, 1f, 2.5f, 1f);
         assertNull(answer.passed());
         assertEquals(List.of(1, 2, 0), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
         assertEquals(2.5f, answer.hits().get(0).score());
         assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
         assertNull(answer.requested());
+        ScoringResponse sorted = read(true, "{}", 2, 1, 0, 1f, 2.5f, 1f);
+        assertEquals(List.of(1, 0, 2), sorted.hits().stream().map(ScoringResponse.Hit::position).toList());
     }
 
     @Test
     void theExplanationIsReturned() {
-        String hits = "{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2, 3]";
-        assertEquals(Map.of("stack", "bm25*1.00", "case", "none"),
-            read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"case\": \"none\"}}").explained().get("weights"));
-        assertEquals(Map.of(), read(hits + "}").explained());
-        assertEquals(Map.of(), read(hits + ", \"weights\": [1], \"unknown_categories\": {}}").explained());
-        assertEquals(List.of("x"), read(hits + ", \"unknown_categories\": [\"x\"]}").explained().get("unknown_categories"));
-        assertEquals(Map.of("case", "none"), numbers("{\"weights\": {\"case\": \"none\"}}", 2, 0, 1, 2f, 1f, 0f).explained().get("weights"));
+        assertEquals(Map.of("weights", Map.of("case", "none"), "unknown_categories", List.of("x")),
+            explained("{\"weights\": {\"case\": \"none\"}, \"unknown_categories\": [\"x\"], \"other\": 1}"));
+        assertEquals(Map.of(), explained("{\"weights\": [1], \"unknown_categories\": {}}"));
+    }
+
+    private static Map<String, Object> explained(String json) {
+        return read(json, 2, 0, 1, 2f, 1f, 0f).explained();
     }
 
     @Test
@@ -60,67 +74,30 @@ class ScoringResponseTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {
-        "{\"ids\": [\"a\", \"b\"], \"scores\": [1, 2, 3]}",
-        "{\"ids\": [\"a\", \"b\", \"b\"], \"scores\": [1, 2, 3]}",
-        "{\"ids\": [\"a\", \"b\", \"x\"], \"scores\": [1, 2, 3]}",
-        "{\"ids\": [\"a\", \"b\", 3], \"scores\": [1, 2, 3]}",
-        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2]}",
-        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2, \"3\"]}",
-        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2, 1e300]}",
-        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2, 3], \"signals\": []}",
-        "{\"ids\": \"abc\", \"scores\": [1, 2, 3]}",
-        "{\"passed\": 3}",
-        "{}", "[]", "\"text\"", "",
-    })
+    @ValueSource(strings = {"{\"passed\": 3}", "{}", "[]", "\"text\"", "", "<html>", "{\"ids\": [", "{\"ids\": }"})
     void whatDoesNotFitIsABadAnswer(String json) {
         assertEquals("bad_answer", assertThrows(Failure.class, () -> read(json)).reason);
     }
 
-    @ParameterizedTest
-    @ValueSource(strings = {"<html>", "{\"ids\": [", "{\"ids\": }"})
-    void whatCannotBeReadIsNoJson(String text) {
-        assertEquals("not_json", assertThrows(Failure.class, () -> read(text)).reason);
-    }
-
-    private static ScoringResponse numbers(String json, Object... numbers) {
-        byte[] head = json.getBytes(StandardCharsets.UTF_8);
-        ByteBuffer bytes = ByteBuffer.allocate(4 + head.length + 4 * numbers.length).putInt(1 << 24 | head.length).put(head);
-        for (Object number : numbers) {
-            if (number instanceof Integer place) {
-                bytes.putInt(place);
-            } else {
-                bytes.putFloat((Float) number);
-            }
-        }
-        return ScoringResponse.read(bytes.array(), SENT, null);
-    }
-
     @Test
-    void placesAndScoresMayBeBytes() {
-        ScoringResponse answer = numbers("{\"signals\": [{\"bm25\": 2}, {}, {}]}", 2, 0, 1, 2.5f, 1f, 1f);
-        assertEquals(List.of(2, 0, 1), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
-        assertEquals(List.of(2.5f, 1f, 1f), answer.hits().stream().map(ScoringResponse.Hit::score).toList());
-        assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
-        assertEquals("empty", numbers("{\"passed\": \"empty\"}").passed());
-    }
-
-    @Test
-    void bytesThatDoNotFitAreABadAnswer() {
+    void numbersThatDoNotFitAreABadAnswer() {
         Object[][] wrong = {{}, {0, 1, 2, 3f, 2f}, {0, 1, 2, 3f, 2f, 1f, 0f}, {0, 1, 1, 3f, 2f, 1f}, {0, 1, 3, 3f, 2f, 1f},
             {0, -1, 2, 3f, 2f, 1f}, {0, 1, 2, 3f, 2f, Float.NaN}, {0, 1, 2, Float.POSITIVE_INFINITY, 2f, 1f}};
         for (Object[] numbers : wrong) {
-            assertEquals("bad_answer", assertThrows(Failure.class, () -> numbers("{}", numbers)).reason);
+            assertEquals("bad_answer", assertThrows(Failure.class, () -> read("{}", numbers)).reason);
         }
-        byte[] longer = {1, 0, 0, 9, '{', '}'};
-        assertEquals("bad_answer", assertThrows(Failure.class, () -> ScoringResponse.read(longer, SENT, null)).reason);
+        Object[] right = {0, 1, 2, 3f, 2f, 1f};
+        assertEquals("bad_answer", assertThrows(Failure.class, () -> read("{\"signals\": []}", right)).reason);
+        for (byte[] bytes : new byte[][] {{}, {0, 0, 0}, {0, 0, 0, 9, '{', '}'}, {-1, 0, 0, 2, '{', '}'}, "<html>".getBytes()}) {
+            assertEquals("bad_answer", assertThrows(Failure.class, () -> ScoringResponse.read(bytes, 3, false)).reason);
+        }
     }
 
     @Test
     void requestedFieldsAreRead() {
         ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
             + " \"category_votes\": 10}}").requested();
-        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), 10, false, false, false, false), requested);
+        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), 10, false, false, false), requested);
         assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), requested.fields("tags"));
     }
 
@@ -134,7 +111,7 @@ class ScoringResponseTest {
     @Test
     void withoutVotesThereAreNoCategories() {
         ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [], \"category_votes\": 0}}").requested();
-        assertEquals(new ScoringResponse.RequestedFields(List.of(), 0, false, false, false, false), requested);
+        assertEquals(new ScoringResponse.RequestedFields(List.of(), 0, false, false, false), requested);
         assertEquals(List.of(), requested.fields("tags"));
     }
 

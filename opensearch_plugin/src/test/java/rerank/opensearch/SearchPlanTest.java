@@ -28,7 +28,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class SearchPlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), 10, false, false, false, false);
+    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), 10, false, false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -183,7 +183,7 @@ class SearchPlanTest {
     @Test
     void hitsWithoutIdsHavePlaces() {
         SearchPlan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false);
         plan.idsOnly = true;
         SearchSourceBuilder source = plan.candidates();
         assertTrue(source.seqNoAndPrimaryTerm());
@@ -198,7 +198,7 @@ class SearchPlanTest {
             SearchPlan plan = plan(words(), Map.of(), Map.of());
             Config config = ConfigTest.read(Map.of("id_field", "id"));
             plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-            plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), 0, withoutIds, withoutIds, false, true));
+            plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), 0, withoutIds, withoutIds, false));
             plan.prepare(config, List.of(Settings.EMPTY), field -> false);
             assertEquals(List.of(true, withoutIds), List.of(plan.idsOnly, plan.withoutIds()));
             List<String> fetched = plan.candidates().docValueFields().stream().map(f -> f.field).toList();
@@ -211,7 +211,7 @@ class SearchPlanTest {
         SearchSourceBuilder search = words().docValueField("year").fetchField("tags", "epoch").storedField("title").minScore(0.5f)
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
         SearchPlan plan = plan(search, Map.of(), Map.of());
-        plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, true, false, true));
+        plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, true, false));
         plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY), field -> false);
         assertTrue(plan.idsOnly);
         SearchSourceBuilder candidates = plan.candidates();

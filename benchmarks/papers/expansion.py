@@ -1,0 +1,73 @@
+"""More labeled pairs from the graph of labeled pairs (Ma et al. 2023, section 3.2).
+
+Related pairs are at most ``hops`` labeled pairs apart, unrelated ones are of different components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from rerank.rankers.concept.graph import ConceptGraph
+from rerank.records import LabeledPair
+
+MISSES = 50
+"""Rounds without a new pair after which sampling ends."""
+
+
+def expand(
+    graph: ConceptGraph, kept: Sequence[LabeledPair], hops: int = 2, ratio: float = 2.0, seed: int = 0
+) -> ConceptGraph:
+    """The graph with up to ratio / 2 times the labeled pairs, half related; never with pairs of ``kept``."""
+    rng = np.random.default_rng((seed, 2))
+    place = {one: i for i, one in enumerate(graph.ids)}
+    inside = sorted(tuple(sorted((place[a], place[b]))) for a, b, _ in kept if {a, b} <= place.keys())
+    held = np.array(inside, np.int64).reshape(-1, 2)
+    labeled, reached = len(graph.related) + len(graph.unrelated), within(graph, hops)
+    fresh = reached[~np.isin(_keys(graph, reached), _keys(graph, graph.related, graph.unrelated, held))]
+    count = max(0, int(ratio * labeled / 2) - len(graph.related))
+    related = np.concatenate((graph.related, fresh[rng.permutation(len(fresh))[:count]]))
+    known = set(_keys(graph, related, graph.unrelated, held).tolist())
+    more = _between(graph, len(related) - len(graph.unrelated), known, rng)
+    unrelated = np.concatenate((graph.unrelated, more))
+    return replace(graph, related=_ordered(graph, related), unrelated=_ordered(graph, unrelated))
+
+
+def within(graph: ConceptGraph, hops: int) -> NDArray[np.int64]:
+    """(n, 2) pairs of documents at most ``hops`` related pairs apart."""
+    size = len(graph.ids)
+    ends = np.concatenate((graph.related, graph.related[:, ::-1]))
+    edges = sparse.csr_matrix((np.ones(len(ends), np.int32), (*ends.T,)), shape=(size, size))
+    reach = edges
+    for _ in range(hops - 1):
+        reach = (reach + reach @ edges).astype(bool).astype(np.int32)
+    pairs = sparse.triu(reach, k=1).tocoo()
+    return _ordered(graph, np.stack((pairs.row, pairs.col), axis=1).astype(np.int64))
+
+
+def _between(graph: ConceptGraph, count: int, known: set[int], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Distinct new pairs of different components."""
+    found: list[int] = []
+    misses = 0
+    while len(found) < count and misses < MISSES:
+        pairs = rng.integers(len(graph.ids), size=(max(64, count - len(found)), 2))
+        pairs = pairs[graph.component[pairs[:, 0]] != graph.component[pairs[:, 1]]]
+        keys = dict.fromkeys(_keys(graph, np.sort(pairs, axis=1)).tolist())
+        fresh = [key for key in keys if key not in known][: count - len(found)]
+        known.update(fresh)
+        found += fresh
+        misses = 0 if fresh else misses + 1
+    return np.stack(np.divmod(np.array(found, dtype=np.int64), max(1, len(graph.ids))), axis=1)
+
+
+def _keys(graph: ConceptGraph, *pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    every = np.concatenate(pairs)
+    return every[:, 0] * max(1, len(graph.ids)) + every[:, 1]
+
+
+def _ordered(graph: ConceptGraph, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    return pairs[np.argsort(_keys(graph, pairs), kind="stable")]

@@ -1,0 +1,77 @@
+"""BM25 by bm25s: its defaults, and k1, b and a title boost tuned on dev. pip install bm25s PyStemmer
+
+python benchmarks/peers/bm25.py OUT/cf
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import product
+
+import bm25s
+import Stemmer
+from collection import DEPTH, Collection, Costs, ndcg, write
+
+GRID = list(product((0.6, 0.9, 1.2, 1.6, 2.0, 3.0), (0.0, 0.25, 0.5, 0.75, 0.9), (0, 1, 2)))
+"""k1, b, and how often the title is repeated in addition."""
+
+
+class Index:
+    """One BM25 index."""
+
+    def __init__(self, collection: Collection, k1: float = 1.2, b: float = 0.75, titles: int = 0) -> None:
+        self.ids = collection.ids
+        texts = [
+            f"{title} " * titles + text
+            for (title, _), text in zip(collection.documents.values(), collection.texts)
+        ]
+        # user:
+        self.stem = Stemmer.Stemmer(collection.languages[0])
+        tokens = bm25s.tokenize(texts, stopwords=None, stemmer=self.stem, show_progress=False)
+        self.bm25 = bm25s.BM25(k1=k1, b=b, method="lucene")
+        self.bm25.index(tokens, show_progress=False)
+        self.stop = collection.languages[1]
+
+    def search(self, text: str) -> dict[str, float]:
+        """Return the best documents."""
+        tokens = bm25s.tokenize([text], stopwords=self.stop, stemmer=self.stem, show_progress=False)
+        if not tokens.vocab:
+            return {}
+        found, scores = self.bm25.retrieve(tokens, k=min(DEPTH, len(self.ids)), show_progress=False)
+        return {self.ids[i]: float(s) for i, s in zip(found[0], scores[0]) if s > 0}
+        # end
+
+
+def main() -> None:
+    """Write the runs ``bm25`` and ``bm25-tuned``."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder")
+    options.add_argument("--dev", type=int, default=200, help="dev queries for the grid")
+    args = options.parse_args()
+    collection = Collection.load(args.folder)
+    costs = Costs()
+    with costs.time("indexing"):
+        plain = Index(collection)
+    costs.bytes = sum(a.nbytes for a in plain.bm25.scores.values() if hasattr(a, "nbytes"))
+    write(collection, "bm25", costs.answer(collection.of("test"), plain.search), costs)
+    dev = dict(list(collection.of("dev").items())[: args.dev])
+    qrels = {query: collection.qrels["dev"][query] for query in dev}
+    tuned = Costs(indexing=costs.indexing, bytes=costs.bytes)
+    titles = {title for title, _ in collection.documents.values()} != {""}
+    with tuned.time("training"):
+        reached = {}
+        for k1, b, title in GRID:
+            if title and not titles:
+                continue
+            index = Index(collection, k1, b, title)
+            reached[k1, b, title] = ndcg({q: index.search(text) for q, text in dev.items()}, qrels)
+    chosen = max(reached, key=lambda one: reached[one])
+    index = Index(collection, *chosen)
+    run = tuned.answer(collection.of("test"), index.search)
+    write(
+        collection, "bm25-tuned", run, tuned, k1=chosen[0], b=chosen[1], titles=chosen[2], dev=reached[chosen]
+    )
+
+
+if __name__ == "__main__":
+    main()

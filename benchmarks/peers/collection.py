@@ -1,0 +1,149 @@
+"""What every peer reads and writes: a prepared folder, and one run with its costs. Standard library only."""
+
+from __future__ import annotations
+
+import csv
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DEPTH = 1000
+
+Run = dict[str, dict[str, float]]
+"""Query id -> document id -> score."""
+
+
+@dataclass
+class Collection:
+    """Documents (id -> title, text), queries (id -> text), judgments (split, query, document -> grade).
+
+    languages: of documents and of queries.
+    """
+
+    folder: Path
+    documents: dict[str, tuple[str, str]] = field(default_factory=dict)
+    queries: dict[str, str] = field(default_factory=dict)
+    qrels: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    languages: tuple[str, str] = ("english", "english")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Collection:
+        """Read a folder that ``prepare.py`` wrote."""
+        found = cls(Path(folder))
+        for one in _lines(found.folder / "corpus.jsonl"):
+            found.documents[one["_id"]] = one.get("title") or "", one.get("text") or ""
+        for one in _lines(found.folder / "queries.jsonl"):
+            found.queries[one["_id"]] = one["text"]
+        for split in ("train", "dev", "test"):
+            judged: dict[str, dict[str, int]] = {}
+            path = found.folder / "qrels" / f"{split}.tsv"
+            if path.exists():
+                with path.open(newline="") as file:
+                    for query, document, grade in list(csv.reader(file, delimiter="\t"))[1:]:
+                        judged.setdefault(query, {})[document] = int(grade)
+            found.qrels[split] = judged
+        found.languages = tuple(json.loads((found.folder / "languages.json").read_text()))
+        return found
+
+    @property
+    def texts(self) -> list[str]:
+        """Title and text of each document."""
+        return [
+            f"{title}\n{text}" if title and text else title or text for title, text in self.documents.values()
+        ]
+
+    @property
+    def ids(self) -> list[str]:
+        """Document ids, in the order of ``texts``."""
+        return list(self.documents)
+
+    def of(self, split: str) -> dict[str, str]:
+        """Query id -> text of one split."""
+        return {query: self.queries[query] for query in self.qrels[split]}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def best(ids: list[str], scores: Any, depth: int = DEPTH) -> dict[str, float]:
+    """Return the best documents above 0 of an array of scores."""
+    import numpy as np
+
+    scores = np.asarray(scores)
+    order = np.argsort(-scores, kind="stable")[:depth]
+    return {ids[i]: float(scores[i]) for i in order if scores[i] > 0}
+
+
+@dataclass
+class Costs:
+    """Seconds of training and indexing, bytes of the index, seconds of each query."""
+
+    training: float = 0.0
+    indexing: float = 0.0
+    bytes: int = 0
+    queries: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Add processor seconds of the block to ``training`` or ``indexing``."""
+        begin = time.process_time()
+        yield
+        setattr(self, name, getattr(self, name) + time.process_time() - begin)
+
+    def answer(self, queries: dict[str, str], search: Callable[[str], dict[str, float]]) -> Run:
+        """Search for each query, one after the other."""
+        run: Run = {}
+        for query, text in queries.items():
+            begin = time.perf_counter()
+            run[query] = search(text)
+            self.queries.append(time.perf_counter() - begin)
+        return run
+
+
+def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings: object) -> None:
+    """Write ``runs/PEER.json``: the test run, costs and chosen settings."""
+    spent = sorted(costs.queries)
+    facts = {
+        "training_s": round(costs.training, 2),
+        "indexing_s": round(costs.indexing, 2),
+        "index_bytes": costs.bytes,
+        "p50_ms": round(1000 * spent[len(spent) // 2], 3) if spent else None,
+        "p99_ms": round(1000 * spent[int(0.99 * (len(spent) - 1))], 3) if spent else None,
+        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "lines": user_lines(Path(sys.argv[0])),
+        "settings": settings,
+    }
+    folder = collection.folder / "runs"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{peer}.json").write_text(json.dumps({"peer": peer, **facts, "run": run}))
+    print(json.dumps({"peer": peer, **facts}), flush=True)
+
+
+def user_lines(script: Path) -> int:
+    """Count the lines of code between ``# user:`` and ``# end``."""
+    inside, count = False, 0
+    for line in script.read_text().splitlines():
+        inside = (inside or line.strip() == "# user:") and line.strip() != "# end"
+        count += inside and bool(line.strip()) and not line.strip().startswith("#")
+    return count
+
+
+def ndcg(run: Run, qrels: dict[str, dict[str, int]], cut: int = 10) -> float:
+    """Return the mean nDCG at a cut (linear gain), to tune on dev."""
+    from math import log2
+
+    total = 0.0
+    for query, grades in qrels.items():
+        ranked = sorted(run.get(query, {}).items(), key=lambda one: (-one[1], one[0]))[:cut]
+        gained = sum(grades.get(d, 0) / log2(i + 2) for i, (d, _) in enumerate(ranked))
+        ideal = sorted((g for g in grades.values() if g > 0), reverse=True)[:cut]
+        total += gained / sum(g / log2(i + 2) for i, g in enumerate(ideal)) if ideal else 0.0
+    return total / len(qrels)

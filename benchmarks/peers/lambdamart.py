@@ -1,0 +1,119 @@
+"""LambdaMART by LightGBM on classic features of BM25's best 100.
+
+    python benchmarks/peers/lambdamart.py OUT/wikispeedia
+
+pip install lightgbm bm25s PyStemmer scikit-learn.
+
+It learns from the train queries; without any it learns from dev, and has no run if dev has fewer than 50.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import lightgbm
+import numpy as np
+from bm25 import Index
+from collection import Collection, Costs, Run, write
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+TOP = 100
+LEAST = 50
+
+
+class Features:
+    """BM25, its rank, tf-idf cosines of words and of letters, overlap, and lengths."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.index = Index(collection)
+        self.place = {id: i for i, id in enumerate(collection.ids)}
+        self.titles = [title for title, _ in collection.documents.values()]
+        # user:
+        self.words = TfidfVectorizer(sublinear_tf=True)
+        self.grams = TfidfVectorizer(
+            sublinear_tf=True, analyzer="char_wb", ngram_range=(4, 4), max_features=100_000
+        )
+        self.by_words = self.words.fit_transform(collection.texts)
+        self.by_grams = self.grams.fit_transform(collection.texts)
+        self.by_title = self.words.transform(self.titles)
+        self.lengths = np.log1p(np.diff(self.by_words.indptr))
+
+    def of(self, text: str) -> tuple[list[str], np.ndarray]:
+        """Return the candidates and their features (n, 8)."""
+        found = dict(list(self.index.search(text).items())[:TOP])
+        rows = np.array([self.place[d] for d in found], np.int64)
+        words, grams = self.words.transform([text]), self.grams.transform([text])
+        scores = np.array(list(found.values()))
+        columns = [
+            scores,
+            scores / (scores.max() if len(scores) else 1),
+            np.arange(len(found)),
+            (self.by_words[rows] @ words.T).toarray().ravel(),
+            (self.by_grams[rows] @ grams.T).toarray().ravel(),
+            (self.by_title[rows] @ words.T).toarray().ravel(),
+            (self.by_words[rows] > 0).astype(float).dot((words > 0).astype(float).T).toarray().ravel(),
+            self.lengths[rows],
+        ]
+        return list(found), np.stack(columns, axis=1) if len(found) else np.zeros((0, len(columns)))
+        # end
+
+
+def main() -> None:
+    """Write the run ``lambdamart``."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder")
+    collection = Collection.load(options.parse_args().folder)
+    learned = "train" if len(collection.qrels["train"]) >= LEAST else "dev"
+    if len(collection.qrels[learned]) < LEAST:
+        print(f"lambdamart: {len(collection.qrels[learned])} queries are too few")
+        return
+    costs = Costs()
+    with costs.time("indexing"):
+        features = Features(collection)
+    with costs.time("training"):
+        model = _fit(collection, features, learned)
+
+    def search(text: str) -> dict[str, float]:
+        ids, values = features.of(text)
+        return dict(zip(ids, map(float, model.predict(values)))) if ids else {}
+
+    run: Run = costs.answer(collection.of("test"), search)
+    rest = {query: features.index.search(text) for query, text in collection.of("test").items()}
+    for query, found in rest.items():  # the others keep BM25's order, below
+        floor = min(run[query].values(), default=0.0)
+        run[query] |= {d: floor - 1 - i for i, d in enumerate(d for d in found if d not in run[query])}
+    write(collection, "lambdamart", run, costs, learned=learned)
+
+
+def _fit(collection: Collection, features: Features, learned: str) -> lightgbm.LGBMRanker:
+    """Learn from 80 % of the queries; the others stop the training."""
+    # user:
+    parts: list[list[tuple[np.ndarray, list[int]]]] = [[], []]
+    for i, (query, text) in enumerate(collection.of(learned).items()):
+        ids, values = features.of(text)
+        grades = [max(collection.qrels[learned][query].get(d, 0), 0) for d in ids]
+        if any(grades):
+            parts[i % 5 == 0].append((values, grades))
+    stacked = [
+        (
+            np.concatenate([v for v, _ in part]),
+            np.concatenate([g for _, g in part]),
+            [len(g) for _, g in part],
+        )
+        for part in parts
+    ]
+    (x, y, groups), (dev_x, dev_y, dev_groups) = stacked
+    model = lightgbm.LGBMRanker(
+        n_estimators=300, learning_rate=0.05, num_leaves=15, min_child_samples=50, n_jobs=1, random_state=0,
+        label_gain=list(range(int(max(y.max(), dev_y.max())) + 1)), verbosity=-1,
+    )  # fmt: skip
+    stop = lightgbm.early_stopping(30, verbose=False)
+    model.fit(
+        x, y, group=groups, eval_set=[(dev_x, dev_y)], eval_group=[dev_groups], eval_at=[10], callbacks=[stop]
+    )
+    # end
+    return model
+
+
+if __name__ == "__main__":
+    main()

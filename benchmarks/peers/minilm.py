@@ -1,0 +1,144 @@
+"""MiniLM by sentence-transformers: rerank BM25, retrieve, fuse with BM25 by ranx; and the same fine-tuned.
+
+    python benchmarks/peers/minilm.py OUT/cf MODEL_FOLDER [--train]
+
+Run ``bm25.py`` first. pip install sentence-transformers ranx
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import numpy as np
+from collection import Collection, Costs, Run, best, ndcg, write
+
+RERANKED = 100
+
+
+def bm25_runs(collection: Collection) -> tuple[Run, Run]:
+    """Return BM25's dev and test runs, both by its tuned settings."""
+    from bm25 import Index
+
+    settings = json.loads((collection.folder / "runs/bm25-tuned.json").read_text())["settings"]
+    index = Index(collection, settings["k1"], settings["b"], settings["titles"])
+    return tuple({q: index.search(t) for q, t in collection.of(split).items()} for split in ("dev", "test"))
+
+
+def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str, int]]) -> tuple[Run, Any]:
+    """Weighted sum of min-max scores by ranx, the weight tuned on dev."""
+    import ranx
+
+    # user:
+    dev_runs, test_runs = ([ranx.Run(run) for run in runs] for runs in (dev, test))
+    params = ranx.optimize_fusion(
+        qrels=ranx.Qrels(qrels),
+        runs=dev_runs,
+        norm="min-max",
+        method="wsum",
+        metric="ndcg@10",
+        show_progress=False,
+    )
+    fused = ranx.fuse(runs=test_runs, norm="min-max", method="wsum", params=params)
+    # end
+    return fused.to_dict(), params
+
+
+def fine_tuned(folder: str, collection: Collection, negatives: Run) -> Any:
+    """Train on the judged queries: in-batch negatives and one hard negative of BM25."""
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    texts = dict(zip(collection.ids, collection.texts))
+    rows = []
+    for query, grades in collection.qrels["train"].items():
+        wrong = [d for d in list(negatives.get(query, {}))[5:50] if grades.get(d, 0) == 0]
+        for document in [d for d, g in grades.items() if g > 0 and d in texts][:4]:
+            if wrong:
+                rows.append(
+                    (collection.queries[query], texts[document], texts[wrong[len(rows) % len(wrong)]])
+                )
+    # user:
+    model = SentenceTransformer(folder, device="cpu")
+    model.max_seq_length = 128
+    data = Dataset.from_dict(
+        {n: [row[i] for row in rows] for i, n in enumerate(("anchor", "positive", "negative"))}
+    )
+    arguments = SentenceTransformerTrainingArguments(
+        "/tmp/fine-tuned",
+        num_train_epochs=1,
+        per_device_train_batch_size=32,
+        learning_rate=2e-5,
+        warmup_ratio=0.1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+    )
+    SentenceTransformerTrainer(
+        model, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(model)
+    ).train()
+    # end
+    return model
+
+
+def runs_of(model: Any, collection: Collection, name: str, costs: Costs) -> None:
+    """Write reranked, retrieved and fused runs of an encoder."""
+    with costs.time("indexing"):
+        vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
+    costs.bytes = vectors.nbytes
+    place = {id: i for i, id in enumerate(collection.ids)}
+
+    def search(text: str) -> dict[str, float]:
+        return best(collection.ids, vectors @ model.encode(text, normalize_embeddings=True))
+
+    test = costs.answer(collection.of("test"), search)
+    write(collection, f"{name}-retrieve", test, costs)
+    dev = {query: search(text) for query, text in collection.of("dev").items()}
+    bm25_dev, bm25_test = bm25_runs(collection)
+    reranked = Costs(costs.training, costs.indexing, costs.bytes)
+
+    def rerank(text: str, found: dict[str, float]) -> dict[str, float]:
+        vector = model.encode(text, normalize_embeddings=True)
+        top = list(found)[:RERANKED]
+        near = vectors[[place[d] for d in top]] @ vector if top else np.empty(0)
+        rest = {d: -1.0 - i for i, d in enumerate(list(found)[RERANKED:])}
+        return dict(zip(top, map(float, near))) | rest
+
+    by_text = {text: query for query, text in collection.of("test").items()}
+    run = reranked.answer(collection.of("test"), lambda text: rerank(text, bm25_test[by_text[text]]))
+    write(collection, f"{name}-rerank", run, reranked)
+    fused, params = fuse((bm25_dev, dev), (bm25_test, test), collection.qrels["dev"])
+    write(collection, f"bm25+{name}", fused, costs, weights=str(params))
+    print(name, "dev", ndcg(dev, collection.qrels["dev"]))
+
+
+def main() -> None:
+    """Write the runs of the model as it is, and fine-tuned with ``--train``."""
+    from sentence_transformers import SentenceTransformer
+
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder")
+    options.add_argument("model")
+    options.add_argument("--train", action="store_true")
+    args = options.parse_args()
+    collection = Collection.load(args.folder)
+    if not args.train:
+        runs_of(SentenceTransformer(args.model, device="cpu"), collection, "minilm", Costs())
+        return
+    from bm25 import Index
+
+    index, costs = Index(collection), Costs()
+    with costs.time("training"):
+        found = {query: index.search(text) for query, text in collection.of("train").items()}
+        model = fine_tuned(args.model, collection, found)
+    runs_of(model, collection, "minilm-tuned", costs)
+
+
+if __name__ == "__main__":
+    main()

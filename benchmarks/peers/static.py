@@ -1,0 +1,44 @@
+"""Static word embeddings by wordllama, fused with BM25 by ranx. pip install wordllama ranx bm25s PyStemmer
+
+    python benchmarks/peers/static.py OUT/cf
+
+Run ``bm25.py`` first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import wordllama
+from collection import Collection, Costs, best, write
+from minilm import bm25_runs, fuse
+from wordllama import WordLlama
+
+
+def main() -> None:
+    """Write the runs ``static`` and ``bm25+static``."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder")
+    collection = Collection.load(options.parse_args().folder)
+    costs = Costs()
+    with costs.time("indexing"):
+        # user:
+        model = WordLlama.load(cache_dir=Path(wordllama.__file__).parent)  # weights and tokenizer are inside
+        vectors = model.embed(collection.texts, norm=True)
+        # end
+    costs.bytes = vectors.nbytes
+
+    def search(text: str) -> dict[str, float]:
+        return best(collection.ids, vectors @ model.embed([text], norm=True)[0])
+
+    test = costs.answer(collection.of("test"), search)
+    write(collection, "static", test, costs)
+    dev = {query: search(text) for query, text in collection.of("dev").items()}
+    bm25_dev, bm25_test = bm25_runs(collection)
+    fused, params = fuse((bm25_dev, dev), (bm25_test, test), collection.qrels["dev"])
+    write(collection, "bm25+static", fused, costs, weights=str(params))
+
+
+if __name__ == "__main__":
+    main()

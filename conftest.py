@@ -1,0 +1,32 @@
+"""Names for the examples in docstrings: a small ``workspace`` with judged ``queries`` and ``qrels``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank import Document, Qrels, Query, Workspace
+
+TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+
+
+@pytest.fixture(autouse=True)
+def examples(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Define the names for examples that use a workspace."""
+    test = getattr(request.node, "dtest", None)
+    if test is not None and "workspace" in test.docstring:
+        test.globs.update(names(tmp_path_factory.mktemp("example")))
+
+
+def names(folder: Path) -> dict[str, Any]:
+    """Return the names and their values."""
+    workspace = Workspace.create(folder / "ws", lang="en")
+    workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
+    queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    return {
+        "workspace": workspace,
+        "queries": queries,
+        "qrels": Qrels([("q1", "owl", 1), ("q2", "fox", 1)]),
+    }

@@ -1,0 +1,109 @@
+"""``adapter``: a linear map of the vectors of a pretrained encoder, learned from judged queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank import arrays
+from rerank.config import Count, NonNegative, option, values_of
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.encoder.config import ModelConfig
+from rerank.rankers.encoder.passages import BEST, windows
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.fit import descend
+from rerank.rankers.projection.pairs import Vectors, unit_rows
+from rerank.rankers.training.job import TrainingJob, TrainingResult
+from rerank.text import plural
+
+GAMMA = 20.0
+"""Factor of differences of cosines."""
+READ = 2
+"""Passages of a document that are encoded to learn: the first and the last. More gained nothing."""
+BLOCK = 256
+"""Documents that are encoded at once."""
+
+
+class AdapterConfig(ModelConfig, frozen=True):
+    """Options of ``adapter``."""
+
+    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 64
+    passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
+    best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
+    beta: Annotated[NonNegative, option("Weight of the squared distance from the identity.")] = 0.01
+    epochs: Annotated[Count, option("Maximum number of iterations of L-BFGS.")] = 60
+
+    def solver(self) -> ProjectionConfig:
+        """Return the options of S2Net."""
+        return ProjectionConfig(gamma=GAMMA, beta=self.beta, epochs=self.epochs, graded=True)
+
+
+@dataclass(kw_only=True, repr=False)
+class AdapterRanker(DenseRanker):
+    """``dense`` whose encoder ends with the learned map."""
+
+    family: ClassVar[str] = "adapter"
+    variant: ClassVar[str] = "adapter"  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class AdapterFitter:
+    """Learns the map with the loss of S2Net (Yih et al. 2011) on frozen vectors."""
+
+    job: TrainingJob
+    config: AdapterConfig
+
+    def fit(self, variant: str, name: str) -> TrainingResult:
+        """Learn from train queries; keep the best map on dev, possibly the identity."""
+        config, data, progress = self.config, self.job.data, self.job.progress
+        assert data is not None
+        encoder = config.load()
+        documents, passages = self._documents(encoder)
+        queries = DenseRanker.of("", encoder, 1, {}).vectors(data.query_texts)
+        vectors = Vectors(data, config.solver(), documents, queries)
+        start = np.eye(encoder.width, dtype=np.float32)
+        best = descend(name, vectors, start, config.solver(), progress)
+        if best.iteration:
+            before = encoder.modules.projection
+            matrix = best.matrix if before is None else before @ best.matrix
+            encoder.modules = replace(encoder.modules, projection=matrix.astype(np.float32))
+        else:
+            progress.say(f"no map was better than the identity, so {name} is {config.model}")
+        trained = {"settings": values_of(config), "history": best.history, "first_stage": data.first_stage}
+        return TrainingResult(
+            AdapterRanker.of(name, encoder, passages, trained, best=config.best),
+            best.iteration,
+            best.iterations,
+            best.measure,
+            best.history[0][2],
+            best.interrupted,
+            without="without the map",
+            unit="iteration",
+            remarks=(f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from",),
+            curve=best.history,
+        )
+
+    def _documents(self, encoder: TextEncoder) -> tuple[NDArray[np.float32], int]:
+        """Return mean vectors of READ passages, (D, E), and the largest number of passages."""
+        engine, vectors, longest = self.job.engine, list[NDArray[np.float32]](), 0
+        ranker = DenseRanker.of("", encoder, READ, {})
+        stream = engine.documents()
+        with self.job.progress.step("encode documents", len(engine), "doc") as advance:
+            while batch := list(islice(stream, BLOCK)):
+                vectors.append(mean_vectors(ranker.encode_documents(batch), READ))
+                lengths = map(len, encoder.tokens([document.content for document in batch]))
+                longest = max(longest, *lengths)
+                advance(len(batch))
+        return np.concatenate(vectors), max(1, len(windows(longest, encoder.room, self.config.passages)))
+
+
+def mean_vectors(features: NDArray[np.int8], passages: int) -> NDArray[np.float32]:
+    """Return unit vectors, (n, E), of features of ``dense``; zeros without text."""
+    parts = arrays.split_passages(features, passages)
+    units = unit_rows(parts.reshape(-1, parts.shape[2]).astype(np.float32)).reshape(parts.shape)
+    return unit_rows(units.mean(axis=1))

@@ -1,0 +1,120 @@
+"""The layout of sentence-transformers: modules after the transformer, without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.arrays import map_arrays
+from rerank.errors import UsageError
+from rerank.files import parse_json, write_bytes, write_text
+
+Pooling = Literal["mean", "cls"]
+
+LENGTHS = "sentence_bert_config.json"
+WEIGHTS = "model.safetensors"
+_TYPES = "sentence_transformers.models."
+
+
+@dataclass(frozen=True)
+class Modules:
+    """Modules after the transformer; vectors are scaled to length 1 at the end.
+
+    longest: tokens per sequence, including special tokens; None: unknown.
+    projection: (E, k) linear map of pooled vectors; None: identity.
+    """
+
+    pooling: Pooling = "mean"
+    longest: int | None = None
+    projection: NDArray[np.float32] | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> Modules:
+        """Read a model's folder; defaults without ``modules.json``.
+
+        Raises UsageError for other modules, OSError and ValueError for damaged files.
+        """
+        if not (folder / "modules.json").is_file():
+            return cls()
+        pooling, matrices = cls.pooling, list[NDArray[np.float32]]()
+        for module in parse_json((folder / "modules.json").read_text("utf-8")):
+            kind, path = module["type"].rpartition(".")[2], folder / module["path"]
+            if kind == "Pooling":
+                pooling = _pooling(path)
+            elif kind == "Dense":
+                matrices.append(_linear(path))
+            elif kind not in ("Transformer", "Normalize"):
+                raise UsageError(
+                    f"{folder}: modules of the type {kind} are not supported; give another model"
+                )
+        lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
+        if lengths.get("do_lower_case"):
+            raise UsageError(f"{folder / LENGTHS}: do_lower_case is not supported; give another model")
+        return cls(pooling, lengths.get("max_seq_length"), reduce(np.matmul, matrices) if matrices else None)
+
+    def write(self, folder: Path, width: int) -> None:
+        """Write the files next to a transformer of ``width`` numbers per token."""
+        kinds = ["Transformer", "Pooling", *["Dense"] * (self.projection is not None), "Normalize"]
+        names = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
+        listed = [
+            {"idx": number, "name": str(number), "path": name, "type": _TYPES + kind}
+            for number, (name, kind) in enumerate(zip(names, kinds))
+        ]
+        means = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+        pooling = {one: name == self.pooling for name, one in means.items()}
+        for name in names[1:]:
+            (folder / name).mkdir()
+        _write(folder / "modules.json", listed)
+        _write(folder / LENGTHS, {"max_seq_length": self.longest, "do_lower_case": False})
+        _write(folder / names[1] / "config.json", {"word_embedding_dimension": width, **pooling})
+        if self.projection is not None:
+            from safetensors.numpy import save
+
+            _write(
+                folder / names[2] / "config.json",
+                {
+                    "in_features": width,
+                    "out_features": self.projection.shape[1],
+                    "bias": False,
+                    "activation_function": "torch.nn.modules.linear.Identity",
+                },
+            )
+            weight = np.ascontiguousarray(self.projection.T)
+            write_bytes(folder / names[2] / WEIGHTS, save({"linear.weight": weight}))
+
+
+def _config(path: Path) -> dict[str, Any]:
+    config: dict[str, Any] = parse_json(path.read_text("utf-8"))
+    return config
+
+
+def _write(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def _pooling(path: Path) -> Pooling:
+    config = _config(path / "config.json")
+    modes = {name for name, chosen in config.items() if name.startswith("pooling_mode_") and chosen is True}
+    modes |= {config["pooling_mode"]} if "pooling_mode" in config else set()
+    if modes <= {"pooling_mode_mean_tokens", "mean"}:
+        return "mean"
+    if modes <= {"pooling_mode_cls_token", "cls"}:
+        return "cls"
+    raise UsageError(f"{path}: only the poolings mean and cls are supported; give another model")
+
+
+def _linear(path: Path) -> NDArray[np.float32]:
+    config = _config(path / "config.json")
+    identity = str(config.get("activation_function", "")).endswith(".Identity")
+    if config.get("bias", True) or not identity or not (path / WEIGHTS).is_file():
+        raise UsageError(
+            f"{path}: only linear maps without bias in safetensors are supported; give another model"
+        )
+    matrix: NDArray[np.float32] = map_arrays(path / WEIGHTS)["linear.weight"].astype(np.float32).T
+    return matrix

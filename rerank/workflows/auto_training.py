@@ -1,0 +1,169 @@
+"""Trainings of an auto run."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import util
+from typing import Any
+
+from rerank.errors import TrainingError
+from rerank.progress import Progress
+from rerank.rankers.encoder.transformer import PACKAGED
+from rerank.rankers.training.job import TrainingResult
+from rerank.records import Query
+from rerank.workflows.auto_record import Record
+from rerank.workflows.ranker_choice import Budget, CollectionFacts, RankerChoice, Rule
+from rerank.workflows.splits import Splits
+from rerank.workflows.train import train
+from rerank.workspace import Workspace
+
+LATEST = 0.75
+"""Share of the time after which trainings stop, on a machine that is slower than the plan."""
+MODEL, READS = "minilm", "en"
+"""Default encoder, and its language."""
+ENCODERS = ("dense", "adapter")
+"""Rankers with an encoder."""
+_LATE = "the machine was slower than the plan"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of auto; see :func:`rerank.auto`."""
+
+    measure: str
+    minutes: float
+    conflicts: str
+    seed: int
+    model: str | None
+    progress: Progress
+    begun: float = field(default_factory=time.monotonic)
+
+
+class Trainings:
+    """Trains one ranker after the other within a budget. say: (step, line)."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        queries: Sequence[Query],
+        splits: Splits,
+        options: Options,
+        record: Record,
+        say: Callable[..., None],
+    ) -> None:
+        self.workspace, self.queries, self.splits = workspace, queries, splits
+        self.options, self.record, self.say = options, record, say
+        engine, model = workspace.engine, options.model
+        facts = CollectionFacts.of(
+            options.progress.over(engine.documents(), "look at documents", len(engine), "doc"),
+            queries,
+            splits,
+            model=model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
+            reads=READS if model in (None, MODEL) else None,
+        )
+        if facts.languages[0] is None:
+            facts = replace(facts, languages=(workspace.lang, facts.languages[1]))
+        self.budget = Budget(facts, options.minutes)
+
+    def run(self, rule: Rule, first: str) -> RankerChoice:
+        """Apply a rule, and train its ranker if it is chosen. first: first stage."""
+        choice, name, options = self.budget.choose(rule), rule.ranker, self.options
+        if not choice.trained:
+            return self._said(choice)
+        steps = self.record.steps(self.workspace, name, choice.steps)
+        if steps is not None:
+            self.say("rankers", f"{choice} (done before)")
+            self.budget.spend(rule, steps)
+            return choice
+        clock = _Clock(options.progress, options.begun + LATEST * 60 * options.minutes)
+        elapsed, (before, step, _) = time.monotonic() - options.begun, rule.cost(self.budget.facts)
+        slow = max(1.0, elapsed / self.budget.spent) if self.budget.spent else 1.0
+        if clock.late(slow * (before + step * (rule.steps == "passages"))):
+            return self._said(replace(choice, trained=False, reason=_LATE))
+        fitting = int((clock.seconds() / slow - before) / step) if rule.steps == "passages" else choice.steps
+        if fitting < choice.steps:
+            reason = f"{choice.reason}; {_LATE}: {fitting} of {choice.steps} {rule.steps}"
+            minutes = choice.minutes or math.ceil(slow * options.minutes)
+            choice = replace(choice, steps=fitting, reason=reason, minutes=minutes)
+        self._said(choice)
+        if not self.record.plan(name, choice.steps):
+            shutil.rmtree(self.workspace.folder / "training" / name, ignore_errors=True)
+        try:
+            result = self._fit(rule, choice, first, clock)
+        except TrainingError as error:
+            return self._said(replace(choice, trained=False, reason=str(error)))
+        except KeyboardInterrupt:
+            if not clock.ended:
+                raise
+            return self._said(replace(choice, trained=False, reason=_LATE))
+        if result.interrupted and not clock.ended:
+            raise KeyboardInterrupt(
+                f"interrupted: {name} is kept at its best step; call again to finish its training"
+            )
+        steps = choice.steps if rule.steps == "passages" else result.epochs
+        if not result.interrupted:
+            self.record.add(self.workspace, name, steps)
+        self.budget.spend(rule, steps)
+        how = f"; {_LATE} after {result.unit} {result.epochs}" if result.interrupted else ""
+        if result.dev is not None:
+            measured = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
+            self.say("rankers", f"{name}: {measured}{how}")
+        values = [value for *_, value in result.curve if value is not None]
+        short = choice.minutes is not None or result.interrupted
+        if rule.steps == "epochs" and len(values) > 1 and short:
+            gain = max(values) - max(values[:-1])
+            choice = replace(choice, reason=f"{choice.reason}{how}; the last measured gain is {gain:.4f}")
+        return choice
+
+    def _fit(self, rule: Rule, choice: RankerChoice, first: str, clock: _Clock) -> TrainingResult:
+        variant, options = rule.variant or rule.ranker, self.options
+        config: dict[str, Any] = {"seed": options.seed} if rule.steps == "epochs" else {}
+        config |= {**rule.config, **({"model": options.model or MODEL} if variant in ENCODERS else {})}
+        config |= {} if choice.minutes is None else {rule.steps: choice.steps}
+        judged: dict[str, Any] = {
+            "queries": self.queries,
+            "qrels": self.splits.train,
+            "dev_qrels": self.splits.dev,
+            "first_stage": first,
+        }
+        learns = {} if variant == "dense" else judged
+        done = train(self.workspace, [variant], as_name=rule.ranker, config=config, progress=clock, **learns)
+        (result,) = done.rankers
+        return result
+
+    def _said(self, choice: RankerChoice) -> RankerChoice:
+        self.say("rankers", str(choice))
+        return choice
+
+
+class _Clock(Progress):
+    """Ends a training that is much slower than its plan. The best epoch is kept."""
+
+    def __init__(self, progress: Progress, deadline: float) -> None:
+        self.progress, self.deadline = progress, deadline
+        self.ended = self._training = False
+        self.say, self.show = progress.say, progress.show  # type: ignore[method-assign]
+
+    def seconds(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def late(self, seconds: float = 0.0) -> bool:
+        return self.seconds() < seconds
+
+    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+        self._training = unit in ("batch", "step", "iteration")
+        self.progress.start(title, total, unit)
+
+    def advance(self, count: int = 1) -> None:
+        self.progress.advance(count)
+        if self._training and self.late():
+            self.ended, self._training = True, False
+            raise KeyboardInterrupt
+
+    def finish(self) -> None:
+        self._training = False
+        self.progress.finish()

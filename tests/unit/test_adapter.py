@@ -1,0 +1,68 @@
+"""``adapter``: a linear map on the vectors of a frozen encoder."""
+
+from __future__ import annotations
+
+import pytest
+
+from rerank import Document, Qrels, Query, Workspace, train
+from rerank.errors import UsageError
+from rerank.rankers.registry import load_ranker
+
+TOPICS = 6
+QUERIES = [Query(f"q{i}", f"w{2 * (i % TOPICS)} w{2 * (i % TOPICS) + 1} w{30 + i % 7}") for i in range(36)]
+EASY = [Query(f"easy{i}", f"w{i}") for i in (37, 38, 39)]
+"""With one candidate each, which is relevant: nothing can rank it better."""
+RELEVANT = {f"q{i}": [f"d{j}" for j in range(48) if j % TOPICS == i % TOPICS] for i in range(36)}
+
+
+def qrels(first, last):
+    return Qrels((f"q{i}", d, 1) for i in range(first, last) for d in RELEVANT[f"q{i}"])
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """Queries of a topic have other words than its documents, except frequent ones."""
+    made = Workspace.create(tmp_path / "ws", lang="en")
+    words = [[12 + 2 * (i % TOPICS), 13 + 2 * (i % TOPICS), 30 + i % 5] for i in range(48)]
+    made.engine.write(
+        Document(f"d{i}", text=" ".join(f"w{word}" for word in some)) for i, some in enumerate(words)
+    )
+    made.engine.write(Document(query.id, text=query.text) for query in EASY)
+    return made
+
+
+def fit(workspace, tiny, judged, dev, **config):
+    settings = {"model": tiny, "passage_tokens": 16, **config}
+    report = train(workspace, "adapter", queries=QUERIES + EASY, qrels=judged, dev_qrels=dev, config=settings)
+    return report.rankers[0]
+
+
+def test_the_map_raises_dev_and_its_queries_need_no_torch(workspace, tiny):
+    fitted = fit(workspace, tiny, qrels(0, 24), qrels(24, 36))
+    assert fitted.dev > fitted.baseline + 0.1
+    assert (fitted.ranker.family, fitted.epoch > 0) == ("adapter", True)
+    (folder,) = workspace.folder.glob("rankers/adapter-*")
+    ranker = load_ranker(folder)
+    assert ranker.version == fitted.ranker.version
+    vector = ranker.encode_query(QUERIES[0])
+    assert ranker._encoder is None
+    assert vector @ ranker.vectors([QUERIES[0].text])[0] > 0.999  # torch may use bfloat16
+    again = fit(workspace, str(folder / "model"), qrels(0, 24), qrels(24, 36))  # a map after a map
+    assert again.baseline == pytest.approx(fitted.dev, abs=0.02)
+
+
+def test_without_a_gain_on_dev_it_is_the_encoder(workspace, tiny):
+    easy = Qrels((query.id, query.id, 1) for query in EASY)
+    fitted = fit(workspace, tiny, qrels(0, 24), easy)
+    assert (fitted.epoch, fitted.dev) == (0, 1)
+    untrained = train(
+        workspace, "dense", config={"untrained": True, "model": tiny, "passage_tokens": 16}
+    ).rankers
+    assert fitted.ranker.version == untrained[0].ranker.version
+
+
+def test_settings_of_training_have_no_effect(workspace, tiny):
+    with pytest.raises(UsageError, match="rate"):
+        fit(workspace, tiny, qrels(0, 24), qrels(24, 36), rate=0.1)
+    with pytest.raises(UsageError, match="judgments"):
+        train(workspace, "adapter")
