@@ -105,7 +105,7 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert without_took(answer) == without_took(hook.plain(body))
     if reason == "timeout":
         assert 1 <= took < 2.9
-        assert answer["took"] >= 1000
+        assert answer["took"] >= 950  # milliseconds, by a coarse clock
     dummy.answering = lambda handler, body: handler.send(reverse(body))
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 

@@ -59,6 +59,7 @@ class OpenSearchEngine(Reader, Engine):
         self.retrieval = Retrieval(index, self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
+        self._foreign: set[str] = set()
         self._look_again = 0.0
 
     @classmethod
@@ -109,12 +110,15 @@ class OpenSearchEngine(Reader, Engine):
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
         """Return (n,) which uuids belong to this name. looks: called before each request.
 
-        For unknown uuids, the alias is read again, at most every two seconds.
+        For new uuids, the alias is read again; for those of other indices, at most every two seconds.
         """
-        if not self._uuids.issuperset(uuids) and time.monotonic() > self._look_again:
+        if time.monotonic() > self._look_again:
+            self._foreign.clear()
+            self._look_again = time.monotonic() + _LOOK
+        if not (self._uuids | self._foreign).issuperset(uuids):
             looks()
             self._uuids |= set(self.index.shape(fresh=True).uuids.values())
-            self._look_again = time.monotonic() + _LOOK
+            self._foreign |= set(uuids) - self._uuids
         return [uuid in self._uuids for uuid in uuids]
 
     def write(
