@@ -99,15 +99,20 @@ def indices(node: Node, name: str) -> dict[str, Any]:
     return node.request("GET", f"/{name}*?expand_wildcards=all")
 
 
+def count(node: Node, name: str) -> int:
+    node.request("POST", f"/{name}/_refresh")
+    return int(node.request("GET", f"/{name}/_count")["count"])
+
+
 def documents(node: Node, name: str) -> dict[str, str]:
     """Id -> text of all documents behind a name; {} when there is no such name."""
     try:
-        node.request("POST", f"/{name}/_refresh")
+        there = count(node, name)
     except ValueError:
         return {}
     body = {"size": 10_000, "_source": ["text"]}
     hits = node.request("POST", f"/{name}/_search", body)["hits"]["hits"]
-    assert node.request("GET", f"/{name}/_count")["count"] == len(hits)
+    assert there == len(hits)
     return {hit["_id"]: hit["_source"]["text"] for hit in hits}
 
 

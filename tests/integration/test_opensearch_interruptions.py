@@ -15,6 +15,7 @@ from tests.node import CannotRunError, Node, running
 from tests.opensearch_faults import (
     MANY,
     at,
+    count,
     documents,
     edit,
     fails_again,
@@ -27,6 +28,7 @@ from tests.opensearch_faults import (
     no_credentials,
     started,
     texts,
+    wait_for,
 )
 from tests.proxy import (
     Gate,
@@ -99,6 +101,8 @@ def test_an_ingest_in_place_cut_off(run, many, node, name, tmp_path):
     assert run("ingest", tmp_path / "first.jsonl", "-w", folder, *at(node.url, name)).code == 0
     with interrupted(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
         pass
+    # The node may still be writing the documents of the requests that have reached it.
+    wait_for(lambda: count(node, name) > 1000)
     done = run("ingest", many, "--delete", "kept", "-w", folder, "--json").json
     assert done["unchanged"] >= 1000
     assert (done["unchanged"] + done["added"] + done["updated"], done["deleted"]) == (MANY, 1)
