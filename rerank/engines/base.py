@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -60,6 +60,51 @@ class Encoder(NamedTuple):
     encode: Callable[[Sequence[Document]], NDArray[Any]]
     retrieves: bool = False
     passages: int = 0
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A request to encode documents.
+
+    part: ``(i, n)``: encode the i-th of n parts, from 0.
+    force: encode all documents again.
+    keep: ranker -> versions to keep.
+    progress: called with numbers of (document, ranker) pairs.
+    """
+
+    encoders: Sequence[Encoder]
+    part: tuple[int, int] = (0, 1)
+    force: bool = False
+    keep: Mapping[str, Collection[str]] = field(default_factory=dict)
+    progress: Callable[[int], object] | None = None
+
+    def versions(self, name: str) -> set[str]:
+        """Versions of a ranker that stay."""
+        return {*self.keep.get(name, ()), *(one.version for one in self.encoders if one.name == name)}
+
+    def advance(self, count: int) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(count)
+
+
+class FeatureStore(ABC):
+    """The stored features of an engine's documents, by ranker and version.
+
+    A search never returns the feature of an older text or of another version.
+    """
+
+    @abstractmethod
+    def write(self, encoding: Encoding) -> dict[str, int]:
+        """Encode documents that have no feature; see :meth:`Engine.write_features`."""
+
+    @abstractmethod
+    def missing(self, name: str, version: str) -> int:
+        """Count the documents without a feature."""
+
+    @abstractmethod
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents without searchable features; None: the ranker cannot retrieve."""
 
 
 class VectorQuery(NamedTuple):
@@ -348,13 +393,18 @@ class Engine(ABC):
         typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
         return {name: typed[name] for name in held if _is_number(_second(held[name]))}
 
+    @property
+    def features(self) -> FeatureStore | None:
+        """The stored features; None: rankers encode the candidates of each search."""
+        return None
+
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents without searchable features of a ranker.
 
         None: the ranker cannot retrieve; :meth:`write_features` with an encoder that ``retrieves`` changes
         this.
         """
-        return None
+        return self.features.prepared(name, version) if self.features is not None else None
 
     def write_features(
         self,
@@ -362,24 +412,18 @@ class Engine(ABC):
         *,
         part: tuple[int, int] = (0, 1),
         force: bool = False,
-        keep: Mapping[str, Sequence[str]] | None = None,
+        keep: Mapping[str, Collection[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode documents that have no feature of an encoder's version; return ranker -> number of them.
 
-        Older versions stay until the new one is complete. If interrupted, completed work is kept.
-
-        part: ``(i, n)``: encode the i-th of n parts, from 0, if the engine supports it.
-        force: encode all documents again.
-        keep: ranker -> versions to keep.
-        progress: called with numbers of (document, ranker) pairs.
+        Older versions stay until the new one is complete. If interrupted, completed work is kept. For the
+        options, see :class:`Encoding`. Raises UsageError for a ``part``, if the store has no parts.
         """
-        return {encoder.name: 0 for encoder in encoders}
+        if self.features is None:
+            return {encoder.name: 0 for encoder in encoders}
+        return self.features.write(Encoding(encoders, part, force, keep or {}, progress))
 
     def missing_features(self, name: str, version: str) -> int:
         """Count documents without a feature."""
-        return len(self)
-
-    def feature_versions(self) -> dict[str, str]:
-        """Ranker -> version of its stored features."""
-        return {}
+        return self.features.missing(name, version) if self.features is not None else len(self)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,8 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.engines.base import Encoder
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import sync_folder, trouble, write_bytes
+from rerank.records import Document
 from rerank.text import plural
 
 _TOGETHER = 4096  # rows whose checksums are computed at once
@@ -110,11 +112,10 @@ class FeatureFiles:
         values: NDArray[Any],
         *,
         replace: bool = False,
-        sync: bool = True,
     ) -> None:
-        """Store the (n, width) features of n rows.
+        """Store the (n, width) features of n rows; they are durable after :meth:`sync`.
 
-        replace: accept another dtype or width, instead of raising EngineError. sync: call :meth:`sync`.
+        replace: accept another dtype or width, instead of raising EngineError.
         """
         check_features(name, values, len(rows))
         folder, about = self._path(name, version), self._about(name, version)
@@ -128,8 +129,27 @@ class FeatureFiles:
             write_bytes(folder / "about.json", msgspec.json.encode(new))
         _put(folder / "matrix", rows, np.ascontiguousarray(values))
         _put(folder / "sums", rows, row_sums(values, rows, self._salt)[:, None])
-        if sync:
-            self.sync(name, version)
+
+    def encode(
+        self,
+        encoder: Encoder,
+        rows: NDArray[np.int64],
+        documents: Sequence[Document],
+        *,
+        force: bool = False,
+    ) -> int:
+        """Encode the documents of n rows that have no intact feature; return their number.
+
+        force: encode all of them.
+        """
+        missing = np.ones(len(rows), np.bool_)
+        if not force:
+            missing = self.read(encoder.name, encoder.version, rows)[1]
+        where = np.flatnonzero(missing)
+        if len(where):
+            values = encoder.encode([documents[i] for i in where.tolist()])
+            self.write(encoder.name, encoder.version, rows[where], values, replace=force)
+        return len(where)
 
     def sync(self, name: str, version: str) -> None:
         """Make features durable. After a power failure without it, checksums detect the lost ones."""

@@ -268,7 +268,6 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
         same(engine.prepared(case.name, version), 0, "prepared()")
         wanted = case.nearest(documents, row[0], 5)
         same(set(_near(engine, case.by(sign * row, version))), set(wanted), "the matches")
-    same(engine.feature_versions(), {case.name: "v3.1"}, "feature_versions()")
 
 
 def _equally_near(engine: Engine, case: Case, depth: int) -> None:

@@ -383,7 +383,6 @@ def test_our_own_searches_leave_the_default_out(installed, cluster, service, run
         assert None not in engine.get(found.ids)
         assert engine.score(words[0], "bm25", found).all()
         assert len(engine.find(SearchRequest(words[0], ids=found.ids, first_stage="bm25"))) == 20
-        assert set(engine.feature_versions()) == (set() if folder == adopted else {"text", "meta"})
         assert len(engine.ids()) == len(list(engine.documents())) == len(small.documents)
     after = plugged.request("GET", "/_rerank/stats")
     # At a point in time OpenSearch uses the default whatever a search says; there is nothing to rerank.

@@ -26,6 +26,7 @@ from rerank.engines.base import (
     hits_of_run,
 )
 from rerank.engines.local.documents import Documents
+from rerank.engines.local.features import LocalFeatures
 from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot, number_of, rows_of
 from rerank.engines.local.storage import Storage, remove_others
@@ -132,14 +133,15 @@ class LocalEngine(Engine):
             return None
         return about.st_ino, about.st_mtime_ns
 
-    def _storage(self) -> Storage:
+    def storage(self) -> Storage:
+        """Return the files in use; a compaction replaces them."""
         with self._mutex:
             if self._about_stamp() != self._stamp:
                 self._current = self._open_storage()
             return self._current
 
     def _snapshot(self) -> Snapshot:
-        return self._storage().snapshot()
+        return self.storage().snapshot()
 
     def close(self) -> None:
         """See :meth:`Engine.close`."""
@@ -168,7 +170,7 @@ class LocalEngine(Engine):
         if replace:
             documents, delete = self._replacing(documents, delete)
         with write_lock(self.folder):
-            storage = self._storage()
+            storage = self.storage()
             with storage.connection() as connection:
                 storage.derive(connection)
                 result = connection.write(documents, delete)
@@ -210,7 +212,7 @@ class LocalEngine(Engine):
     def compact(self) -> CompactionResult:
         """See :meth:`Engine.compact`."""
         with write_lock(self.folder):
-            storage = self._storage()
+            storage = self.storage()
             with storage.connection() as documents:
                 storage.derive(documents)
             version, before = storage.newest(), _size(storage.folder)
@@ -241,63 +243,17 @@ class LocalEngine(Engine):
                 new.close()
             shutil.rmtree(self.folder / name, ignore_errors=True)
             raise
-        self._storage()
+        self.storage()
         storage.release()
 
-    def write_features(
-        self,
-        encoders: Sequence[Encoder],
-        *,
-        part: tuple[int, int] = (0, 1),
-        force: bool = False,
-        keep: Mapping[str, Sequence[str]] | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> dict[str, int]:
-        """See :meth:`Engine.write_features`; ``part`` must be the default."""
-        if part != (0, 1):
-            raise UsageError("the local engine encodes in one process; leave --slice out")
-        encoded: dict[str, int] = {}
-        kept = {name: {*versions} for name, versions in (keep or {}).items()}
-        for name, version, *_ in encoders:
-            kept.setdefault(name, set()).add(version)
-        with write_lock(self.folder):
-            storage = self._storage()
-            features = storage.features
-            with storage.connection() as documents:
-                storage.derive(documents)
-                newest = storage.newest()
-                for encoder in encoders:
-                    if force:
-                        features.remove(encoder.name, encoder.version)
-                    stored = features.stored(encoder.name, encoder.version, newest.rows)
-                    start = int(np.argmin(stored)) if not stored.all() else newest.rows
-                    stream = documents.documents(newest, start)
-                    missing = ((row, document) for row, document in stream if not stored[row])
-                    done = features.encode(encoder, missing, progress)
-                    encoded[encoder.name] = encoded.get(encoder.name, 0) + done
-                    features.keep({encoder.name: [*kept[encoder.name]]})
-        return encoded
-
-    def missing_features(self, name: str, version: str) -> int:
-        """See :meth:`Engine.missing_features`."""
-        snapshot = self._snapshot()
-        missing = ~snapshot.features.stored(name, version, snapshot.version.rows)
-        missing[snapshot.dead] = False
-        return int(missing.sum())
-
-    def prepared(self, name: str, version: str) -> int | None:
-        """See :meth:`Engine.prepared`."""
-        stored = version in self._storage().features.versions().get(name, ())
-        return self.missing_features(name, version) if stored else None
-
-    def feature_versions(self) -> dict[str, str]:
-        """See :meth:`Engine.feature_versions`."""
-        snapshot = self._snapshot()
-        return snapshot.features.newest(snapshot.version.rows)
+    @property
+    def features(self) -> LocalFeatures:
+        """See :meth:`Engine.features`."""
+        return LocalFeatures(self)
 
     def verify(self) -> dict[str, str]:
         """See :meth:`Engine.verify`."""
-        storage = self._storage()
+        storage = self.storage()
         with nullcontext() if storage.documents.read_only else write_lock(self.folder):
             return {str(path): problem for path, problem in storage.corruptions()}
 
@@ -324,7 +280,7 @@ class LocalEngine(Engine):
 
     def documents(self) -> Iterator[Document]:
         """Stream all documents in the order of ingestion."""
-        storage = self._storage()
+        storage = self.storage()
         # A cursor on the main connection would keep an old version.
         with storage.connection() as documents:
             for _, document in documents.documents(storage.snapshot().version):
@@ -395,7 +351,7 @@ class LocalEngine(Engine):
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """See :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
-        storage = self._storage()
+        storage = self.storage()
         snapshot = storage.snapshot()
         scores = Lexical(snapshot, text).scores
         if number_of(candidates.rows) == storage.number:

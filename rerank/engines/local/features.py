@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width
-from rerank.engines.base import Encoder, VectorQuery, cannot_retrieve
+from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.files import disk
 from rerank.engines.local.nearest import PassageVectors, Vectors
-from rerank.errors import WorkspaceError
-from rerank.records import Document
+from rerank.errors import UsageError, WorkspaceError
+
+if TYPE_CHECKING:
+    from rerank.engines.local.documents import Documents
+    from rerank.engines.local.engine import LocalEngine
+    from rerank.engines.local.storage import Storage
 
 _BATCH = 256  # documents per call of an encoder
 _COPIED = 1024  # rows that are copied together
@@ -30,13 +34,6 @@ class Features(FeatureFiles):
         super().__init__(folder)
         self._vectors: dict[tuple[str, str], Vectors] = {}
         self._mutex = threading.Lock()
-
-    def newest(self, count: int) -> dict[str, str]:
-        """Ranker -> version with the most features of the first ``count`` rows."""
-        return {
-            name: max(reversed(versions), key=lambda one: int(self.stored(name, one, count).sum()))
-            for name, versions in self.versions().items()
-        }
 
     def nearest(
         self,
@@ -70,35 +67,6 @@ class Features(FeatureFiles):
             searched = self._vectors[name, version]
         return searched.top(matrix, vectors, depth, excluded[excluded < len(matrix)], ids)
 
-    def encode(
-        self,
-        encoder: Encoder,
-        documents: Iterable[tuple[int, Document]],
-        progress: Callable[[int], object] | None,
-    ) -> int:
-        """Encode documents and return their number."""
-        name, version, encode, *_ = encoder
-        done, stream = 0, iter(documents)
-        try:
-            while batch := list(islice(stream, _BATCH)):
-                values = encode([document for _, document in batch])
-                with _storing(name):
-                    self.write(name, version, np.array([row for row, _ in batch]), values, sync=False)
-                done += len(batch)
-                if progress is not None:
-                    progress(len(batch))
-        finally:
-            with _storing(name):
-                self.sync(name, version)
-        return done
-
-    def keep(self, versions: Mapping[str, Sequence[str]]) -> None:
-        """Remove other versions of these rankers."""
-        for name, stored in self.versions().items():
-            for version in stored:
-                if name in versions and version not in versions[name]:
-                    self.remove(name, version)
-
     def copy(self, other: Features, rows: NDArray[np.int64]) -> None:
         """Copy rows, ascending, to the rows 0, 1, ..."""
         for name, versions in other.versions().items():
@@ -107,7 +75,58 @@ class Features(FeatureFiles):
                     values, missing = other.read(name, version, rows[start : start + _COPIED])
                     if not missing.all():
                         self.write(name, version, start + np.flatnonzero(~missing), values[~missing])
+                self.sync(name, version)
 
 
-def _storing(name: str) -> AbstractContextManager[None]:
-    return disk(f"storing the features of {name!r}; features stored before are kept")
+class LocalFeatures(FeatureStore):
+    """Writes and counts the features of an engine."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    def write(self, encoding: Encoding) -> dict[str, int]:
+        """See :meth:`Engine.write_features`; ``part`` must be the default."""
+        if encoding.part != (0, 1):
+            raise UsageError("the local engine encodes in one process; leave --slice out")
+        encoded = {encoder.name: 0 for encoder in encoding.encoders}
+        with self._engine.lock():
+            storage = self._engine.storage()
+            with storage.connection() as documents:
+                storage.derive(documents)
+                for encoder in encoding.encoders:
+                    encoded[encoder.name] += self._encode(storage, documents, encoder, encoding)
+        return encoded
+
+    def _encode(self, storage: Storage, documents: Documents, encoder: Encoder, encoding: Encoding) -> int:
+        features, version = storage.features, storage.newest()
+        name = encoder.name
+        if encoding.force:
+            features.remove(name, encoder.version)
+        stored = features.stored(name, encoder.version, version.rows)
+        done, start = 0, version.rows if stored.all() else int(np.argmin(stored))
+        stream = documents.documents(version, start)
+        missing = ((row, document) for row, document in stream if not stored[row])
+        with disk(f"storing the features of {name!r}; features stored before are kept"):
+            try:
+                while batch := list(islice(missing, _BATCH)):
+                    rows, some = zip(*batch)
+                    done += features.encode(encoder, np.array(rows), some)
+                    encoding.advance(len(batch))
+            finally:
+                features.sync(name, encoder.version)
+            for other in features.versions().get(name, ()):
+                if other not in encoding.versions(name):
+                    features.remove(name, other)
+        return done
+
+    def missing(self, name: str, version: str) -> int:
+        """Count the documents without a feature."""
+        snapshot = self._engine.storage().snapshot()
+        missing = ~snapshot.features.stored(name, version, snapshot.version.rows)
+        missing[snapshot.dead] = False
+        return int(missing.sum())
+
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents without a feature; None: nothing is stored."""
+        stored = version in self._engine.storage().features.versions().get(name, ())
+        return self.missing(name, version) if stored else None

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, Encoding, FeatureStore
+from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import OURS, Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
+from rerank.errors import UsageError
 
 _BATCH = 256  # documents per call of an encoder
 _KEPT = 2  # versions of a ranker: the service still uses the one before
@@ -33,12 +35,12 @@ class Shard(NamedTuple):
     last: int
 
 
-class AttachedFeatures:
-    """Writes and reads the features of one attached index."""
+class AttachedFeatures(FeatureStore):
+    """Writes and reads the features of one attached index. doc_values: for rankers that retrieve."""
 
-    def __init__(self, index: Index, reader: Reader, folder: Path) -> None:
+    def __init__(self, index: Index, reader: Reader, folder: Path, doc_values: DocValueFeatures) -> None:
         self._index, self._client, self._settings = index, index.client, index.settings
-        self._reader = reader
+        self._reader, self._doc_values = reader, doc_values
         layout = index.layout
         fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, AttachedLayout) else ""
         self._rows = TextRows(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
@@ -62,13 +64,9 @@ class AttachedFeatures:
                 count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
         return count
 
-    def versions(self) -> dict[str, str]:
-        """Return ranker -> most complete version, of two the newer."""
-        best = {}
-        for name, versions in self.rows.features.versions().items():
-            fewest = {version: self.missing(name, version) for version in versions}
-            best[name] = min(reversed(versions), key=fewest.__getitem__)
-        return best
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents that a ranker cannot find; None: it cannot retrieve."""
+        return self._doc_values.prepared(name, version)
 
     def read(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
@@ -96,21 +94,22 @@ class AttachedFeatures:
             values[name], missing[name] = rows.features.read(name, version, found)
         return values, missing
 
-    def write(
-        self,
-        encoders: Sequence[Encoder],
-        *,
-        force: bool = False,
-        keep: Mapping[str, Sequence[str]] | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> dict[str, int]:
+    def write(self, encoding: Encoding) -> dict[str, int]:
         """Encode changed documents; see :meth:`Engine.write_features`.
 
-        force: encode all documents and replace corrupt files.
+        The index itself is only written for rankers that retrieve. ``force`` also replaces corrupt files.
         """
+        encoders, force = encoding.encoders, encoding.force
+        if encoding.part != (0, 1):
+            raise UsageError("an attached index is encoded by one process; run it without --slice")
+        self._index.check_fields()
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
+        self._doc_values.stored()
+        retrieving = self._doc_values.retrieving(encoders)
+        if some := [encoder for encoder in encoders if encoder.name in retrieving]:
+            self._doc_values.write(Encoding(some, keep=encoding.keep))
         rows = self.rows.repaired() if force else self.rows
         shards = self._shards()
         work = [(shard, self._last_encoded(rows, shard, encoders, force)) for shard in shards]
@@ -122,15 +121,13 @@ class AttachedFeatures:
                 some = [encoder for encoder, end in zip(encoders, last) if end < reached]
                 for name, count in self._store(rows, shard, hits, some, force).items():
                     encoded[name] += count
-                    if progress is not None:
-                        progress(len(hits))
+                    encoding.advance(len(hits))
                 for encoder in some:
                     rows.set_encoded(encoder.name, encoder.version, shard.uuid, shard.number, reached)
-        for encoder in encoders:
-            kept = {encoder.version, *(keep or {}).get(encoder.name, ())}
-            for other in rows.features.versions().get(encoder.name, [])[:-_KEPT]:
-                if other not in kept:
-                    rows.remove(encoder.name, other)
+        for name in encoded:
+            for other in rows.features.versions().get(name, [])[:-_KEPT]:
+                if other not in encoding.versions(name):
+                    rows.remove(name, other)
         rows.keep_indices(shard.uuid for shard in shards)
         return encoded
 
@@ -159,15 +156,9 @@ class AttachedFeatures:
             return {}
         documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
         numbers, encoded = rows.add(documents), {}
-        for name, version, encode, *_ in encoders:
-            missing = np.ones(len(numbers), np.bool_)
-            if not force:
-                missing = rows.features.read(name, version, numbers)[1]
-            where = np.flatnonzero(missing)
-            if len(where):
-                values = encode([documents[i] for i in where.tolist()])
-                rows.features.write(name, version, numbers[where], values, replace=force)
-            encoded[name] = len(where)
+        for encoder in encoders:
+            encoded[encoder.name] = rows.features.encode(encoder, numbers, documents, force=force)
+            rows.features.sync(encoder.name, encoder.version)
         locations = [
             DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
             for hit in hits

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.bulk import Action, action, send
 from rerank.engines.opensearch.columns import (
     FEATURES,
@@ -83,7 +83,7 @@ class _Plan:
         ]
 
 
-class DocValueFeatures:
+class DocValueFeatures(FeatureStore):
     """Writes and counts the features of an index. columns: feature key -> mapped column."""
 
     def __init__(self, index: Index, reader: Reader) -> None:
@@ -143,35 +143,25 @@ class DocValueFeatures:
                     ) from error
                 raise
 
-    def write(
-        self,
-        encoders: Sequence[Encoder],
-        *,
-        part: tuple[int, int] = (0, 1),
-        force: bool = False,
-        keep: Mapping[str, Sequence[str]] | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> dict[str, int]:
+    def write(self, encoding: Encoding) -> dict[str, int]:
         """Encode documents that lack features; see :meth:`Engine.write_features`.
 
         A document is written once, unless another client changed it; then it is read again.
         """
-        encoded = {encoder.name: 0 for encoder in encoders}
-        if not encoders:
+        encoded = {encoder.name: 0 for encoder in encoding.encoders}
+        if not encoded:
             return encoded
 
         def count(name: str, number: int) -> None:
             encoded[name] += number
-            if progress is not None:
-                progress(number)
+            encoding.advance(number)
 
-        others = {feature_key(name, version) for name, some in (keep or {}).items() for version in some}
         for left in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
-                if not self._pass(self._plan(encoders, others, force), part, count):
+                if not self._pass(self._plan(encoding), encoding.part, count):
                     break
-                force = False  # changed documents have lost their features
+                encoding = replace(encoding, force=False)  # changed documents have lost their features
             except EngineError:
                 # The point in time is lost with its node: try another one.
                 if not left or sum(encoded.values()) == before:
@@ -179,12 +169,12 @@ class DocValueFeatures:
                 time.sleep(_PAUSE)
         return encoded
 
-    def _plan(self, encoders: Sequence[Encoder], others: set[str], force: bool) -> _Plan:
+    def _plan(self, encoding: Encoding) -> _Plan:
         with self._index.asking("storing features"):
             self._index.refresh(self._settings.index)
         stored = dict(self.stored())
-        wanted = {feature_key(encoder.name, encoder.version): encoder for encoder in encoders}
-        retrieving = self.retrieving(encoders)
+        wanted = {feature_key(encoder.name, encoder.version): encoder for encoder in encoding.encoders}
+        retrieving = self.retrieving(encoding.encoders)
         vectors = [key for key, encoder in wanted.items() if encoder.name in retrieving]
         fresh = {key for key in vectors if key not in stored or not stored[key].vectors}
         new = {
@@ -195,14 +185,14 @@ class DocValueFeatures:
         self.map(new, self._settings.index)
         stored |= new
         # An update drops features, which are not part of _source: write all again.
-        serving = {feature_key(name, version) for name, version in self.versions().items()}
-        kept = sorted(key for key in stored if key in serving or key in wanted or key in others)
+        others = {feature_key(name, version) for name, some in encoding.keep.items() for version in some}
+        kept = sorted(set(stored) & {*wanted, *others, *self._most_complete()})
         # They are part of _source in an attached index, where null removes the unused ones.
         attached = isinstance(self._layout, AttachedLayout)
         dropped = [key for key in stored if attached and key not in kept]
         # A list of passages is replaced anyway.
         dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
-        return _Plan(wanted, stored, vectors, fresh, kept, dropped, force)
+        return _Plan(wanted, stored, vectors, fresh, kept, dropped, encoding.force)
 
     def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
         """Encode documents; return whether other clients changed some."""
@@ -273,11 +263,11 @@ class DocValueFeatures:
         with self._index.asking("counting features"):
             return self._index.count(without_vectors(feature_key(name, version), found.passages))
 
-    def versions(self) -> dict[str, str]:
-        """Return ranker -> most complete version, of two the newer."""
-        stored = self.stored()
+    def _most_complete(self) -> set[str]:
+        """The key of each ranker's most complete version, of two the newer."""
+        stored = self.columns
         if not stored:
-            return {}
+            return set()
         filters = {key: _exists(key) for key in stored}
         body = {**OURS, "size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
         with self._index.asking("counting features"):
@@ -285,7 +275,7 @@ class DocValueFeatures:
         buckets = answer["aggregations"]["stored"]["buckets"]
         counts = {key: found["doc_count"] for key, found in buckets.items()}
         best = sorted((counts[key], column.since, key) for key, column in stored.items() if counts[key])
-        return dict(ranker_of(key) for _, _, key in best)
+        return set({ranker_of(key)[0]: key for _, _, key in best}.values())
 
 
 def _exists(key: str) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult, batches, hits_of_run
+from rerank.engines.base import (
+    Encoder,
+    Engine,
+    FeatureStore,
+    SearchRequest,
+    WriteResult,
+    batches,
+    hits_of_run,
+)
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
@@ -25,7 +33,7 @@ from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
-from rerank.errors import EngineError, UsageError
+from rerank.errors import EngineError
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _LOOK = 2.0  # seconds until the cluster is asked again whether the name has an index
@@ -54,7 +62,7 @@ class OpenSearchEngine(Reader, Engine):
         self.writer = Writer(index, self.doc_values, reader)
         attached = isinstance(index.layout, AttachedLayout)
         self.attached_features = (
-            AttachedFeatures(index, reader, index.folder / "features") if attached else None
+            AttachedFeatures(index, reader, index.folder / "features", self.doc_values) if attached else None
         )
         self.retrieval = Retrieval(index, self.doc_values, self.attached_features)
         self.templates = Templates(index)
@@ -195,39 +203,10 @@ class OpenSearchEngine(Reader, Engine):
         """Score candidates by a lexical signal."""
         return self.retrieval.score(text, signal, candidates)
 
-    def write_features(
-        self,
-        encoders: Sequence[Encoder],
-        *,
-        part: tuple[int, int] = (0, 1),
-        force: bool = False,
-        keep: Mapping[str, Sequence[str]] | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> dict[str, int]:
-        """See :meth:`Engine.write_features`. An attached index is only written for rankers that retrieve."""
-        self.index.check_fields()
-        if self.attached_features is None:
-            return self.doc_values.write(encoders, part=part, force=force, keep=keep, progress=progress)
-        if part != (0, 1):
-            raise UsageError("an attached index is encoded by one process; run it without --slice")
-        self.doc_values.stored()
-        finding = self.doc_values.retrieving(encoders)
-        some = [encoder for encoder in encoders if encoder.name in finding]
-        if some:
-            self.doc_values.write(some, keep=keep)
-        return self.attached_features.write(encoders, force=force, keep=keep, progress=progress)
-
-    def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find; None: it cannot retrieve."""
-        return self.doc_values.prepared(name, version)
-
-    def missing_features(self, name: str, version: str) -> int:
-        """Count the documents without a feature."""
-        return (self.attached_features or self.doc_values).missing(name, version)
-
-    def feature_versions(self) -> dict[str, str]:
-        """Return ranker -> most complete version, of two the newer."""
-        return (self.attached_features or self.doc_values).versions()
+    @property
+    def features(self) -> FeatureStore:
+        """See :meth:`Engine.features`."""
+        return self.attached_features or self.doc_values
 
 
 def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
