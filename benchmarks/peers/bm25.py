@@ -6,7 +6,9 @@ python benchmarks/peers/bm25.py OUT/cf
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from itertools import product
+from typing import Any
 
 import bm25s
 import Stemmer
@@ -16,28 +18,36 @@ GRID = list(product((0.6, 0.9, 1.2, 1.6, 2.0, 3.0), (0.0, 0.25, 0.5, 0.75, 0.9),
 """k1, b, and how often the title is repeated in addition."""
 
 
+@cache
+def tokens(collection: Collection, titles: int) -> Any:
+    """Return the stems of all documents."""
+    # user:
+    stem = Stemmer.Stemmer(collection.languages[0])
+    texts = [
+        f"{title} " * titles + text
+        for (title, _), text in zip(collection.documents.values(), collection.texts)
+    ]
+    return bm25s.tokenize(texts, stopwords=None, stemmer=stem, show_progress=False)
+    # end
+
+
 class Index:
     """One BM25 index."""
 
     def __init__(self, collection: Collection, k1: float = 1.2, b: float = 0.75, titles: int = 0) -> None:
         self.ids = collection.ids
-        texts = [
-            f"{title} " * titles + text
-            for (title, _), text in zip(collection.documents.values(), collection.texts)
-        ]
-        # user:
         self.stem = Stemmer.Stemmer(collection.languages[0])
-        tokens = bm25s.tokenize(texts, stopwords=None, stemmer=self.stem, show_progress=False)
+        # user:
         self.bm25 = bm25s.BM25(k1=k1, b=b, method="lucene")
-        self.bm25.index(tokens, show_progress=False)
+        self.bm25.index(tokens(collection, titles), show_progress=False)
         self.stop = collection.languages[1]
 
     def search(self, text: str) -> dict[str, float]:
         """Return the best documents."""
-        tokens = bm25s.tokenize([text], stopwords=self.stop, stemmer=self.stem, show_progress=False)
-        if not tokens.vocab:
+        query = bm25s.tokenize([text], stopwords=self.stop, stemmer=self.stem, show_progress=False)
+        if not query.vocab:
             return {}
-        found, scores = self.bm25.retrieve(tokens, k=min(DEPTH, len(self.ids)), show_progress=False)
+        found, scores = self.bm25.retrieve(query, k=min(DEPTH, len(self.ids)), show_progress=False)
         return {self.ids[i]: float(s) for i, s in zip(found[0], scores[0]) if s > 0}
         # end
 

@@ -19,7 +19,7 @@ Run = dict[str, dict[str, float]]
 """Query id -> document id -> score."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Collection:
     """Documents (id -> title, text), queries (id -> text), judgments (split, query, document -> grade).
 
@@ -84,11 +84,12 @@ def best(ids: list[str], scores: Any, depth: int = DEPTH) -> dict[str, float]:
 
 @dataclass
 class Costs:
-    """Seconds of training and indexing, bytes of the index, seconds of each query."""
+    """Seconds of training and indexing, bytes of the index, MiB of a server, seconds of each query."""
 
     training: float = 0.0
     indexing: float = 0.0
     bytes: int = 0
+    memory: int = 0
     queries: list[float] = field(default_factory=list)
 
     @contextmanager
@@ -117,7 +118,7 @@ def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings:
         "index_bytes": costs.bytes,
         "p50_ms": round(1000 * spent[len(spent) // 2], 3) if spent else None,
         "p99_ms": round(1000 * spent[int(0.99 * (len(spent) - 1))], 3) if spent else None,
-        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + costs.memory,
         "lines": user_lines(Path(sys.argv[0])),
         "settings": settings,
     }

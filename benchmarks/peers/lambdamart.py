@@ -1,6 +1,8 @@
 """LambdaMART by LightGBM on classic features of BM25's best 100.
 
-    python benchmarks/peers/lambdamart.py OUT/wikispeedia
+    python benchmarks/peers/lambdamart.py OUT/wikispeedia [--ours]
+
+With ``--ours``, after ``ours.py``, it learns on the signals of the stack of auto (features.json) instead.
 
 pip install lightgbm bm25s PyStemmer scikit-learn.
 
@@ -10,6 +12,7 @@ It learns from the train queries; without any it learns from dev, and has no run
 from __future__ import annotations
 
 import argparse
+import json
 
 import lightgbm
 import numpy as np
@@ -58,40 +61,73 @@ class Features:
         # end
 
 
+Rows = dict[str, tuple[list[str], np.ndarray]]
+"""Query id -> candidates and their features."""
+
+
 def main() -> None:
-    """Write the run ``lambdamart``."""
+    """Write the run ``lambdamart`` or, on our signals, ``lambdamart-ours``."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folder")
-    collection = Collection.load(options.parse_args().folder)
+    options.add_argument("--ours", action="store_true")
+    args = options.parse_args()
+    collection = Collection.load(args.folder)
+    if args.ours:
+        _of_signals(collection, json.loads((collection.folder / "features.json").read_text()))
+        return
     learned = "train" if len(collection.qrels["train"]) >= LEAST else "dev"
-    if len(collection.qrels[learned]) < LEAST:
-        print(f"lambdamart: {len(collection.qrels[learned])} queries are too few")
+    if not _enough(collection, learned):
         return
     costs = Costs()
     with costs.time("indexing"):
         features = Features(collection)
     with costs.time("training"):
-        model = _fit(collection, features, learned)
+        rows = {query: features.of(text) for query, text in collection.of(learned).items()}
+        model = _fit(rows, collection.qrels[learned])
 
     def search(text: str) -> dict[str, float]:
         ids, values = features.of(text)
         return dict(zip(ids, map(float, model.predict(values)))) if ids else {}
 
-    run: Run = costs.answer(collection.of("test"), search)
-    rest = {query: features.index.search(text) for query, text in collection.of("test").items()}
-    for query, found in rest.items():  # the others keep BM25's order, below
+    run = costs.answer(collection.of("test"), search)
+    rest = {query: list(features.index.search(text)) for query, text in collection.of("test").items()}
+    write(collection, "lambdamart", _with_rest(run, rest), costs, learned=learned)
+
+
+def _of_signals(collection: Collection, rows: dict[str, Rows]) -> None:
+    """Learn from dev, because the rankers behind the signals have learned from train."""
+    if not _enough(collection, "dev"):
+        return
+    costs = Costs()
+    dev, test = ({q: (ids, np.array(v)) for q, (ids, v) in rows[part].items()} for part in ("dev", "test"))
+    with costs.time("training"):
+        model = _fit(dev, collection.qrels["dev"])
+    run = {q: dict(zip(ids, map(float, model.predict(v)))) if ids else {} for q, (ids, v) in test.items()}
+    ours = json.loads((collection.folder / "runs/rerank-auto.json").read_text())["run"]
+    write(collection, "lambdamart-ours", _with_rest(run, {q: list(ours[q]) for q in run}), costs)
+
+
+def _enough(collection: Collection, learned: str) -> bool:
+    if len(collection.qrels[learned]) >= LEAST:
+        return True
+    print(f"lambdamart: {len(collection.qrels[learned])} {learned} queries are too few")
+    return False
+
+
+def _with_rest(run: Run, rest: dict[str, list[str]]) -> Run:
+    """Add the documents below the best, in their order."""
+    for query, found in rest.items():
         floor = min(run[query].values(), default=0.0)
         run[query] |= {d: floor - 1 - i for i, d in enumerate(d for d in found if d not in run[query])}
-    write(collection, "lambdamart", run, costs, learned=learned)
+    return run
 
 
-def _fit(collection: Collection, features: Features, learned: str) -> lightgbm.LGBMRanker:
+def _fit(rows: Rows, qrels: dict[str, dict[str, int]]) -> lightgbm.LGBMRanker:
     """Learn from 80 % of the queries; the others stop the training."""
     # user:
     parts: list[list[tuple[np.ndarray, list[int]]]] = [[], []]
-    for i, (query, text) in enumerate(collection.of(learned).items()):
-        ids, values = features.of(text)
-        grades = [max(collection.qrels[learned][query].get(d, 0), 0) for d in ids]
+    for i, (query, (ids, values)) in enumerate(rows.items()):
+        grades = [max(qrels[query].get(d, 0), 0) for d in ids]
         if any(grades):
             parts[i % 5 == 0].append((values, grades))
     stacked = [

@@ -1,6 +1,6 @@
 """MiniLM by sentence-transformers: rerank BM25, retrieve, fuse with BM25 by ranx; and the same fine-tuned.
 
-    python benchmarks/peers/minilm.py OUT/cf MODEL_FOLDER [--train]
+    python benchmarks/peers/minilm.py OUT/cf MODEL_FOLDER [--train [--rows 3200]]
 
 Run ``bm25.py`` first. pip install sentence-transformers ranx
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,8 @@ def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str,
     return fused.to_dict(), params
 
 
-def fine_tuned(folder: str, collection: Collection, negatives: Run) -> Any:
-    """Train on the judged queries: in-batch negatives and one hard negative of BM25."""
+def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -> Any:
+    """Train on at most so many judged pairs: in-batch negatives and one hard negative of BM25."""
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -56,17 +57,17 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run) -> Any:
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
     texts = dict(zip(collection.ids, collection.texts))
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for query, grades in collection.qrels["train"].items():
         wrong = [d for d in list(negatives.get(query, {}))[5:50] if grades.get(d, 0) == 0]
         for document in [d for d, g in grades.items() if g > 0 and d in texts][:4]:
             if wrong:
-                rows.append(
-                    (collection.queries[query], texts[document], texts[wrong[len(rows) % len(wrong)]])
-                )
+                negative = wrong[len(rows) % len(wrong)]
+                rows.append((collection.queries[query], texts[document], texts[negative]))
+    rows = random.Random(0).sample(rows, min(most, len(rows)))
     # user:
     model = SentenceTransformer(folder, device="cpu")
-    model.max_seq_length = 128
+    length, model.max_seq_length = model.max_seq_length, 128
     data = Dataset.from_dict(
         {n: [row[i] for row in rows] for i, n in enumerate(("anchor", "positive", "negative"))}
     )
@@ -83,6 +84,7 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run) -> Any:
     SentenceTransformerTrainer(
         model, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(model)
     ).train()
+    model.max_seq_length = length
     # end
     return model
 
@@ -92,6 +94,7 @@ def runs_of(model: Any, collection: Collection, name: str, costs: Costs) -> None
     with costs.time("indexing"):
         vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
     costs.bytes = vectors.nbytes
+    np.savez(collection.folder / f"{name}.npz", vectors=vectors, seconds=costs.indexing)
     place = {id: i for i, id in enumerate(collection.ids)}
 
     def search(text: str) -> dict[str, float]:
@@ -126,17 +129,21 @@ def main() -> None:
     options.add_argument("folder")
     options.add_argument("model")
     options.add_argument("--train", action="store_true")
+    options.add_argument("--rows", type=int, default=3200, help="pairs of a query and a document to train on")
     args = options.parse_args()
     collection = Collection.load(args.folder)
     if not args.train:
         runs_of(SentenceTransformer(args.model, device="cpu"), collection, "minilm", Costs())
+        return
+    if not collection.qrels["train"]:
+        print("minilm-tuned: no train queries")
         return
     from bm25 import Index
 
     index, costs = Index(collection), Costs()
     with costs.time("training"):
         found = {query: index.search(text) for query, text in collection.of("train").items()}
-        model = fine_tuned(args.model, collection, found)
+        model = fine_tuned(args.model, collection, found, args.rows)
     runs_of(model, collection, "minilm-tuned", costs)
 
 

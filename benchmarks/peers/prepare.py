@@ -1,7 +1,8 @@
 """Make the folder that all peers read: one corpus, queries as users type them, and disjoint splits.
 
     python benchmarks/peers/prepare.py DATA/cf OUT/cf
-    python benchmarks/peers/prepare.py DATA/debian OUT/debian.it --lang it --queries 4000
+    python benchmarks/peers/prepare.py DATA/debian OUT/debian.it --lang it --queries 4000 1000 1000
+    python benchmarks/peers/prepare.py DATA/wikispeedia OUT/wikispeedia.1200 --documents 1200
     python benchmarks/peers/prepare.py demo OUT/demo
 
 Categories of queries are left out: in these collections they are copied from the relevant document.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -28,14 +30,20 @@ def main() -> None:
     options.add_argument("source")
     options.add_argument("out", type=Path)
     options.add_argument("--lang", help="one language of debian")
-    options.add_argument("--queries", type=int, default=0, help="at most so many judged queries per split")
+    options.add_argument(
+        "--queries", type=int, nargs=3, default=(0, 0, 0), help="at most so many queries: train, dev, test"
+    )
+    options.add_argument("--documents", type=int, default=0, help="a random sample of so many documents")
     args = options.parse_args()
     source = COLLECTION if args.source == "demo" else Path(args.source)
     middle = f".{args.lang}" if args.lang else ""
     (args.out / "qrels").mkdir(parents=True, exist_ok=True)
     corpus = next(source.glob(f"corpus{middle}.jsonl*"))
     with (gzip.open if corpus.suffix == ".gz" else open)(corpus, "rb") as read:
-        (args.out / "corpus.jsonl").write_bytes(read.read())
+        lines = read.readlines()
+    if args.documents:
+        lines = random.Random(0).sample(lines, args.documents)
+    (args.out / "corpus.jsonl").write_bytes(b"".join(lines))
     queries = read_queries(next(source.glob(f"queries{middle}.jsonl*")))
     prefix = f"{args.lang}." if args.lang else ""
     given = {
@@ -46,14 +54,15 @@ def main() -> None:
     ids = {document.id for document in documents}
     splits = split(given if len(given) > 1 else {"all": next(iter(given.values()))}, queries, ids)
     kept: set[str] = set()
-    for name in ("train", "dev", "test"):
+    for name, most in zip(("train", "dev", "test"), args.queries):
         qrels: Qrels = getattr(splits, name)
-        some = sorted(qrels)[: args.queries or None]
-        kept |= set(some)
-        rows = [f"{q}\t{d}\t{grade}\n" for q in some for d, grade in qrels[q].items()]
+        some = random.Random(0).sample(sorted(qrels), min(most or len(qrels), len(qrels)))
+        rows = [f"{q}\t{d}\t{grade}\n" for q in some for d, grade in qrels[q].items() if d in ids]
+        judged = {row.partition("\t")[0] for row in rows}
+        kept |= judged
         if rows:
             (args.out / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-        print(f"{name}: {len(some):,} queries")
+        print(f"{name}: {len(judged):,} queries")
     with (args.out / "queries.jsonl").open("w") as file:
         for query in queries:
             if query.id in kept:
