@@ -1,10 +1,14 @@
-"""A small collection and its trainer, for tests of the settings of ``dense``."""
+"""Small collections and their training, for tests of encoders."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
+from rerank import Workspace
 from rerank.config import options_of, over, values_of
+from rerank.engines.base import SearchRequest
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig, dense_config
 from rerank.rankers.dense.task import DenseTask
@@ -55,3 +59,48 @@ def changed(config, **changes):
     known = options_of(DenseConfig)
     wanted = over({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
     return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})
+
+
+def documents(size=48, links=True):
+    """Six topics; links inside a topic, words half of the topic's, half of anyone's."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(size):
+        words = [f"w{(i % 6) * 5 + j}" for j in rng.integers(5, size=6)]
+        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
+        others = [f"d{j}" for j in range(i % 6, size, 6) if j != i and rng.random() < 0.6]
+        one = {"_id": f"d{i}", "title": f"topic {i % 6} no {i}", "text": " ".join(words)}
+        found.append({**one, "links": others if links else []})
+    return found
+
+
+def linked_documents():
+    """The same with a link to itself, one to nothing and one given twice; and a document without text."""
+    found = documents()
+    found[0]["links"] += ["d0", "nobody", found[0]["links"][0]]
+    return [*found, {"_id": "empty", "text": "", "links": ["d1"]}]
+
+
+def judge(folder, write_lines):
+    """Write a query for each topic, of which all documents are relevant; the options that name the files."""
+    asked = [{"_id": f"q{t}", "text": " ".join(f"w{t * 5 + j}" for j in range(3))} for t in range(6)]
+    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    return "--queries", write_lines(folder / "queries.jsonl", asked), "--qrels", folder / "qrels.tsv"
+
+
+def options(tiny, *more):
+    return ("--model", tiny, "--passage-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
+
+
+def stored(folder, name="dense"):
+    """Version, files and features of the ranker in use."""
+    workspace = Workspace.open(folder)
+    ranker = workspace.ranker(name)
+    ids = sorted(document.id for document in workspace.engine.documents())
+    asked = SearchRequest("w1", ids=ids, first_stage="bm25", features={name: ranker.version})
+    found = workspace.engine.find(asked)
+    assert not found.missing[name].any()
+    files = sorted(Path(folder).glob(f"rankers/{name}-*/**/*.safetensors"))
+    rows = dict(zip(found.ids, np.asarray(found.features[name]).tolist()))
+    return ranker.version, [file.read_bytes() for file in files], [rows[one] for one in ids]

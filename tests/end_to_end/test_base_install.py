@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from rerank.errors import EXTRAS
-from tests.end_to_end.test_dense import documents, options
+from tests.dense import judge, linked_documents, options
 from tests.installed import closure, project, with_only
 from tests.service import serving
 
@@ -24,13 +24,9 @@ def base(tmp_path_factory):
 def learned(run, write_lines, tiny, tmp_path_factory):
     """A workspace on which a small transformer and a projection were trained, and the judged queries."""
     folder = tmp_path_factory.mktemp("learned")
-    corpus = write_lines(folder / "corpus.jsonl", documents())
-    asked = [{"_id": f"q{t}", "text": " ".join(f"w{t * 5 + j}" for j in range(3))} for t in range(6)]
-    queries = write_lines(folder / "queries.jsonl", asked)
-    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    corpus = write_lines(folder / "corpus.jsonl", linked_documents())
     where = ("-w", folder / "ws")
-    judged = ("--queries", queries, "--qrels", folder / "qrels.tsv")
+    judged = judge(folder, write_lines)
     for args in [
         ("ingest", corpus),
         ("train", "dense", *options(tiny, "--steps", 6)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .test_dense import documents, options
+from tests.dense import judge, linked_documents, options
 
 COCITED = ("--objective", "cocitation", "--strategy", "sentence")
 
@@ -14,7 +14,7 @@ COCITED = ("--objective", "cocitation", "--strategy", "sentence")
 def cited(run, tiny, write_lines, tmp_path_factory):
     """Linked documents; 40 more cite three of a topic in a sentence, of which one is no document."""
     folder, rng = tmp_path_factory.mktemp("cited"), np.random.default_rng(0)
-    rows = documents()
+    rows = linked_documents()
     for paper in range(40):
         citations, titles = [], {}
         for sentence, topic in enumerate(rng.permutation(6)[:3].tolist()):
@@ -49,14 +49,8 @@ def test_what_was_learned_from(cited):
 def test_beside_dense_in_one_stack(cited, run, write_lines):
     folder, _ = cited
     where = ("-w", folder / "ws")
-    queries = write_lines(
-        folder / "queries.jsonl", [{"_id": f"q{t}", "text": f"w{t * 5} w{t * 5 + 1}"} for t in range(6)]
-    )
-    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
-    stack = "tfidf,dense,cocited"
-    files = ("--queries", queries, "--qrels", folder / "qrels.tsv", *where)
-    assert run("tune", "--stack", stack, *files).code == 0
+    judged = judge(folder, write_lines)
+    assert run("tune", "--stack", "tfidf,dense,cocited", *judged, *where).code == 0
     fixed = "tfidf*0.4+dense*0.3+cocited*0.3"
     hit = run("query", "w0 w1", "--stack", fixed, "--json", *where).json["hits"][0]
     assert {*hit["signals"]} == {"tfidf", "dense", "cocited"}
@@ -73,7 +67,7 @@ def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
 
 
 def test_collections_without_places_say_which_strategy_is_left(run, tiny, write_lines, tmp_path):
-    corpus = write_lines(tmp_path / "corpus.jsonl", documents())
+    corpus = write_lines(tmp_path / "corpus.jsonl", linked_documents())
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
     train = ("train", "dense", *COCITED, *options(tiny, "--steps", 1, "-w", tmp_path / "ws"))
     run(*train).fails(1, "--strategy sentence finds no two texts", "give --strategy document")

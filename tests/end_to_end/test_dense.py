@@ -1,44 +1,21 @@
-"""``dense`` through the command: mined, trained on links, stacked, killed, and what it says to bad input."""
+"""``dense`` through the command: mined, trained on links, stacked."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-import time
 
-import numpy as np
 import pytest
 
-WORDS = 5
-
-
-def documents(size=48):
-    """Six topics; links inside a topic, words half of the topic's, half of anyone's."""
-    rng = np.random.default_rng(0)
-    found = []
-    for i in range(size):
-        topic = i % 6
-        words = [f"w{topic * WORDS + j}" for j in rng.integers(WORDS, size=6)]
-        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
-        links = [f"d{j}" for j in range(topic, size, 6) if j != i and rng.random() < 0.6]
-        found.append(
-            {"_id": f"d{i}", "title": f"topic {topic} no {i}", "text": " ".join(words), "links": links}
-        )
-    found[0]["links"] += ["d0", "nobody", found[0]["links"][0]]
-    found.append({"_id": "empty", "text": "", "links": ["d1"]})
-    return found
+from tests.dense import judge, linked_documents, options
 
 
 @pytest.fixture
 def linked(run, write_lines, tmp_path):
-    corpus = write_lines(tmp_path / "corpus.jsonl", documents())
+    corpus = write_lines(tmp_path / "corpus.jsonl", linked_documents())
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
     return tmp_path / "ws"
-
-
-def options(tiny, *more):
-    return ("--model", tiny, "--passage-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
 
 
 def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
@@ -70,25 +47,19 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     assert best["NDCG"] == max(m["NDCG"] for m in found["history"]) == trained["dev"]
     assert found["history"][0]["NDCG"] == trained["baseline"]
     assert not (linked / "training" / "dense").exists()
+    table = run(
+        "train", "dense", *options(tiny, "--steps", 10, "--objective", "quintuplet"), "-w", linked
+    ).out
+    assert table.count("kept") == 2
+    assert "untrained" in table
 
-    topic = " ".join(f"w{2 * WORDS + j}" for j in range(WORDS))
-    hits = run("query", topic, "--stack", "bm25*0.2 + dense*0.8", "--json", "-w", linked).json["hits"]
+    hits = run(
+        "query", "w10 w11 w12 w13 w14", "--stack", "bm25*0.2 + dense*0.8", "--json", "-w", linked
+    ).json["hits"]
     assert all(0 <= hit["signals"]["dense"]["raw"] <= 1 for hit in hits)
-    queries = [{"_id": f"q{t}", "text": " ".join(f"w{t * WORDS + j}" for j in range(3))} for t in range(6)]
-    asked = write_lines(tmp_path / "queries.jsonl", queries)
-    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
-    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
-    files = ("--queries", asked, "--qrels", tmp_path / "qrels.tsv", "-w", linked)
+    files = (*judge(tmp_path, write_lines), "-w", linked)
     assert run("tune", "--stack", "bm25,dense", *files).code == 0
     assert "bm25,dense" in run("evaluate", "--stack", "bm25,dense", *files).out
-
-
-def test_a_table_of_what_was_kept(run, linked, tiny):
-    done = run("train", "dense", *options(tiny, "--steps", 10, "--objective", "quintuplet"), "-w", linked)
-    assert done.code == 0, done
-    assert done.out.count("kept") == 2
-    assert "untrained" in done.out
-    assert "R@10" in done.out
 
 
 def test_a_pretrained_encoder_needs_no_links(run, tiny, tmp_path, write_lines):
@@ -103,30 +74,6 @@ def test_a_pretrained_encoder_needs_no_links(run, tiny, tmp_path, write_lines):
     assert not (folder / "training").exists()
     hits = run("query", "w2 w3", "--stack", "dense", "--json", "-w", folder).json["hits"]
     assert hits[0]["id"] == "d2"
-
-
-def test_killed_and_run_again(run, forks, linked, tiny):
-    """Killed after the first checkpoint, the same command goes on from it."""
-    process = forks.start("train", "dense", *options(tiny, "--steps", 4000), "-w", linked)
-    state = linked / "training" / "dense" / "state.json"
-    while not state.exists():
-        assert process.poll() is None, process.err
-        time.sleep(0.02)
-    process.kill()
-    run("train", "dense", *options(tiny, "--steps", 8), "-w", linked).fails(1, "--restart", "other settings")
-    again = run("train", "dense", *options(tiny, "--steps", 8, "--restart"), "-w", linked)
-    assert again.code == 0, again
-
-
-def test_bad_input(run, linked, tiny, tmp_path, write_lines):
-    run("train", "dense", "--model", tmp_path / "nothing", "-w", linked).fails(2, "no model on this machine")
-    run("train", "dense", "--model", tmp_path, "-w", linked).fails(2, "config.json is missing")
-    run("query", "w1", "--stack", "dense", "-w", linked).fails(1, f"rerank train dense -w {linked}`")
-    alone = write_lines(tmp_path / "alone.jsonl", [{"_id": "a", "text": "w1", "links": ["b"]}])
-    assert run("ingest", alone, "-w", tmp_path / "alone").code == 0
-    run("train", "dense", *options(tiny), "-w", tmp_path / "alone").fails(
-        1, "no links to each other", "1 to unknown"
-    )
 
 
 def test_a_query_does_not_import_torch(run, linked, tiny, tmp_path):
@@ -158,7 +105,7 @@ def test_links_that_judgments_repeat_are_not_learned_from(run, linked, tiny, tmp
     judged = [{f"d{i}" for i in range(t, 48, 6)} for t in (0, 1)]
     inside = {
         frozenset((d["_id"], link))
-        for d in documents()
+        for d in linked_documents()
         for link in d["links"]
         if link != d["_id"] and any({d["_id"], link} <= topic for topic in judged)
     }

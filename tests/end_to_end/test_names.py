@@ -6,16 +6,17 @@ import json
 
 import pytest
 
-from .test_dense import documents, options
+from tests.dense import judge, linked_documents, options
 
 
 @pytest.fixture(scope="module")
 def named(run, tiny, write_lines, tmp_path_factory):
     """A workspace with two encoders and two projections, none called as its family calls it."""
     folder = tmp_path_factory.mktemp("names")
-    assert run("ingest", write_lines(folder / "corpus.jsonl", documents()), "-w", folder / "ws").code == 0
+    documents = linked_documents()
+    assert run("ingest", write_lines(folder / "corpus.jsonl", documents), "-w", folder / "ws").code == 0
     rows = [
-        {"query": f"w{i % 6 * 5} w{i % 6 * 5 + 1}", "document": d["text"]} for i, d in enumerate(documents())
+        {"query": f"w{i % 6 * 5} w{i % 6 * 5 + 1}", "document": d["text"]} for i, d in enumerate(documents)
     ]
     pairs = write_lines(folder / "pairs.jsonl", [row for row in rows if row["document"]])
     quick = options(tiny, "--steps", 2, "-w", folder / "ws")
@@ -35,12 +36,7 @@ def test_two_of_a_family_in_one_stack(named, run, write_lines):
     names = ["both.sides", "citations", "cocited-2", "topics"]
     status = run("status", "--json", *where).json
     assert [(one["name"], one["features"]) for one in status["rankers"]] == [(name, True) for name in names]
-    queries = write_lines(
-        named / "queries.jsonl", [{"_id": f"q{t}", "text": f"w{t * 5} w{t * 5 + 1}"} for t in range(6)]
-    )
-    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
-    (named / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
-    files = ("--queries", queries, "--qrels", named / "qrels.tsv", *where)
+    files = (*judge(named, write_lines), *where)
     for stack in ("tfidf,citations,cocited-2", "tfidf,topics,both.sides"):
         assert run("tune", "--stack", stack, *files).code == 0
         hit = run("query", "w0 w1", "--stack", stack, "--json", *where).json["hits"][0]
