@@ -225,7 +225,7 @@ class RankerStore:
             if re.fullmatch(r"\.[\w.-]+\.[0-9a-f]{12}\.tmp", path.name):
                 path.unlink(missing_ok=True)
             elif path.name not in kept and not damaged and (path / "ranker.json").is_file():
-                shutil.rmtree(path, ignore_errors=True)
+                path.rename(self.folder / _NEW / path.name)  # removed with it, also after a kill
 
 
 def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
