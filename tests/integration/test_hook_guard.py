@@ -74,18 +74,19 @@ def test_words_without_end_are_one_searchs_fault(hook: Hook, dummy: Dummy) -> No
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 
 
-def test_an_internal_error_opens_no_breaker(hook: Hook, dummy: Dummy) -> None:
-    """The words of one search can cause it."""
-
+def test_a_search_that_the_service_cannot_score_opens_no_breaker_among_others(
+    hook: Hook, dummy: Dummy
+) -> None:
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         poisoned = "poison" in str(body["query"])
         handler.send(b"", 500) if poisoned else handler.send(reverse(body))
 
     dummy.answering = answer
-    hook.configure(breaker_failures=1, breaker_pause=60_000)
+    hook.configure(breaker_failures=2, breaker_pause=60_000)
     poisoned = {"query": {"match": {"text": "cell poison"}}}
-    assert hook.changes(lambda: [hook.search(poisoned) for _ in range(4)]) == {"failed.status_500": 4}
-    assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+    for _ in range(4):
+        assert hook.changes(lambda: hook.search(poisoned)) == {"failed.status_500": 1}
+        assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 
 
 def test_features_that_are_no_features(hook: Hook, dummy: Dummy) -> None:

@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import static org.opensearch.action.support.ContextPreservingActionListener.wrapPreservingContext;
 
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
@@ -18,7 +19,10 @@ import org.opensearch.core.action.ActionResponse;
 import org.opensearch.core.tasks.TaskCancelledException;
 import org.opensearch.tasks.Task;
 
-/** Adds an {@link Attempt} to each search, and repeats a search that fails with the fields of the hook. */
+/**
+ * Repeats a search that fails with the fields of the hook, without them. A response processor cannot: it is not called for a
+ * failed search.
+ */
 final class AttemptFilter implements ActionFilter {
     private static final Logger logger = LogManager.getLogger(AttemptFilter.class);
     private final RerankPlugin plugin;
@@ -38,18 +42,18 @@ final class AttemptFilter implements ActionFilter {
             Request request, ActionRequestMetadata<Request, Response> metadata, ActionListener<Response> listener,
             ActionFilterChain<Request, Response> chain) {
         ThreadContext context = plugin.threadContext;
-        if (action.equals(SearchAction.NAME) == false || request instanceof SearchRequest == false || Attempt.of(context) != null) {
+        if (action.equals(SearchAction.NAME) == false || request instanceof SearchRequest == false || context.getTransient(SearchPlan.ATTEMPT) != null) {
             chain.proceed(task, action, request, listener);
             return;
         }
-        Attempt attempt = new Attempt();
+        AtomicReference<SearchPlan> attempt = new AtomicReference<>();
         ActionListener<Response> outside = wrapPreservingContext(listener, context);
         try (ThreadContext.StoredContext ignored = context.newStoredContext(true)) {
-            context.putTransient(Attempt.KEY, attempt);
+            context.putTransient(SearchPlan.ATTEMPT, attempt);
             Supplier<ThreadContext.StoredContext> inside = context.newRestorableContext(true);
             chain.proceed(task, action, request, ActionListener.wrap(outside::onResponse, e -> {
-                SearchPlan plan = attempt.plan;
-                if (plan == null || plan.outcome != null || plan.asker.failsWith() || e instanceof TaskCancelledException) {
+                SearchPlan plan = attempt.get();
+                if (plan == null || plan.outcome != null || plan.isRepeated == false || e instanceof TaskCancelledException) {
                     outside.onFailure(e);
                     return;
                 }
@@ -64,7 +68,7 @@ final class AttemptFilter implements ActionFilter {
     @SuppressWarnings("unchecked")
     private <Response extends ActionResponse> void again(SearchRequest request, ActionListener<Response> listener) {
         plugin.node.search(request, ActionListener.wrap((SearchResponse response) -> {
-            plugin.stats.count("failed", Attempt.REASON);
+            plugin.stats.count("failed", SearchPlan.FAILED_SEARCH);
             listener.onResponse((Response) response);
         }, listener::onFailure));
     }

@@ -15,8 +15,6 @@ final class CircuitBreaker {
     private static final long CLOSED = 0;
     /** Failures of one search; the service works. */
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
-    /** The service answers; the cause can be the content of one search. */
-    private static final String UNCLEAR = "status_500";
 
     final URI url;
     private final Config config;
@@ -64,7 +62,7 @@ final class CircuitBreaker {
             return;
         }
         logger.debug("{} {}", url, failure.getMessage());
-        if (longQuery == false && failure.reason.equals(UNCLEAR) == false) {
+        if (longQuery == false) {
             int inRow = failures.incrementAndGet();
             if (inRow >= config.breakerFailures()) {
                 open(failure, inRow);

@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -62,11 +63,6 @@ final class RerankProcessor extends AbstractProcessor
         return lastRequested.getOrDefault(key, ScoringResponse.RequestedFields.NONE);
     }
 
-    /** Whether a search that cannot be reranked is an error. */
-    boolean failsWith() {
-        return config.failuresAreErrors();
-    }
-
     @Override
     public String getType() {
         return Protocol.PROCESSOR;
@@ -77,13 +73,12 @@ final class RerankProcessor extends AbstractProcessor
         if (context.getAttribute(PLAN) != null) {
             return request; // the processor is twice in the pipeline
         }
-        Attempt attempt = Attempt.of(plugin.threadContext);
-        boolean again = attempt != null && attempt.plan != null;
-        RerankExt ext = RerankExt.take(request.source());
-        SearchPlan plan = new SearchPlan(request, again ? attempt.plan.ext : ext, this);
+        AtomicReference<SearchPlan> attempt = plugin.threadContext.getTransient(SearchPlan.ATTEMPT);
+        SearchPlan failed = attempt == null ? null : attempt.get(); // it has taken the options from the search
+        SearchPlan plan = new SearchPlan(request, failed == null ? RerankExt.take(request.source()) : failed.ext, this);
         context.setAttribute(PLAN, plan);
-        if (again) {
-            plan.end("failed", Attempt.REASON); // it failed with the fields of the hook
+        if (failed != null) {
+            plan.end("failed", SearchPlan.FAILED_SEARCH);
             return request;
         }
         try {
@@ -101,8 +96,8 @@ final class RerankProcessor extends AbstractProcessor
             } else {
                 SearchSourceBuilder candidates = plan.candidates();
                 if (attempt != null) {
-                    attempt.plan = plan;
-                    plan.attempted = true;
+                    attempt.set(plan);
+                    plan.isRepeated = config.failuresAreErrors() == false;
                 }
                 return request.source(candidates);
             }
@@ -142,39 +137,14 @@ final class RerankProcessor extends AbstractProcessor
         if (plan != null) {
             plan.sent = request;
         }
-        if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
-            plainly(plan, response, ActionListener.notifyOnce(listener));
-        } else if (plan != null && plan.outcome == null) {
-            rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
+        if (plan == null || plan.outcome != null) {
+            boolean explains = plan != null && plan.ext.is("explain");
+            listener.onResponse(explains ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
+        } else if (response.getFailedShards() > 0 && plan.isRepeated && isIgnoreFailure() == false) {
+            listener.onFailure(new OpenSearchException("rerank: shards may fail because of the fields of the hook"));
         } else {
-            boolean told = plan != null && plan.ext.is("explain");
-            listener.onResponse(told ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
+            rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
         }
-    }
-
-    /**
-     * Repeat the search of the user: shards that fail again do not fail because of the hook. If they succeed, this search fails,
-     * and {@link AttemptFilter} repeats it with the other processors of the pipeline.
-     */
-    private void plainly(SearchPlan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
-        long start = System.nanoTime();
-        boolean filtered = plan.attempted && isIgnoreFailure() == false;
-        if (filtered == false && plan.user.query() != null && plan.user.query().getName().equals("hybrid")) {
-            rerank(plan, response, start, listener); // without the rest of the pipeline it has no hits
-            return;
-        }
-        SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.user.shallowCopy())).pipeline("_none");
-        plugin.node.search(request, ending(listener, plain -> {
-            if (plain.getFailedShards() >= response.getFailedShards()) {
-                rerank(plan, response, start, listener);
-            } else if (filtered && plan.asker.failsWith() == false) {
-                listener.onFailure(new OpenSearchException("rerank: shards fail with what the hook asks for"));
-            } else {
-                plan.end("failed", Attempt.REASON);
-                plugin.stats.count(plan.outcome, plan.reason);
-                listener.onResponse(copy(plain, plain.getHits(), plan, start));
-            }
-        }, e -> rerank(plan, response, start, listener)));
     }
 
     /** Bytes that an answer may have. */

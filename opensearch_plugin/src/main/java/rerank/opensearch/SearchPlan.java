@@ -32,6 +32,10 @@ import org.opensearch.search.sort.*;
  * attributes.
  */
 final class SearchPlan implements ToXContentObject {
+    /** In the context of a search that {@link AttemptFilter} repeats if it fails: a reference to its plan. */
+    static final String ATTEMPT = "rerank.attempt";
+    /** The reason of a search that failed with the fields of the hook. */
+    static final String FAILED_SEARCH = "search";
     /** Queries without words of a user. */
     private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
         "prefix", "wildcard", "regexp", "fuzzy");
@@ -47,7 +51,7 @@ final class SearchPlan implements ToXContentObject {
     final SearchRequest request;
     final SearchSourceBuilder user; // the search of the user
     SearchRequest sent; // the search that was made, or null
-    boolean attempted; // whether it is repeated if it fails
+    boolean isRepeated; // if it fails
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why; null: not known yet
     String error; // message of a failure

@@ -213,17 +213,23 @@ class ScoringClientTest {
             assertNull(service.unreachable());
         }
         assertEquals("fine", call(service(Map.of(), server(500, 0), server(200, 0))));
-        ScoringClient failing = service(Map.of(), server(500, 0)), service = service(Map.of(), server(502, 0));
+        ScoringClient service = service(Map.of(), server(502, 0));
         for (int i = 0; i < 5; i++) {
-            assertEquals("status_500", call(failing));
             assertEquals("status_502", call(service, true, bytes -> "fine")[0], "a long query blames nobody");
         }
-        assertNull(failing.unreachable());
         assertNull(service.unreachable());
-        call(service);
-        call(service);
-        assertEquals("breaker_open", service.unreachable());
-        assertEquals("breaker_open", call(service));
+    }
+
+    @Test
+    void aServiceThatFailsAtEverySearchIsNoLongerAsked() throws Exception {
+        for (int status : List.of(500, 502)) {
+            ScoringClient service = service(Map.of(), server(status, 0));
+            assertEquals("status_" + status, call(service));
+            assertNull(service.unreachable());
+            assertEquals("status_" + status, call(service));
+            assertEquals("breaker_open", service.unreachable());
+            assertEquals("breaker_open", call(service));
+        }
     }
 
     @Test
