@@ -18,7 +18,7 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import asking
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, RerankError, UsageError
+from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.readiness import (
     PATIENCE,
     check_service,
@@ -68,16 +68,13 @@ class HookOptions:
     id_field: str | None = None
 
     def __post_init__(self) -> None:
-        given = (self.service,) if isinstance(self.service, str) else tuple(self.service)
-        urls = tuple(map(_url, given))
-        if not urls:
+        if not self.urls:
             raise UsageError("no --service is given; name at least one URL")
-        object.__setattr__(self, "service", urls[0] if len(urls) == 1 else urls)
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The URLs of all services."""
-        return (self.service,) if isinstance(self.service, str) else self.service
+        """The URLs of all services, without a slash at the end."""
+        return tuple(map(_url, (self.service,) if isinstance(self.service, str) else self.service))
 
 
 def _url(text: str) -> str:
@@ -190,8 +187,22 @@ class Hook(ABC):
         """None if rerank did not make the pipeline."""
 
     @abstractmethod
+    def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+        """The pipeline for these options, with the other processors of an existing one."""
+
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """How a pipeline differs from these settings."""
+        """Problems of an installed pipeline."""
+        names = HookOptions.__dataclass_fields__.keys() & config.keys()
+        problems = []
+        try:
+            options = HookOptions(config["url"], **{name: config[name] for name in names})
+            if differs(pipeline, self._written(options, pipeline)):
+                problems.append(f"pipeline {self.name!r} has been changed by hand")
+            if options.stack is not None:
+                self._stack(options.stack)
+        except (UsageError, InputError) as error:
+            problems.append(str(error))
+        return problems
 
     @abstractmethod
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:

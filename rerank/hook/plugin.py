@@ -11,8 +11,8 @@ from typing import Any
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError
-from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
+from rerank.errors import EngineError, UsageError
+from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs, urls_of
 
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
@@ -88,7 +88,7 @@ class PluginHook(Hook):
         if barred := self._barred(options.urls):
             raise EngineError("; ".join(barred))
         pipeline = self._ours()
-        written = merged(body(options, self._fields()), self._others(options.add_to) or pipeline or {})
+        written = self._written(options, self._others(options.add_to) or pipeline or {})
         requests = [Request("PUT", self._path, written)] if differs(pipeline, written) else []
         if default:
             requests += self._defaults()
@@ -169,18 +169,10 @@ class PluginHook(Hook):
         return config
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        problems = []
-        try:
-            given = {name: config[name] for name in HookOptions.__dataclass_fields__ if name in config}
-            options = HookOptions(service=config["url"], **given)
-            problems += self._barred(options.urls)
-            if differs(pipeline, merged(body(options, self._fields()), pipeline)):
-                problems.append(f"pipeline {self.name!r} has been changed by hand")
-            if config.get("stack") is not None:
-                self._stack(config["stack"])
-        except (UsageError, InputError) as error:
-            problems.append(str(error))
-        return problems
+        return self._barred(urls_of(config)) + super()._wrong(pipeline, config)
+
+    def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+        return merged(body(options, self._fields()), pipeline)
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for these words and explanation."""

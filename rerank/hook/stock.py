@@ -17,24 +17,21 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, UsageError
 from rerank.files import parse_json
-from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
+from rerank.hook.base import Hook, HookOptions, InstallReport, Request
 
 ENDPOINT = "/v1/rerank_ids"
 """The endpoint that scores documents of the engine by their ids."""
 
 MADE = "made by rerank for the route stock"
-"""The description of everything that this route makes."""
+"""The description of everything that this route makes. In the pipeline, its settings follow as JSON."""
 
-_CALL = "rerank_call"
-"""The parameter of a connector that repeats, as JSON, the call that it makes."""
 _PATIENCE = 60.0  # seconds to deploy a model on all nodes, or to delete one; it takes one or two
 _PAUSE = 0.2
 _SETTINGS = "docs/guides/stock-processors.md has the settings that ML Commons needs"
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
-_KINDS = ("connectors", "models", "model_groups")
 
 # A search with `from` above 0 keeps its size: no stock processor can cut off the front of a page.
 _RAISE = (
@@ -44,8 +41,8 @@ _RAISE = (
 )
 
 
-def call(options: HookOptions) -> dict[str, Any]:
-    """The settings that the connector stores. Its timeout has whole seconds.
+def settings(options: HookOptions) -> dict[str, Any]:
+    """The settings of a pipeline. ML Commons counts the time limit in whole seconds.
 
     Raises UsageError for options of the route plugin.
     """
@@ -53,8 +50,8 @@ def call(options: HookOptions) -> dict[str, Any]:
         raise UsageError("the route stock calls one --service; name one URL")
     if options.shadow or options.share != 100 or options.token_name or options.add_to:
         raise UsageError("--shadow, --share, --token-name and --add-to are for the route plugin")
-    seconds = math.ceil(options.timeout)
-    return {"url": options.urls[0], "stack": options.stack, "timeout": seconds, "token": bool(options.token)}
+    given = {name: getattr(options, name) for name in ("stack", "depth", "on_failure", "id_field")}
+    return {"url": options.urls[0], **given, "timeout": math.ceil(options.timeout)}
 
 
 def connector(name: str, options: HookOptions) -> dict[str, Any]:
@@ -64,12 +61,12 @@ def connector(name: str, options: HookOptions) -> dict[str, Any]:
     >>> made["actions"][0]["request_body"]
     '{"query":"${parameters.query}","ids":${parameters.documents},"stack":"bm25,text"}'
     """
-    settings = call(options)
+    seconds = math.ceil(options.timeout)
     stack = "" if options.stack is None else f',"stack":{json.dumps(options.stack)}'
     action: dict[str, Any] = {
         "action_type": "predict",
         "method": "POST",
-        "url": settings["url"] + ENDPOINT,
+        "url": options.urls[0] + ENDPOINT,
         "headers": {"Authorization": "Bearer ${credential.token}"} if options.token else {},
         "request_body": '{"query":"${parameters.query}","ids":${parameters.documents}' + stack + "}",
         "pre_process_function": "connector.pre_process.cohere.rerank",
@@ -80,13 +77,12 @@ def connector(name: str, options: HookOptions) -> dict[str, Any]:
         "description": MADE,
         "version": "1",
         "protocol": "http",
-        "parameters": {_CALL: json.dumps(settings)},
         "credential": {"token": "<token>" if options.token else "none"},  # it must not be empty
         "actions": [action],
         "client_config": {
             "max_connection": _CONNECTIONS,
-            "connection_timeout": settings["timeout"],
-            "read_timeout": settings["timeout"],
+            "connection_timeout": seconds,
+            "read_timeout": seconds,
             "max_retry_times": 0,
         },
     }
@@ -101,7 +97,7 @@ def body(options: HookOptions, model: str) -> dict[str, Any]:
         "ignore_failure": options.on_failure == "first_stage",
     }
     return {
-        "description": MADE,
+        "description": f"{MADE}: {json.dumps(settings(options))}",
         "request_processors": [{"oversample": {"sample_factor": 1.0}}, {"script": script}],
         "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
     }
@@ -116,7 +112,7 @@ class StockHook(Hook):
     suffix = "-stock"
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make connector, model and pipeline, unless they exist. Other ones of this hook are deleted.
+        """Make connector, model and pipeline. Earlier ones of this hook are deleted.
 
         Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the
         call, or if rerank did not make the pipeline.
@@ -129,37 +125,29 @@ class StockHook(Hook):
         options = self._complete(options)
         self._token = options.token or self._token
         warnings = self._ready(options)
-        pipeline, made = self._ours(), self._made()
-        model = self._reusable(pipeline, options)
-        requests = []
-        if model is None:
-            about = {"name": self.name, "description": MADE, "function_name": "remote"}
-            about["connector_id"] = "<connector>"
-            requests += [
-                Request("POST", f"{_ML}/connectors/_create", connector(self.name, options)),
-                Request("POST", f"{_ML}/models/_register?deploy=true", about),
-            ]
-        written = body(options, model or "<model>")
-        if differs(pipeline, written):
-            requests.append(Request("PUT", self._path, written))
-        kept = {model, made["models"].get(str(model), {}).get("connector_id"), *made["model_groups"]}
-        requests += _deletions(made, kept)
+        self._ours()
+        about = {"name": self.name, "description": MADE, "function_name": "remote"}
+        requests = [
+            Request("POST", f"{_ML}/connectors/_create", connector(self.name, options)),
+            Request("POST", f"{_ML}/models/_register?deploy=true", {**about, "connector_id": "<connector>"}),
+            Request("PUT", self._path, body(options, "<model>")),
+            *self._deletions("models", "connectors"),
+        ]
         if not dry_run:
-            model = self._carry_out(requests, options.token) or model
-            problem = self._predict(str(model))
+            problem = self._predict(self._carry_out(requests, options.token))
             if problem is not None:
                 warnings.append(f"the cluster cannot use the service: {problem}")
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Delete pipeline, models, connectors and model group. Cluster settings stay."""
-        requests = [*self._removal(), *_deletions(self._made(), set())]
+        requests = [*self._removal(), *self._deletions("models", "connectors", "model_groups")]
         if not dry_run:
             self._carry_out(requests)
         return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
     def _complete(self, options: HookOptions) -> HookOptions:
-        call(options)
+        settings(options)
         for index, about in self.engine.index.indices().items():
             most = int(about["settings"]["index"].get("max_result_window", 10_000))
             if options.depth > most:
@@ -173,8 +161,8 @@ class StockHook(Hook):
     def _id_field(self) -> str:
         return "id" if isinstance(self.engine.layout, OwnedLayout) else "_id"
 
-    def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
-        """Return the new model."""
+    def _carry_out(self, requests: Sequence[Request], token: str = "") -> str:
+        """Return the new model, or ""."""
         known = {"<token>": token}
         for request in requests:
             if request.method == "DELETE":
@@ -189,7 +177,7 @@ class StockHook(Hook):
             if "model_id" in answer:
                 known["<model>"] = str(answer["model_id"])
                 self._wait(known["<model>"])
-        return known.get("<model>")
+        return known.get("<model>", "")
 
     def _delete(self, path: str) -> None:
         """Delete a resource; retry while in use."""
@@ -213,64 +201,42 @@ class StockHook(Hook):
         if state != "DEPLOYED":
             raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
-    def _made(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Kind -> id -> resource of this hook, also of interrupted installations."""
-        made: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in _KINDS}
+    def _deletions(self, *kinds: str) -> list[Request]:
+        """Delete all resources of this hook, also of interrupted installations."""
         if self._lacking(self.nodes()):
-            return made
-        for kind in _KINDS:
+            return []
+        made: dict[str, list[str]] = {}
+        for kind in ("connectors", "models", "model_groups"):
             answer = self._ask("POST", f"{_ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 1000})
-            for hit in (answer or {}).get("hits", {}).get("hits", ()):
-                about = hit["_source"]
-                ours = (about.get("description"), about.get("name")) == (MADE, self.name)
-                if ours or about.get("connector_id") in made["connectors"]:
-                    made[kind][hit["_id"]] = about
-        return made
+            made[kind] = [
+                hit["_id"]
+                for hit in (answer or {}).get("hits", {}).get("hits", ())
+                if self._is_ours(hit["_source"]) or hit["_source"].get("connector_id") in made["connectors"]
+            ]
+        return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind in kinds for id in sorted(made[kind])]
 
-    def _reusable(self, pipeline: Mapping[str, Any] | None, options: HookOptions) -> str | None:
-        """The deployed model of the pipeline, if it makes the same call with a valid token."""
-        config = None if pipeline is None else self._config(pipeline)
-        if config is None or config["state"] != "DEPLOYED" or not call(options).items() <= config.items():
-            return None
-        if options.token and "401" in (self._predict(config["model"]) or ""):
-            return None
-        return str(config["model"])
+    def _is_ours(self, about: Mapping[str, Any]) -> bool:
+        return (about.get("description"), about.get("name")) == (MADE, self.name)
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        if pipeline.get("description") != MADE:
+        made, _, given = str(pipeline.get("description")).partition(": ")
+        if made != MADE:
             return None
         try:
-            rerank = pipeline["response_processors"][0]["rerank"]
-            model = str(rerank["ml_opensearch"]["model_id"])
-            about = self._ask("GET", f"{_ML}/models/{model}") or {}
-            path = f"{_ML}/connectors/{about.get('connector_id')}"
-            found = self._ask("GET", path) if "connector_id" in about else None
-            settings = parse_json(((found or {}).get("parameters") or {}).get(_CALL, "{}"))
-            return {
-                **{"url": None, "stack": None, **settings},
-                "depth": int(pipeline["request_processors"][1]["script"]["params"]["depth"]),
-                "on_failure": "first_stage" if rerank.get("ignore_failure") else "error",
-                "id_field": str(rerank["context"]["document_fields"][0]),
-                "model": model,
-                "state": str(about.get("model_state", "missing")),
-            }
-        except (KeyError, IndexError, TypeError, ValueError):  # changed by another user
+            config: dict[str, Any] = parse_json(given)
+            about = self._ask("GET", f"{_ML}/models/{_model(pipeline)}") or {}
+            return {"url": config.pop("url"), **config, "state": str(about.get("model_state", "missing"))}
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):  # changed by another user
             return None
 
+    def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+        return body(options, _model(pipeline))
+
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        if config["url"] is None or config["state"] != "DEPLOYED":
+        if config["state"] != "DEPLOYED":
             return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
-        problems = []
-        names = ("stack", "depth", "timeout", "on_failure", "id_field")
-        try:
-            options = HookOptions(config["url"], **{name: config[name] for name in names})
-            if differs(pipeline, body(options, config["model"])):
-                problems.append(f"pipeline {self.name!r} has been changed by hand")
-            if options.stack is not None:
-                self._stack(options.stack)
-        except (UsageError, InputError) as error:
-            problems.append(str(error))
-        reason = self._predict(config["model"])
+        problems = super()._wrong(pipeline, config)
+        reason = self._predict(_model(pipeline))
         if reason is not None:
             problems.append(f"the cluster cannot use the service: {reason}")
         if self.name in self.default_of().values():
@@ -312,14 +278,13 @@ class StockHook(Hook):
     ) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
         hits = [hit["_id"] for hit in answer["hits"]["hits"]]
-        reason = self._predict(config["model"], text, hits) if hits else "there are no hits"
+        model = _model(self.pipeline() or {}) if hits else ""
+        reason = self._predict(model, text, hits) if hits else "there are no hits"
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
 
 
-def _deletions(made: Mapping[str, Mapping[str, Any]], kept: set[str | None]) -> list[Request]:
-    kinds = ("models", "connectors", "model_groups")
-    unneeded = [f"{kind}/{id}" for kind in kinds for id in sorted(made[kind]) if id not in kept]
-    return [Request("DELETE", f"{_ML}/{path}") for path in unneeded]
+def _model(pipeline: Mapping[str, Any]) -> str:
+    return str(pipeline["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"])
 
 
 def _innermost(info: object) -> str:
@@ -330,9 +295,9 @@ def _innermost(info: object) -> str:
     return " ".join(reason.split())[:300]
 
 
-def _filled(value: Any, known: Mapping[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _filled(item, known) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_filled(item, known) for item in value]
-    return known.get(value, value) if isinstance(value, str) else value
+def _filled(body: Mapping[str, Any] | None, values: Mapping[str, str]) -> Any:
+    """A body with values in place of names like ``<token>``."""
+    text = json.dumps(body)
+    for name, value in values.items():
+        text = text.replace(json.dumps(name), json.dumps(value))
+    return json.loads(text)

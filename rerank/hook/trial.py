@@ -28,9 +28,6 @@ from rerank.stack.stack import Stack
 
 _RUNS = 5  # timed searches of each kind
 
-Runs = dict[str, dict[str, list[str]]]
-"""``plain`` or ``hooked`` -> id of a query -> ids of its hits, best first."""
-
 
 @dataclass
 class SearchTrial(Report):
@@ -141,10 +138,23 @@ def try_queries(
         raise InputError("no query has a relevant document; check that --queries and --qrels belong together")
     template = hook.engine.templates.check(template, judged[0])
     check_values(template, judged)
-    runs, outcomes, weights = _searches(hook, template, judged, count)
+    runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
+    outcomes: Counter[str] = Counter()
+    weights: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for query in judged:
+        body = hook.engine.templates.body(template, query)
+        own = body.get("ext", {})
+        ext = {**own, EXT: {**own.get(EXT, {}), "explain": True}}
+        answer = _hooked(hook, body, count, {"ext": ext})
+        runs["plain"][query.id] = _ids(hook.plain(body, count))
+        runs["hooked"][query.id] = _ids(answer)
+        about = answer.get("ext", {}).get(EXT, {})
+        reason = f": {about['reason']}" if about.get("reason") else ""
+        outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
+        if about.get("weights"):
+            weights[tuple(about["weights"].items())] += 1
     measure = f"nDCG@{count}"
-    kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())
-    evaluation = evaluate_runs(runs, kept, [measure])
+    evaluation = evaluate_runs(runs, Qrels({query.id: qrels[query.id] for query in judged}), [measure])
     (found,) = compare(evaluation, "plain", seed=seed)
     return TrialReport(
         pipeline=hook.name,
@@ -159,27 +169,6 @@ def try_queries(
         outcomes=dict(outcomes.most_common()),
         weights=[{**dict(row), "searches": n} for row, n in weights.most_common()],
     )
-
-
-def _searches(
-    hook: Hook, template: SearchTemplate, queries: Sequence[Query], count: int
-) -> tuple[Runs, Counter[str], Counter[tuple[tuple[str, str], ...]]]:
-    templates, runs = hook.engine.templates, Runs(plain={}, hooked={})
-    outcomes: Counter[str] = Counter()
-    weights: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for query in queries:
-        body = templates.body(template, query)
-        runs["plain"][query.id] = _ids(hook.search(templates.asked(body, count)))
-        ext = {**body.get("ext", {}), EXT: {**body.get("ext", {}).get(EXT, {}), "explain": True}}
-        shown = {name: value for name, value in body.items() if name != "search_pipeline"}
-        answer = hook.search({**shown, "size": count, "ext": ext}, search_pipeline=hook.name)
-        runs["hooked"][query.id] = _ids(answer)
-        about = answer.get("ext", {}).get(EXT, {})
-        reason = f": {about['reason']}" if about.get("reason") else ""
-        outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
-        if about.get("weights"):
-            weights[tuple(about["weights"].items())] += 1
-    return runs, outcomes, weights
 
 
 def _installed(hook: Hook) -> dict[str, Any]:
