@@ -47,7 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 import rerank.demo
 from rerank.hook.plugin import OWN_FIELDS
 from tests.node import Node, free_port, running, with_ml_commons
-from tests.plugin import SETTINGS, build
+from tests.plugin import SETTINGS, build, put_pipeline
 from tests.stock import allowed
 
 INDEX = "speed"
@@ -219,6 +219,19 @@ def seen(node: Node, queries: Sequence[str], depth: int) -> str:
     )
 
 
+def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: object) -> Path:
+    """A workspace with these rankers and an index of this collection, one segment per shard."""
+    workspace, few = folder / "ws", folder / "few.jsonl"
+    with gzip.open(corpus, "rt", encoding="utf-8") as lines:
+        few.write_text("".join(line for line, _ in zip(lines, range(5))), "utf-8")
+    options = ("--url", node.url, "--index", INDEX, "--replicas", 0, *options)
+    cli("ingest", few, "-w", workspace, *options, "--categories", rankers / "categories.tsv")
+    shutil.copytree(rankers / "rankers", workspace / "rankers")
+    print(cli("ingest", corpus, "--replace", "-w", workspace).strip())
+    node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+    return workspace
+
+
 def processor(*pids: int) -> float:
     """Seconds that processes have computed so far, all of their threads."""
     ticks = 0
@@ -350,12 +363,7 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     passed = json.dumps({"passed": "nothing", "requested_fields": requested_fields}).encode()
     nothing = stack.enter_context(answering(len(passed).to_bytes(4, "big") + passed))
     for name, url in (("attached", service), ("nothing", nothing)):
-        config = {"url": url, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
-        pipeline = {
-            "request_processors": [{"rerank_stack": config}],
-            "response_processors": [{"rerank_stack": {}}],
-        }
-        node.request("PUT", f"/_search/pipeline/{name}", pipeline)
+        put_pipeline(node, name, url=url, stack=weights.replace("tfidf", "bm25"), depth=100, timeout=20000)
     shown: dict[str, object] = {
         "highlight": {"fields": {"text": {}}},
         "aggs": {"categories": {"terms": {"field": "categories"}}},
@@ -397,24 +405,11 @@ def main() -> None:
             cli("demo", "-w", rankers)
         home = {"home": with_ml_commons()} if given.stock else {}
         node = stack.enter_context(running(SETTINGS, heap=given.heap, plugins=[build()], java=(), **home))
-        workspace = folder / "ws"
-        few = folder / "few.jsonl"
-        with gzip.open(given.corpus, "rt", encoding="utf-8") as lines:
-            few.write_text("".join(line for line, _ in zip(lines, range(5))), "utf-8")
-        graph = rankers / "categories.tsv"
-        options = ("--url", node.url, "--index", INDEX, "--replicas", 0, "--categories", graph)
-        cli("ingest", few, "-w", workspace, *options)
-        shutil.copytree(rankers / "rankers", workspace / "rankers")
-        print(cli("ingest", given.corpus, "--replace", "-w", workspace).strip())
-        node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+        workspace = filled(node, folder, rankers, given.corpus)
         service = stack.enter_context(serving(workspace, folder / "log"))
         for depth in DEPTHS:
-            config = {"url": service, "stack": given.stack, "depth": depth, "timeout": 20000, **OWN_FIELDS}
-            pipeline = {
-                "request_processors": [{"rerank_stack": config}],
-                "response_processors": [{"rerank_stack": {}}],
-            }
-            node.request("PUT", f"/_search/pipeline/depth{depth}", pipeline)
+            settings = {"stack": given.stack, "depth": depth, "timeout": 20000, **OWN_FIELDS}
+            put_pipeline(node, f"depth{depth}", url=service, **settings)
         more: dict[str, object] = {"_source": False} if given.no_source else {}
         plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}
         hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.first_stage import INDEX, cli, fill, popular
 from benchmarks.hook_speed import NONE, SETTINGS, Case, alone, percentiles, serving, together
 from tests.node import running
-from tests.plugin import build
+from tests.plugin import build, put_pipeline
 
 WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
 
@@ -63,12 +63,7 @@ def main() -> None:
         shutil.copytree(given.workspace / "rankers", workspace / "rankers")
         cli("encode", "-w", workspace)
         service = stack.enter_context(serving(workspace, folder / "log"))
-        config = {"url": service, "stack": WEIGHTS, "depth": 100, "timeout": 20000}
-        pipeline = {
-            "request_processors": [{"rerank_stack": config}],
-            "response_processors": [{"rerank_stack": {}}],
-        }
-        node.request("PUT", "/_search/pipeline/hook", pipeline)
+        put_pipeline(node, "hook", url=service, stack=WEIGHTS, depth=100, timeout=20000)
         shown: dict[str, Any] = {
             "highlight": {"fields": {"body": {}}},
             "aggs": {"tags": {"terms": {"field": "tags"}}},

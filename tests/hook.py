@@ -20,7 +20,7 @@ import pytest
 
 from rerank.formats import read_queries
 from tests.node import VERSION, CannotRunError, Node, free_port
-from tests.plugin import SETTINGS, build, rights, set_token
+from tests.plugin import SETTINGS, build, put_pipeline, rights, set_token
 from tests.unavailable import unavailable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -218,6 +218,7 @@ class Hook:
     """A pipeline on the node, and searches through it. bare: for tests to note how it is configured."""
 
     bare = False
+    index = "cells"
 
     def __init__(self, node: Node, url: str) -> None:
         self.node, self.url = node, url
@@ -226,21 +227,18 @@ class Hook:
     def configure(self, **settings: object) -> Hook:
         # Generous: the machines that run tests are busy. The breaker has tests of its own.
         config = {"url": self.url, "timeout": 20000, "breaker_failures": 1000, **settings}
-        pipeline = {
-            "request_processors": [{"rerank_stack": config}],
-            "response_processors": [{"rerank_stack": {}}],
-        }
-        self.node.request("PUT", "/_search/pipeline/hook", pipeline)
+        put_pipeline(self.node, "hook", **config)
         return self
 
-    def search(self, body: dict[str, Any], index: str = "cells", more: str = "") -> dict[str, Any]:
-        return self.node.request("POST", f"/{index}/_search?search_pipeline=hook{more}", body)
+    def search(self, body: dict[str, Any], index: str = "", more: str = "") -> dict[str, Any]:
+        path = f"/{index or self.index}/_search?search_pipeline=hook{more}"
+        return self.node.request("POST", path, body)
 
-    def plain(self, body: dict[str, Any], index: str = "cells", more: str = "") -> dict[str, Any]:
-        return self.node.request("POST", f"/{index}/_search?{more}", body)
+    def plain(self, body: dict[str, Any], index: str = "", more: str = "") -> dict[str, Any]:
+        return self.node.request("POST", f"/{index or self.index}/_search?{more}", body)
 
     def counted(
-        self, body: dict[str, Any], index: str = "cells", more: str = ""
+        self, body: dict[str, Any], index: str = "", more: str = ""
     ) -> tuple[dict[str, Any], dict[str, int]]:
         """Search, and return also which counters went up by how much."""
         answers: list[dict[str, Any]] = []

@@ -3,69 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from tests.hook import flat
+from tests.hook import Hook, flat
 from tests.load import without_pause
 from tests.node import Node
 from tests.service import Server
 
 STACK = "bm25*0.2 + text*0.5 + meta*0.3"
 INDEX = "articles"
-PATIENT = {"timeout": 60_000, "breaker_failures": 1000}  # the machines that run tests are busy
 Hits = list[tuple[str, float]]
 
 
-@dataclass
-class Hook:
-    """A node with the plugin, and searches of its index through a pipeline and without."""
+class Clients(Hook):
+    """Texts that clients search for in the index of a collection, and the hits that they get."""
 
-    node: Node
-    queries: list[str]
+    index = INDEX
+
+    def __init__(self, node: Node, queries: list[str]) -> None:
+        self.node, self.queries = node, queries
 
     def install(self, url: str, **settings: object) -> None:
-        config = {"url": url, "stack": STACK, "depth": 50, **PATIENT, **settings}
-        pipeline = {
-            "request_processors": [{"rerank_stack": config}],
-            "response_processors": [{"rerank_stack": {}}],
-        }
-        self.node.request("PUT", "/_search/pipeline/faults", pipeline)
+        self.url = url
+        self.configure(**{"stack": STACK, "depth": 50, "timeout": 60_000, **settings})
 
-    def ask(self, body: dict[str, Any], *, index: str = INDEX, pipeline: str = "faults") -> dict[str, Any]:
-        """What any client sends. Raises HTTPError for whatever is no answer."""
-        request = urllib.request.Request(
-            f"{self.node.url}/{index}/_search?search_pipeline={pipeline}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+    def hits(self, text: str) -> Hits:
+        return self._hits(self.search, text)
 
-    def search(self, text: str, **more: Any) -> Hits:
-        options = {name: more.pop(name) for name in ("index", "pipeline") if name in more}
-        answer = self.ask({"query": {"match": {"content": text}}, "_source": False, **more}, **options)
+    def plain_hits(self, text: str) -> Hits:
+        return self._hits(self.plain, text)
+
+    def _hits(self, search: Callable[[dict[str, Any]], dict[str, Any]], text: str) -> Hits:
+        answer = search({"query": {"match": {"content": text}}, "_source": False})
         return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
 
-    def plain(self, text: str, **more: Any) -> Hits:
-        return self.search(text, pipeline="_none", **more)
-
     def counts(self) -> Counter[str]:
-        return Counter(flat(self.node.request("GET", "/_rerank/stats")))
+        return Counter(flat(self.stats()))
 
-    def expect(self, counter: str, text: str | None = None, **more: Any) -> None:
+    def expect(self, counter: str) -> None:
         """A search comes back as without the hook, and just this counter goes up."""
-        text = text or self.queries[0]
-        before = self.counts()
-        assert self.search(text, **more) == self.plain(text, **more)
+        text, before = self.queries[0], self.counts()
+        assert self.hits(text) == self.plain_hits(text)
         assert self.counts() - before == {counter: 1}
 
 
@@ -77,16 +59,16 @@ def rising(server: Server, metric: str) -> Iterator[None]:
     assert server.metric(metric) > before, metric
 
 
-def assert_reranked(hook: Hook) -> None:
+def assert_reranked(hook: Clients) -> None:
     before = hook.counts()
-    found = [hook.search(text) for text in hook.queries]
-    assert found != [hook.plain(text) for text in hook.queries]
+    found = [hook.hits(text) for text in hook.queries]
+    assert found != [hook.plain_hits(text) for text in hook.queries]
     assert hook.counts() - before == {"reranked": len(found)}
 
 
 @contextlib.contextmanager
 def searching(
-    hook: Hook, search: Callable[[str], object] | None = None, clients: int = 16, pause: float = 0.0
+    hook: Clients, search: Callable[[str], object] | None = None, clients: int = 16, pause: float = 0.0
 ) -> Iterator[list[tuple[str, Any]]]:
     """Searches, each client's that many seconds after its last answer; every one of them is answered.
 
@@ -97,7 +79,7 @@ def searching(
     def searches(number: int, over: threading.Event) -> None:
         while not over.is_set():
             text = hook.queries[number % len(hook.queries)]
-            answers.append((text, (search or hook.search)(text)))
+            answers.append((text, (search or hook.hits)(text)))
             number += 1
             over.wait(pause)
 

@@ -105,6 +105,15 @@ def rights(version: str = VERSION) -> Path:
     return kept
 
 
+def put_pipeline(node: Node, name: str, **config: object) -> None:
+    """Write a search pipeline with the processor in both phases; these are its settings."""
+    pipeline = {
+        "request_processors": [{"rerank_stack": config}],
+        "response_processors": [{"rerank_stack": {}}],
+    }
+    node.request("PUT", f"/_search/pipeline/{name}", pipeline)
+
+
 def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
     """Write the token into the node's keystore, with the distribution's own tool."""
     environment = {

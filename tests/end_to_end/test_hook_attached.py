@@ -21,6 +21,7 @@ from rerank.records import SearchTemplate
 from tests.hook import TOKEN, flat, hook_status
 from tests.hook import texts as query_texts
 from tests.node import Node
+from tests.plugin import put_pipeline
 from tests.service import Server, serving
 
 STACK = "bm25*0.3 + text*0.4 + meta*0.3"
@@ -269,12 +270,7 @@ def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugg
         what = "field 'seen' of index 'library' is not a number: it is of type integer, keyword"
         assert answer["outcome"] == "failed"
         assert f"the service answered with status 422: {what}" in answer["error"]
-        config = {"url": service.url, "stack": stack}
-        body = {
-            "request_processors": [{"rerank_stack": config}],
-            "response_processors": [{"rerank_stack": {}}],
-        }
-        plugged.request("PUT", "/_search/pipeline/numbers", body)
+        put_pipeline(plugged, "numbers", url=service.url, stack=stack)
         asked = (run, library, "--name", "numbers")
         assert any(what in line for line in hook_status(*asked)["problems"])
     finally:

@@ -29,8 +29,8 @@ from tests.hook import TOKEN, texts
 from tests.hook_clients import (
     INDEX,
     STACK,
+    Clients,
     Hits,
-    Hook,
     assert_reranked,
     rising,
     same,
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def hook(plugged, small) -> Hook:
-    return Hook(plugged, texts(small, 8))
+def hook(plugged, small) -> Clients:
+    return Clients(plugged, texts(small, 8))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_too_many_requests(hook, script, folder, tmp_path):
         assert set(counts) == {"reranked", "failed.status_503"}
         assert sum(counts.values()) == len(answers)
         hook.install(server.url)
-        both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+        both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
         assert all(any(same(hits, one) for one in both[text]) for text, hits in answers)
         busy = server.metric('rerank_requests_total{endpoint="hook",status="503"}')
         assert busy == counts["failed.status_503"]
@@ -133,7 +133,7 @@ def test_too_many_requests(hook, script, folder, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_restarted_under_load(hook, service, reranked, script, folder, tmp_path, how):
-    both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+    both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
     port = free_port()
     hook.install(f"http://127.0.0.1:{port}", breaker_failures=5, breaker_pause=100, timeout=5000)
     before = hook.counts()
@@ -161,7 +161,7 @@ def test_restarted_under_load(hook, service, reranked, script, folder, tmp_path,
 
 
 def test_a_worker_killed_under_load(hook, service, reranked, script, folder, tmp_path):
-    both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+    both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
     with serving(script, folder, tmp_path, "--workers", 2) as server:
         server.wait_for("started", 2)
         hook.install(server.url)
@@ -206,7 +206,7 @@ def test_a_model_swapped_under_load(hook, service, reranked, script, folder, tmp
 
     def search(text: str) -> None:
         query = {"match": {"content": text}}
-        answer = hook.ask({"query": query, "size": 50, "ext": {"rerank": {"explain": True}}})
+        answer = hook.search({"query": query, "size": 50, "ext": {"rerank": {"explain": True}}})
         kinds.append(which(text, answer))
 
     try:
@@ -233,13 +233,13 @@ def test_a_model_swapped_under_load(hook, service, reranked, script, folder, tmp
 
 
 def test_a_thousand_searches_at_once(hook, service, reranked):
-    both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+    both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
     ready = threading.Barrier(1000)
     texts = [hook.queries[i % len(hook.queries)] for i in range(1000)]
 
     def search(text: str) -> Hits:
         ready.wait(120)
-        return hook.search(text)
+        return hook.hits(text)
 
     before = hook.counts()
     with ThreadPoolExecutor(1000) as pool:
@@ -280,7 +280,7 @@ def missing(server: Server) -> float:
 def test_features_are_missing(hook, service, reranked, folder, spawn, case):
     """What is missing is computed: the search is reranked all the same, and the service counts it."""
     text, before = hook.queries[1], missing(service)
-    hit, expected = hook.search(text)[0][0], answer_of(service, text)
+    hit, expected = hook.hits(text)[0][0], answer_of(service, text)
     assert missing(service) == before
     key = f"text@{Workspace.open(folder).ranker('text').version}"
     # Features are no part of _source: whoever writes a document drops them, and may write others.
@@ -298,7 +298,7 @@ def test_features_are_missing(hook, service, reranked, folder, spawn, case):
         done = hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)
         assert done["updated"] == (200 if case == "gone of all" else 1)
         counts = hook.counts()
-        found = hook.search(text)
+        found = hook.hits(text)
         assert hook.counts() - counts == {"reranked": 1}
         assert missing(service) - before == (50 if case == "gone of all" else 1)
         # A search of the service itself refuses what is damaged. One document changes idf a little.
@@ -308,7 +308,7 @@ def test_features_are_missing(hook, service, reranked, folder, spawn, case):
         hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)  # damage is no lack
         assert spawn("encode", "-w", folder).code == 0
     before = missing(service)
-    assert same(hook.search(text), answer_of(service, text))
+    assert same(hook.hits(text), answer_of(service, text))
     assert missing(service) == before
 
 

@@ -23,7 +23,7 @@ from tests.hook import (
 )
 from tests.load import without_pause
 from tests.node import Node
-from tests.plugin import set_token
+from tests.plugin import put_pipeline, set_token
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,8 @@ from tests.plugin import set_token
 def test_only_listed_urls_are_called(hooked: Node, url: str) -> None:
     """It would get the node's token and the queries of all users."""
     for urls in (url, ["http://127.0.0.1:1", url]):
-        pipeline = {
-            "request_processors": [{"rerank_stack": {"url": urls}}],
-            "response_processors": [{"rerank_stack": {}}],
-        }
         with pytest.raises(ValueError, match=r": 400 .*rerank\.allowed_urls"):
-            hooked.request("PUT", "/_search/pipeline/elsewhere", pipeline)
+            put_pipeline(hooked, "elsewhere", url=urls)
 
 
 def test_the_service_cannot_wish_for_other_fields(hook: Hook, dummy: Dummy) -> None:

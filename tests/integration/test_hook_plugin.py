@@ -31,7 +31,7 @@ from tests.hook import (
     without_took,
 )
 from tests.node import QUICK, VERSION, Node, distribution, with_plugins
-from tests.plugin import SETTINGS, build, set_token
+from tests.plugin import SETTINGS, build, put_pipeline, set_token
 
 
 def test_hits_come_in_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:
@@ -456,12 +456,8 @@ def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: D
 def test_wrong_settings_are_refused(hooked: Node, config: dict[str, Any]) -> None:
     if config and "url" not in config:
         config = {"url": "http://127.0.0.1:1", **config}
-    pipeline = {
-        "request_processors": [{"rerank_stack": config}],
-        "response_processors": [{"rerank_stack": {}}],
-    }
     with pytest.raises(ValueError, match=": 400 "):
-        hooked.request("PUT", "/_search/pipeline/wrong", pipeline)
+        put_pipeline(hooked, "wrong", **config)
 
 
 def test_a_search_cannot_bring_its_own_url(hook: Hook, dummy: Dummy) -> None:
