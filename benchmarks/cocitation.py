@@ -7,7 +7,8 @@ Articles are read once (RUNS/articles.jsonl), and every run is a line of RUNS/ru
 same command goes on. Citing articles whose DOI's MD5 is 0 modulo 5 are the test; they are away before
 anything is counted. The encoder is MiniLM's first ``--layers``, of which the last ``--train-layers`` learn
 (0: all); references are their titles. Every strategy has the same number of steps and its last step is
-taken: nothing is chosen. The score is the cosine, as ``dense`` has it.
+taken: nothing is chosen. The score is the cosine, as ``dense`` has it. ``--abstracts``: articles are learned
+from with their abstracts. ``--test-negatives``: the pool has only references of other test articles.
 
 ranking:   5 texts that test articles cite with the query in one sentence (paragraph, section), and no article
            of the training cites with it, and 25 of a pool of ``--pool`` other references: MAP, nDCG.
@@ -115,7 +116,13 @@ class Tasks:
     """Texts to encode, and what is to be found among them."""
 
     def __init__(
-        self, rows: list[dict[str, Any]], train: CitationGraph, count: int, queries: int, others: int
+        self,
+        rows: list[dict[str, Any]],
+        train: CitationGraph,
+        count: int,
+        queries: int,
+        others: int,
+        test_negatives: bool = False,
     ) -> None:
         self.rows = rows
         rng = np.random.default_rng(2021)
@@ -126,7 +133,8 @@ class Tasks:
         network = CoCitations.of(papers)
         known = {key: title for row in rows for key, title in row["references"].items() if title}
         self.keys = [key for key in network.keys if key in known]
-        pool = sorted(known.keys() - {*self.keys})
+        cited = {c["ref"] for row in test for c in row["citations"]} if test_negatives else known.keys()
+        pool = sorted((known.keys() & cited) - {*self.keys})
         self.pool = [pool[i] for i in rng.permutation(len(pool))[:others].tolist()]
         self.keys += self.pool
         self.corpus = list(known.values())
@@ -260,7 +268,7 @@ def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
     return again
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("archive", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -276,8 +284,14 @@ def main() -> None:
     parser.add_argument("--test-articles", type=int, default=80)
     parser.add_argument("--queries", type=int, default=250)
     parser.add_argument("--pool", type=int, default=1000)
+    parser.add_argument("--abstracts", action="store_true", help="learn from title and abstract of articles")
+    parser.add_argument("--test-negatives", action="store_true", help="pool of test articles' references")
     parser.add_argument("--table", action="store_true", help="of the runs that are there, and no more runs")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    args = arguments().parse_args()
     path = args.out / "runs.jsonl"
     if not args.table:
         run(args, path)
@@ -298,6 +312,7 @@ def run(args: Any, path: Path) -> None:
         args.test_articles,
         args.queries,
         args.pool,
+        *(name for name in ("abstracts", "test_negatives") if getattr(args, name)),
     ]
     todo = [(how, seed) for how, seeds in (("tf-idf", 1), ("untrained", 1)) for seed in range(seeds)] + [
         (how, seed) for seed in range(args.seeds) for how in args.strategies.split(",")
@@ -310,6 +325,7 @@ def run(args: Any, path: Path) -> None:
         Document(
             row["key"],
             row["title"],
+            row["abstract"] if args.abstracts else "",
             extra={} if tested(row["key"]) else {n: row[n] for n in ("citations", "references")},
         )
         for row in rows
@@ -321,7 +337,7 @@ def run(args: Any, path: Path) -> None:
     encoder = load()
     texts = Texts.read(documents, encoder.tokens, structure_from="cocitation")
     assert isinstance(texts.graph, CitationGraph)
-    tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool)
+    tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool, args.test_negatives)
     whole = [Document(row["key"], row["title"], row["abstract"]) for row in rows]
     pieces = document_tokens(whole, encoder.tokens, encoder.separator)
     titles = encoder.tokens(tasks.titles)
@@ -408,19 +424,23 @@ def table(runs: list[dict[str, Any]]) -> None:
             (np.mean([np.mean(one[n]) for one in of]), np.std([np.mean(one[n]) for one in of])) for n in names
         ]
         print(f"{how:18}", *(f"{mean:15.3f} ±{spread:.3f}" for mean, spread in cells), f" {len(of)} seeds")
-    tests = []
-    for high, low in CLAIMS:
-        if high in by and low in by:
-            for name in names[:-1]:
-                if name.startswith("nDCG"):
-                    continue
-                a, b = (np.mean([one[name] for one in by[how]], axis=0) for how in (high, low))
-                p = randomization_test(a - b)
-                tests.append((high, low, name, float(np.mean(a - b)), p))
+    tests = compared(by, [name for name in names[:-1] if not name.startswith("nDCG")])
     corrected = holm([p for *_, p in tests])
     for (high, low, name, delta, p), after in zip(tests, corrected):
         verdict = "" if after > 0.05 else "above" if delta > 0 else "BELOW"
         print(f"{high:18} - {low:18} {name:22} {delta:+.4f}  p {p:.5f}  Holm {after:.5f}  {verdict}")
+
+
+def compared(
+    by: dict[str, list[dict[str, Any]]], names: list[str]
+) -> list[tuple[str, str, str, float, float]]:
+    """Return (which, than which, measure, mean difference, p) of all claims, for the means over the seeds."""
+    tests = []
+    for high, low in CLAIMS:
+        for name in names if high in by and low in by else ():
+            a, b = (np.mean([one[name] for one in by[how]], axis=0) for how in (high, low))
+            tests.append((high, low, name, float(np.mean(a - b)), randomization_test(a - b)))
+    return tests
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ gets a line of JSON for each, and what is there is not computed again, so an int
 
 --hows: ``tfidf``; ``untrained``, the encoder's cosine; ``cross``, the same encoder with both texts in one
 input; and objectives, each with settings that it changes:
-``classifier``, ``graph-component``, ``graph-component+gc_nce=false``, ``graph-component+hops=2+ratio=3``.
+``classifier``, ``graph-component``, ``graph-component+gc_nce=false``, ``graph-component+hops=2+ratio=3``,
+``paper`` (its preset), ``paper+objective=classifier``.
 --base: settings of every training, as ``layers=4,epochs=10``. --keep: of the related pairs, the share that is
 learned from; the dropped ones are drawn for each seed.
 
@@ -124,9 +125,9 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
 
     objective, *changes = how.split("+")
     preset = "default"
-    if objective == "paper":
-        preset, objective = "paper", "graph-component"
     settings = {**args.base, **dict(change.split("=") for change in changes)}
+    if objective == "paper":
+        preset, objective = "paper", settings.pop("objective", "graph-component")
     hops, ratio = int(settings.pop("hops", 1)), float(settings.pop("ratio", 2.0))
     config = concept_config(preset, objective=objective, seed=seed, **settings)
     encoder = config.load()

@@ -12,6 +12,10 @@ documents of grade 2 are what is wanted, those of grade 1 are what is to be pape
 ranked. AUC(rel=2) and NDCG of those, over queries that have both. S2Net starts from LSI and learns from
 preferences within a query alone (``graded``, ``judged`` 1), from them for half (0.5), or from the pairs of
 grade 2 against all other documents; always from ``--train`` queries.
+
+``--projected 300,500,1000`` compares S2Net, from the paper's start (OPCA) and on all train queries, with the
+cosine of the vectors that it projects: MRR of the partners, and the second task. Pooled AUC: of all pairs of
+the second task together, as in the paper, with a randomization test over the pairs.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from running import Step, arguments, carry_out
 
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.pairs import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
 from rerank.order import rank
@@ -117,10 +122,14 @@ def labeled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query], 
     return Workspace.open(str(work / f"{name}-projections")), asked, kept
 
 
-def ordered(
+Scores = dict[str, tuple[list[str], Any]]
+"""Query -> ids of documents, and their scores."""
+
+
+def scored(
     workspace: Workspace, queries: list[Query], qrels: Qrels, ranker: Projection | Terms | None
-) -> dict[str, list[str]]:
-    """Rank the judged documents of each query by a projection, its input vectors, or the engine's tf-idf."""
+) -> Scores:
+    """Score the judged documents of each query by a projection, its input vectors, or the engine's tf-idf."""
     found = {}
     for query in queries:
         ids = sorted(qrels[query.id])
@@ -134,8 +143,63 @@ def ordered(
         else:
             vectors = ranker.encode_documents([d for d in workspace.engine.get(ids) if d is not None])
             scores = vectors.astype(np.float32) @ ranker.encode_query(query)
-        found[query.id] = [ids[i] for i in rank(ids, scores)]
+        found[query.id] = ids, scores
     return found
+
+
+def ordered(scores: Scores) -> dict[str, list[str]]:
+    """Rank the documents of each query by their scores."""
+    return {query: [ids[i] for i in rank(ids, values)] for query, (ids, values) in scores.items()}
+
+
+def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
+    """Return AUC of grade 2 over all pairs together, by both scores, and p of the difference."""
+    pairs = [(query, document) for query in base for document in sorted(qrels[query])]
+    labels = [qrels[query][document] > 1 for query, document in pairs]
+    both = []
+    for of in (scores, base):
+        known = {(q, d): value for q, (ids, values) in of.items() for d, value in zip(ids, values)}
+        both.append([float(known.get(pair, 0.0)) for pair in pairs])
+    p = paired_test([(both[0], 0.0)], [(both[1], 0.0)], labels, permutations=1000)["AUC"]
+    return {"pairs": len(pairs), "auc": auc(both[0], labels), "input": auc(both[1], labels), "p": p}
+
+
+def projected(options: argparse.Namespace, name: str, dim: int, init: str) -> dict[str, Any]:
+    """S2Net on all train queries against the vectors that it projects: partners, and the second task."""
+    data, mates = loaded(options.data, options.work, name)
+    trainer = make_trainer(data, ProjectionConfig(dim=dim, init=init))
+    terms = trainer.vectors.terms
+    fit = trainer.fit("s2net")
+    assert isinstance(fit.ranker, Projection)
+    ranks, before = mates.rank(fit.ranker), mates.unprojected(terms)
+    p = randomization_test((ranks - before).mean(axis=0), seed=0)
+    at = labeled(options.data, options.work, name)
+    scores = {"s2net": scored(*at, fit.ranker), BASELINE: scored(*at, terms)}
+    names = ["AUC(rel=2)", "nDCG"]
+    evaluation = evaluate_runs({way: ordered(one) for way, one in scores.items()}, at[2], names)
+    tests = {one.measure: one.p for one in compare(evaluation, BASELINE, measures=names)}
+    return {
+        "collection": name,
+        "pairs": len(data.train),
+        "dim": dim,
+        "init": init,
+        "iteration": fit.epoch,
+        "dev": fit.dev,
+        "mrr": float(ranks.mean()),
+        "top1": float((ranks == 1).mean()),
+        "input": {"mrr": float(before.mean()), "top1": float((before == 1).mean())},
+        "p": p,
+        "queries": len(evaluation.query_ids),
+        "second": {
+            measure: {
+                "s2net": evaluation.mean("s2net", measure),
+                "input": evaluation.mean(BASELINE, measure),
+                "p": tests[measure],
+            }
+            for measure in names
+        },
+        "pooled": pooled(scores["s2net"], scores[BASELINE], at[2]),
+    }
 
 
 def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
@@ -153,11 +217,11 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         "s2net, preferences": ("s2net", {**from_lsi, "graded": True, "judged": 1.0}),
     }
     terms = make_trainer(part, ProjectionConfig()).vectors.terms
-    runs = {BASELINE: ordered(*at, terms), "tf-idf of the engine": ordered(*at, None)}
+    runs = {BASELINE: ordered(scored(*at, terms)), "tf-idf of the engine": ordered(scored(*at, None))}
     for way, (method, config) in ways.items():
         fit = make_trainer(part, ProjectionConfig(**config)).fit(method)
         assert isinstance(fit.ranker, Projection)
-        runs[way] = ordered(*at, fit.ranker)
+        runs[way] = ordered(scored(*at, fit.ranker))
     names = ["AUC(rel=2)", "nDCG"]
     evaluation = evaluate_runs(runs, at[2], names)
     tests = compare(evaluation, BASELINE, measures=names)
@@ -177,6 +241,10 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
         folder, _, lang = name.partition(".")
         most = len(judgments(options.data / folder, lang or None, None)["train"])
         yield Step(f"{name}-input-vectors", "figure 2", partial(baseline, options, name, (50, 100)))
+        for dim in options.projected:
+            yield Step(
+                f"{name}-projected-{dim}-opca", "projected", partial(projected, options, name, dim, "opca")
+            )
         for seed in range(options.seeds):
             for size in [*(one for one in SIZES if one < most), None]:
                 settings = {"dim": options.dim, "init": "random"}
@@ -200,6 +268,13 @@ def main() -> None:
     parser.add_argument("--starts", action="store_true", help="also the starts at k = 1,000: hours")
     parser.add_argument("--filter", action="store_true", help="also the second task, on grades")
     parser.add_argument("--train", type=int, default=2000, help="its train queries")
+    parser.add_argument(
+        "--projected",
+        type=lambda text: [int(one) for one in text.split(",")],
+        default=[],
+        metavar="K,K",
+        help="also S2Net from OPCA at these dimensions against the vectors that it projects",
+    )
     options = parser.parse_args()
     carry_out("002", steps(options), options)
     if not options.list:

@@ -11,12 +11,19 @@ a word-by-word translation of the query (``translations.py``), as for the paper'
 on dev, anew for each protocol and number of documents, and measured on test; a ranker alone has none. Smaller
 pools are parts of that of 1,000, which is scored once. p: paired randomization test, Holm's correction over a
 step's comparisons. Steps that are done are skipped.
+
+``--categories given,inferred,degraded`` measures the rankers text and meta on queries with their categories;
+without them, so that they are inferred from the first candidates; and with errors: each category is dropped
+with probability 0.5, and replaced by a sibling, if it has one, with 0.25. Weights are searched on dev queries
+of the same case. Also NDCG of grade 1 only: without the documents of a higher grade.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,12 +92,49 @@ class Collection:
         also = self.also if also is None else also
         return translated(self.folder, self.lang) if also == "translated" else read_queries(self.queries)
 
-    def judged(self, split: str, most: int | None = None) -> tuple[list[Query], Qrels]:
-        """Judged queries of a split, evenly spaced where there are more than ``most``."""
+    def judged(self, split: str, most: int | None = None, case: str = "given") -> tuple[list[Query], Qrels]:
+        """Judged queries of a split, evenly spaced where there are more than ``most``.
+
+        case: ``given``, ``inferred`` or ``degraded`` categories.
+        """
         qrels = read_qrels(self.qrels[split])
         queries = [query for query in self.asked() if query.id in qrels]
         queries = queries[:: max(1, -(-len(queries) // most))] if most else queries
+        if case != "given":
+            siblings = self.siblings() if case == "degraded" else {}
+            queries = [
+                replace(query, categories=degraded(query, siblings) if siblings else ()) for query in queries
+            ]
         return queries, Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
+
+    def siblings(self) -> dict[str, list[str]]:
+        """Category -> the other children of its parents, by name."""
+        lines = self.graph.read_text("utf-8").splitlines()[1:]
+        parents, children = dict[str, set[str]](), dict[str, set[str]]()
+        for line in lines:
+            child, parent = line.split("\t")
+            parents.setdefault(child, set()).add(parent)
+            children.setdefault(parent, set()).add(child)
+        return {
+            child: sorted(set().union(*(children[one] for one in of)) - {child})
+            for child, of in parents.items()
+        }
+
+
+def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the categories of a query after errors, the same in each run.
+
+    Of four, two are dropped and one is replaced by a sibling.
+    """
+    rng = np.random.default_rng(list(hashlib.md5(query.id.encode()).digest()))
+    kept: dict[str, None] = {}
+    for category in query.categories:
+        drawn, others = rng.random(), siblings.get(category, ())
+        if drawn >= 0.75:
+            kept[category] = None
+        elif drawn >= 0.5:
+            kept[others[int(rng.integers(len(others)))] if others else category] = None
+    return tuple(kept)
 
 
 def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
@@ -134,8 +178,10 @@ def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
     }
 
 
-def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool) -> dict[str, Any]:
-    """Tune every stack on dev and measure it on test."""
+def measured(
+    dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool, lower: bool = False
+) -> dict[str, Any]:
+    """Tune every stack on dev and measure it on test. lower: also without documents of grade 2 or more."""
     plain = [name for name in dev[0].signals if name != FIRST]
     plain += ["text,meta"] if {"text", "meta"} <= {*plain} else []
     names = [FIRST, *plain, *(f"{FIRST},{one}" for one in plain)] if weighted else plain
@@ -147,16 +193,40 @@ def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weig
         rows[name] = {"weights": str(stacks[name]), "normalization": stacks[name].combiner.normalization}
         if tuned:
             rows[name]["dev"] = tuned.value
-    evaluation = evaluate_runs(
-        {name: ranked(test[0], one) for name, one in stacks.items()}, test[1], ["nDCG"]
-    )
+    runs = {name: ranked(test[0], one) for name, one in stacks.items()}
+    found = compared(runs, test[1])
     for name in names:
-        rows[name]["nDCG"] = evaluation.mean(name, "nDCG")
-    pairs = [pair for pair in AGAINST if {*pair} <= {*names}]
+        rows[name]["nDCG"] = found["values"][name]
+    result = {"queries": found["queries"], "rows": rows, "tests": found["tests"]}
+    if lower:
+        result["grade 1"] = compared(*without_best(runs, test[1]))
+    return result
+
+
+def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> dict[str, Any]:
+    """Return NDCG of the stacks, and the tests between them."""
+    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
+    pairs = [pair for pair in AGAINST if {*pair} <= {*runs}]
     values = {name: found["nDCG"] for name, found in evaluation.values.items()}
     p = holm(randomization_tests([values[a] - values[b] for a, b in pairs]))
-    tests = [{"stack": a, "against": b, "p": one} for (a, b), one in zip(pairs, p)]
-    return {"queries": len(evaluation.query_ids), "rows": rows, "tests": tests}
+    return {
+        "queries": len(evaluation.query_ids),
+        "values": {name: evaluation.mean(name, "nDCG") for name in runs},
+        "tests": [{"stack": a, "against": b, "p": one} for (a, b), one in zip(pairs, p)],
+    }
+
+
+def without_best(
+    runs: Mapping[str, dict[str, list[str]]], qrels: Qrels
+) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
+    """Return runs and judgments without documents of grade 2 or more, of queries with others of grade 1."""
+    best = {query: {d for d, grade in judged.items() if grade > 1} for query, judged in qrels.items()}
+    rest = Qrels((q, d, grade) for q, judged in qrels.items() for d, grade in judged.items() if grade <= 1)
+    kept = {query for query in rest if rest.relevant(query)}
+    return {
+        name: {query: [d for d in ids if d not in best[query]] for query, ids in run.items() if query in kept}
+        for name, run in runs.items()
+    }, Qrels((q, d, grade) for q in kept for d, grade in rest[q].items())
 
 
 def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> ScoreTable:
@@ -192,12 +262,15 @@ def protocols(
     counts: tuple[int, ...],
     options: Any,
     seed: int,
+    case: str | None = None,
 ) -> dict[str, Any]:
-    """One protocol at several numbers of documents, the weights tuned at each."""
+    """One protocol at several numbers of documents, the weights tuned at each. case: of the categories."""
     workspace = workspace_of(collection, work, label)
     signals = (*options.rankers, FIRST)
     pipeline = workspace.pipeline(signals)
-    splits = {"dev": collection.judged("dev", options.dev), "test": collection.judged("test", options.test)}
+    splits = {
+        split: collection.judged(split, getattr(options, split), case or "given") for split in ("dev", "test")
+    }
     pool = Protocol("pool-random" if kind == "pool-random" else "pool-first", COUNTS[-1])
     deepest = {
         split: score_table(
@@ -214,10 +287,12 @@ def protocols(
             split: (cut(deepest[split], qrels, kind, count, seed), qrels)
             for split, (_, qrels) in splits.items()
         }
-        found[str(count)] = measured(tables["dev"], tables["test"], weighted=kind != "pool-random")
+        found[str(count)] = measured(
+            tables["dev"], tables["test"], weighted=kind != "pool-random", lower=case is not None
+        )
         print(f"    {kind}:{count} done", flush=True)
     whole = {} if options.rankers == list(RANKERS) else {"rankers": options.rankers}
-    return {"kind": kind, **whole, "counts": found}
+    return {"kind": kind, **({"categories": case} if case else whole), "counts": found}
 
 
 def translation(collection: Collection, work: Path) -> dict[str, Any]:
@@ -292,6 +367,16 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
                         run = partial(_with, of, protocols, *at, kind, counts, options, seed)
                         ending = some if len(counts) > 1 else f"-{counts[0]}{some}"
                         tables.append(Step(f"{label}-{kind}{ending}", table, run))
+                if options.categories:
+                    tables = [
+                        Step(
+                            f"{label}-{kind}-categories-{case}",
+                            table,
+                            partial(_with, of, protocols, *at, kind, COUNTS, options, seed, case),
+                        )
+                        for kind, table in PROTOCOLS
+                        for case in options.categories
+                    ]
                 for ranker in options.rankers:
                     run = partial(_with, of, trained, *at, setting, seed, ranker)
                     leaves = options.work / label / "rankers" / f"{ranker}.json"
@@ -320,6 +405,7 @@ def main() -> None:
     parser.add_argument(
         "--test", type=int, metavar="N", help="measure on so many test queries (default: all)"
     )
+    parser.add_argument("--categories", type=names, default=[], help="given, inferred, degraded")
     options = parser.parse_args()
     carry_out("003", steps(options), options)
     if not options.list:

@@ -16,8 +16,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import paper_000
+import paper_001
 import paper_002
 import paper_003
+import paper_004
 from tables import Claim, Table
 
 from rerank.files import write_text
@@ -25,15 +27,23 @@ from rerank.files import write_text
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "papers.md"
 FIGURES = ROOT / "docs" / "explanation" / "papers"
-PAPERS = {"003": paper_003.paper, "002": paper_002.paper, "000": paper_000.paper}
+PAPERS = {
+    "003": paper_003.paper,
+    "002": paper_002.paper,
+    "000": paper_000.paper,
+    "001": paper_001.paper,
+    "004": paper_004.paper,
+}
+
+EXTRA = "(not in the paper)"
+"""Claims that only --show prints."""
 
 _HEAD = """# The papers, claim by claim
 
-This page compares the claims of three papers with results on the collections of this project. `python
-benchmarks/papers/page.py` generates it from the files in `benchmarks/papers/results/`. Each file has the
-command that measured it. A claim can have several cases (collection, setting, measure). Its row shows
-the number of cases with each verdict, and the first case of each. All cases and tables of a paper:
-`python benchmarks/papers/page.py --show 003`.
+This page compares the claims of five papers with results on the collections of this project. `python
+benchmarks/papers/page.py` generates it from `benchmarks/papers/results/`, with the command of each result.
+A row shows the number of cases (collection, setting, measure) with each verdict, and a case of the most
+frequent one. All cases and tables of a paper: `python benchmarks/papers/page.py --show 003`.
 
 | verdict | meaning |
 | --- | --- |
@@ -45,12 +55,10 @@ the number of cases with each verdict, and the first case of each. All cases and
 | **no data** | the collection or the method of the paper is not available |
 | **not run yet** | the script has the steps; the result is missing |
 
-- **Seeds.** A test is on the mean over seeds. Its standard error is bounded by the mean of the standard
-  errors of the seeds, which follow from their p-values (paired randomization test over queries). So p is
-  rather too large.
-- **"Keeps" and "no difference".** The claim holds if the loss is not significant, and below 0.01 with 95
-  % confidence.
-- **Several parts.** A claim about all sizes or measures holds if each part holds.
+- A test is on the mean over seeds. Its standard error is at most the mean of the standard errors of the
+  seeds, which follow from their p-values (paired randomization test over queries).
+- A claim of no loss or no difference holds if none is significant, and it is below 0.01 with 95 % confidence.
+- A claim about all sizes or measures holds if each part holds.
 - Counts of a whole collection have no p-value. Verdicts are not corrected for the number of claims.
 """
 
@@ -58,15 +66,16 @@ the number of cases with each verdict, and the first case of each. All cases and
 def pages() -> dict[Path, str]:
     """Return path -> content of all generated files."""
     parts, figures = [_HEAD], {}
-    for name, paper_of in PAPERS.items():
+    for paper_of in PAPERS.values():
         paper = paper_of()
-        parts += [f"## {paper.title}\n", f"{paper.source}\n", _summary(paper.claims), _table(paper.tables[0])]
+        parts += [f"## {paper.title}\n", f"{paper.source}\n", _summary(paper.claims)]
+        parts += map(_table, paper.page or paper.tables[:1])
         for file, (caption, drawing) in paper.figures.items():
             figures[FIGURES / file] = drawing
             parts.append(f"![{caption}](papers/{file})\n")
-        parts.append(f"Steps without a result: `python benchmarks/papers/{name}.py DATA --list`.\n")
     parts.append(
-        "See also: [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
+        "Steps without a result: `python benchmarks/papers/003.py DATA --list`. See also:"
+        " [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
         " [all figures](../../benchmarks/README.md).\n"
     )
     return {PAGE: "\n".join(parts), **figures}
@@ -84,13 +93,15 @@ def groups(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _summary(claims: Sequence[Claim]) -> str:
-    """Return a table with one row per claim: the count of each verdict, and its first case."""
-    lines = ["| claim of the paper | section | verdict | first case |", "| --- | --- | --- | --- |"]
+    """Return a table with one row per claim: the count of each verdict, and the first case of the first."""
+    lines = ["| claim of the paper | section | verdict | a case |", "| --- | --- | --- | --- |"]
     for cases in groups(claims):
+        if EXTRA in cases[0].says:
+            continue
         first = {one.verdict: one.figures for one in reversed(cases)}
         counts = Counter(one.verdict for one in cases).most_common()
         verdicts = ", ".join(f"**{verdict}**" + f" {n}" * (len(cases) > 1) for verdict, n in counts)
-        figures = "<br>".join(first[verdict] for verdict, _ in counts)
+        figures = first[counts[0][0]]
         lines.append(f"| {cases[0].says} | {cases[0].where} | {verdicts} | {figures} |")
     return "\n".join(lines) + "\n"
 

@@ -79,8 +79,8 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
         found = step.run()
         hours = (time.process_time() - begin) / 3600
         path.parent.mkdir(parents=True, exist_ok=True)
-        paper = {"table": step.table, "command": command, "cpu_hours": round(hours, 4), **found}
-        write_text(path, json.dumps(paper, indent=1, ensure_ascii=False) + "\n")
+        result = {"table": step.table, "command": command, "cpu_hours": round(hours, 4), **found}
+        write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def _shown(words: Sequence[str]) -> list[str]:

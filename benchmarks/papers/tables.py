@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper. figures: file -> caption and drawing. results: of all steps."""
+    """One paper. figures: file -> caption and drawing. results: of all steps. page: tables of the page."""
 
     title: str
     source: str
@@ -41,6 +41,7 @@ class Paper:
     tables: Sequence[Table]
     figures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     results: Sequence[Mapping[str, Any]] = ()
+    page: Sequence[Table] = ()
 
 
 def mean(values: Sequence[float]) -> float:

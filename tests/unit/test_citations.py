@@ -109,7 +109,14 @@ def test_the_network_of_a_workspace(tmp_path, write_lines):
     assert "y" not in workspace.citations().titles
 
 
-def test_the_tutorial_converts_what_it_shows(capsys):
+def test_the_code_of_the_page_converts_a_paper():
     page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "cocitation.md").read_text("utf-8")
-    exec(page.partition("```python\n")[2].partition("```")[0], {})
-    assert json.loads(capsys.readouterr().out)["references"] == {"10.1000/a": "Howling"}
+    exec(page.partition("```python\n")[2].partition("```")[0], names := {})
+    span = {"start": 23, "ref_id": "BIBREF0"}
+    text = {"section": "Methods", "text": "We listened. They howl [1].", "cite_spans": [span]}
+    entry = {"title": "Howling", "other_ids": {"DOI": ["10.1000/A"]}}
+    parsed = {"bib_entries": {"BIBREF0": entry}, "body_text": [text]}
+    paper = {"paper_id": "7", "title": "On wolves", "abstract": "They howl.", "pdf_parse": parsed}
+    found = names["document"](paper)
+    assert found["citations"] == [{"ref": "10.1000/a", "section": "Methods", "paragraph": 0, "sentence": 1}]
+    assert found["references"] == {"10.1000/a": "Howling"}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rerank.combiners.score_table import ScoreTable
-from rerank.records import Qrels
+from rerank.records import Qrels, Query
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 
@@ -216,3 +216,63 @@ def test_candidates_of_a_protocol_are_a_part_of_the_deepest_pool(scripts: Any) -
     assert [ids("pool-first", n) for n in (1, 2, 9)] == ["ars", "abrs", "abcdrs"]
     assert {ids("pool-random", 1, seed) for seed in range(40)} == {"ars", "brs", "crs", "drs"}
     assert ids("pool-random", 4) == "abcdrs"
+
+
+def test_categories_with_errors(scripts: Any) -> None:
+    """Half of them are dropped, a quarter becomes a sibling, and each run draws the same ones."""
+    degraded = scripts("003").degraded
+    queries = [Query(str(n), "x", tuple("abcd")) for n in range(500)]
+    drawn = [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
+    assert drawn == [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
+    of = "".join(one for found in drawn for one in found)
+    assert len(of) == pytest.approx(1000, abs=80)
+    assert sum(of.count(one) for one in "ABC") == pytest.approx(375, abs=60)
+    assert "D" not in of  # has no sibling
+
+
+def test_grade_1_only(scripts: Any) -> None:
+    """By hand: without b, c is the first of the one query that has another relevant document."""
+    qrels = Qrels([("p", "b", 2), ("p", "c", 1), ("q", "b", 2)])
+    runs, rest = scripts("003").without_best({"s": {"p": ["a", "b", "c"], "q": ["b"]}}, qrels)
+    assert (runs, dict(rest["p"]), [*rest]) == ({"s": {"p": ["a", "c"]}}, {"c": 1}, ["p"])
+
+
+def test_pooled_auc(scripts: Any) -> None:
+    """By hand: the pairs of grades 2 and 1 are 0.9, 0.2 and 0.8, 0.1: three of four are in order."""
+    qrels = Qrels([("p", "a", 2), ("p", "b", 1), ("q", "a", 2), ("q", "b", 1)])
+    scores = {"p": (["a", "b"], [0.9, 0.8]), "q": (["a", "b"], [0.2, 0.1])}
+    other = {"p": (["a", "b"], [0.9, 0.1]), "q": (["a"], [0.2])}
+    found = scripts("002").pooled(scores, other, qrels)
+    assert (found["pairs"], found["auc"], found["input"]) == (4, 0.75, 1.0)
+
+
+def test_co_citation_claims_take_either_direction(scripts: Any) -> None:
+    """A test of a against b also answers for b against a; a test without a p-value decides nothing."""
+    measures = {"MAP sentence": [0.5], "MAP paragraph": [0.5]}
+    step = {
+        "collection": "c", "start": "s", "command": "m", "note": "", "corrected": True,
+        "rows": [{"how": how, "seeds": 2, "measures": measures} for how in ("sentence", "direct")],
+        "tests": [
+            {"above": "direct", "than": "sentence", "measure": "MAP sentence", "delta": -0.1, "p": 0.01}
+        ],
+    }  # fmt: skip
+    run = scripts("paper_001").Run(step)
+    assert run.difference("sentence", "direct", "MAP sentence").above() == "holds"
+    assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
+
+
+def test_relatedness_claims_need_all_measures(scripts: Any) -> None:
+    row = {"measures": {"accuracy": [0.8], "F1": [0.8], "AUC": [0.8]}}
+    better = {name: [0.9] for name in row["measures"]}
+    step = {
+        "collection": "c", "setting": "s", "seeds": 5, "against": "classifier", "command": "m",
+        "rows": [
+            {"how": "classifier", **row, "p": {}},
+            {"how": "graph-component", "measures": better, "p": {"accuracy": 0.01, "F1": 0.2, "AUC": 0.01}},
+        ],
+    }  # fmt: skip
+    (claim,) = scripts("paper_004")._compared("says", "", [(step, "graph-component")])
+    assert claim.verdict == "not decided"
+    step["rows"][1]["p"]["F1"] = 0.02
+    (claim,) = scripts("paper_004")._compared("says", "", [(step, "graph-component")])
+    assert claim.verdict == "holds"

@@ -1,0 +1,93 @@
+"""Ding, Zhang, Chen, Cao (CCHT): what co-citation teaches an encoder, on the full texts of eLife.
+
+    python benchmarks/papers/001.py DATA
+
+Runs ``benchmarks/cocitation.py`` and keeps the means of each seed, and the tests of the claims. DATA has
+``elife-jats.tar.xz``. Articles are learned from with title and abstract, references with their title; the
+negatives of the ranking task are references of other test articles. ``direct`` is the control: an article, a
+reference that it cites and one that it does not. All strategies have the same number of anchors.
+p: paired randomization test over the queries, on the means over the seeds, without a correction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import cocitation
+import numpy as np
+from page import show
+from running import Step, arguments, carry_out
+
+MEASURES = ("MAP sentence", "MAP paragraph", "MAP section", "sentence > paragraph", "section > document")
+
+
+def trained(options: argparse.Namespace) -> dict[str, Any]:
+    """Do the runs that are missing; return means per seed, and tests."""
+    size = [f"--{name}={getattr(options, name)}" for name in ("layers", "tokens", "steps", "batch", "rate")]
+    given = cocitation.arguments().parse_args(
+        [str(options.data / "elife-jats.tar.xz"), "--out", str(options.work / "elife"), *size]
+        + ["--abstracts", "--test-negatives", "--seeds", str(options.seeds)]
+        + ["--strategies", options.strategies, "--train-layers", str(options.train_layers)]
+    )
+    path = given.out / "runs.jsonl"
+    cocitation.run(given, path)
+    runs = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    by: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        if run["shape"] == runs[-1]["shape"]:
+            by.setdefault(run["how"], []).append(run)
+    first = next(iter(by.values()))[0]
+    return {
+        "collection": "eLife",
+        "start": f"MiniLM, {options.layers} layers",
+        "note": f"{options.steps} steps of {options.batch} triplets, rate {options.rate:g}, the first"
+        f" {options.tokens} tokens; the last {options.train_layers or options.layers} layers learn."
+        f" {len(first['MAP sentence'])} queries per level.",
+        "rows": [
+            {
+                "how": how,
+                "seeds": len(of),
+                "measures": {
+                    name: [float(np.mean(one[name])) for one in of]
+                    for name in (*MEASURES, "cited", "subjects")
+                },
+            }
+            for how, of in by.items()
+        ],
+        "tests": [
+            {"above": high, "than": low, "measure": name, "delta": delta, "p": p}
+            for high, low, name, delta, p in cocitation.compared(by, list(MEASURES))
+        ],
+        "cpu_seconds": sum(run["cpu"] for run in runs),
+    }
+
+
+def steps(options: argparse.Namespace) -> Iterator[Step]:
+    """One step: the runs are kept one by one in the work folder."""
+    name = f"elife-minilm_{options.layers}-{options.tokens}-{options.steps}"
+    yield Step(name, "tables 1 and 2", partial(trained, options))
+
+
+def main() -> None:
+    """Do the runs, and print the claims."""
+    parser = arguments(__doc__)
+    parser.add_argument("--strategies", default="sentence,direct,paragraph,section,hard 1.0,contrastive")
+    for name, default in (("layers", 2), ("train-layers", 1), ("tokens", 32), ("steps", 60), ("batch", 48)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--rate", type=float, default=5e-4)
+    options = parser.parse_args()
+    carry_out("001", steps(options), options)
+    if not options.list:
+        show("001")
+
+
+if __name__ == "__main__":
+    main()
