@@ -120,16 +120,12 @@ def index_problems(
         )
     try:
         engine.index.check()
-        lacking, since = "document[ has|s have] no features of", ""
-        if (
-            engine.attached_features is not None
-        ):  # a document with a new sequence number may have the same text
-            lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"
         problems += word_problems(engine.index, workspace.words)
         for name, version in workspace.versions().items():
             missing = engine.missing_features(name, version)
             if missing:
-                problems.append(f"{plural(missing, lacking)} {name}{since}; encode them")
+                lacking = plural(missing, "document[ has|s have]")
+                problems.append(f"{lacking} no features of {name}; encode them")
     except (EngineError, UsageError, WorkspaceError) as error:
         problems.append(str(error))
     return problems

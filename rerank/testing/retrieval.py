@@ -290,18 +290,6 @@ def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) ->
 
 
 @rule
-def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
-    """Long queries do not change the results of vectors."""
-    documents, row = _filled(engine, case)
-    stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
-    retrieve: list[Retriever] = [stage, case.by(row)]
-    found = search(engine, text, stage, depth=5, features={case.name: "v1"}, retrievers=retrieve)
-    same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "the matches of vectors")
-    same(found_by(found, stage), set(search(engine, "alpha", stage, depth=5).ids), "words'")
-    same(found.features[case.name], case.encode([Document(id) for id in found.ids]), "the features")
-
-
-@rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     """UsageError without vectors; WorkspaceError for another width."""
     engine.write(collection(20))

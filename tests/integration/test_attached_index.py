@@ -150,7 +150,12 @@ def test_moved_documents_are_reported(library: Workspace, node: Node, tmp_path: 
     qrels = Qrels((f"q{i}", f"d{i}", 1) for i in range(20))
     train(library, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2})
     assert encode(library).reused == 0
+    (version,) = library.versions().values()
     index(node, "library-2")
+    assert library.engine.missing_features("lsi", version) == 0  # the texts are known
+    node.request("PUT", "/library-2/_doc/new?refresh=true", {"name": "fox", "body": "red fox"})
+    assert library.engine.missing_features("lsi", version) == 1
+    node.request("DELETE", "/library-2/_doc/new?refresh=true")
     report = encode(library)
     assert (report.encoded, report.reused) == ({"lsi": 0}, COUNT)
     index(node, "library-3")

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.index import OURS, Index
+from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
 from rerank.errors import UsageError
+from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
 _KEPT = 2  # versions of a ranker: the service still uses the one before
@@ -52,16 +53,18 @@ class AttachedFeatures(FeatureStore):
         return self._rows
 
     def missing(self, name: str, version: str) -> int:
-        """Count the documents without a feature, and those that changed or moved since they were encoded."""
+        """Count the documents without a feature of their text.
+
+        Documents that were written since the last encoding are read.
+        """
         rows = self.rows
         if version not in rows.features.versions().get(name, ()):
             return len(self._index)
         count = 0
         for shard in self._shards():
-            last = rows.encoded(name, version, shard.uuid, shard.number)
-            if last < shard.last:
-                body = {**OURS, "size": 0, "track_total_hits": True, "query": _after(last, shard)}
-                count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
+            for hits, _ in self._pages(shard, rows.encoded(name, version, shard.uuid, shard.number)):
+                known = rows.of_texts([self._document(hit) for hit in hits])
+                count += int(rows.features.read(name, version, known)[1].sum())
         return count
 
     def prepared(self, name: str, version: str) -> int | None:
@@ -97,7 +100,7 @@ class AttachedFeatures(FeatureStore):
     def write(self, encoding: Encoding) -> dict[str, int]:
         """Encode changed documents; see :meth:`Engine.write_features`.
 
-        The index itself is only written for rankers that retrieve. ``force`` also replaces corrupt files.
+        The index itself is only written for rankers that retrieve.
         """
         encoders, force = encoding.encoders, encoding.force
         if encoding.part != (0, 1):
@@ -110,9 +113,17 @@ class AttachedFeatures(FeatureStore):
         retrieving = self._doc_values.retrieving(encoders)
         if some := [encoder for encoder in encoders if encoder.name in retrieving]:
             self._doc_values.write(Encoding(some, keep=encoding.keep))
-        rows = self.rows.repaired() if force else self.rows
-        shards = self._shards()
-        work = [(shard, self._last_encoded(rows, shard, encoders, force)) for shard in shards]
+        rows, shards = self.rows, self._shards()
+        work = [
+            (
+                shard,
+                [
+                    -1 if force else rows.encoded(e.name, e.version, shard.uuid, shard.number)
+                    for e in encoders
+                ],
+            )
+            for shard in shards
+        ]
         if any(min(last) < shard.last for shard, last in work):
             with self._index.asking("reading documents"):
                 self._index.refresh(self._settings.index)
@@ -131,18 +142,6 @@ class AttachedFeatures(FeatureStore):
         rows.keep_indices(shard.uuid for shard in shards)
         return encoded
 
-    def _last_encoded(
-        self, rows: TextRows, shard: Shard, encoders: Sequence[Encoder], force: bool
-    ) -> list[int]:
-        """The last sequence number in a shard that each encoder has encoded."""
-        stored = rows.features.versions()
-        return [
-            rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
-            if not force and encoder.version in stored.get(encoder.name, ())
-            else -1
-            for encoder in encoders
-        ]
-
     def _store(
         self,
         rows: TextRows,
@@ -154,7 +153,7 @@ class AttachedFeatures(FeatureStore):
         """Encode new texts; store all locations. Returns ranker -> number of encoded texts."""
         if not hits:
             return {}
-        documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
+        documents = [self._document(hit) for hit in hits]
         numbers, encoded = rows.add(documents), {}
         for encoder in encoders:
             encoded[encoder.name] = rows.features.encode(encoder, numbers, documents, force=force)
@@ -165,6 +164,9 @@ class AttachedFeatures(FeatureStore):
         ]
         rows.locate(locations, numbers)
         return encoded
+
+    def _document(self, hit: Mapping[str, Any]) -> Document:
+        return self._index.layout.document(hit["_id"], hit["_source"])
 
     def _shards(self) -> list[Shard]:
         with self._index.asking("reading the index's state"):

@@ -30,7 +30,7 @@ from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
-from rerank.engines.opensearch.retrieval import Retrieval
+from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
@@ -64,7 +64,7 @@ class OpenSearchEngine(Reader, Engine):
         self.attached_features = (
             AttachedFeatures(index, reader, index.folder / "features", self.doc_values) if attached else None
         )
-        self.retrieval = Retrieval(index, self.doc_values, self.attached_features)
+        self.searcher = Searcher(index, self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
         self._foreign: set[str] = set()
@@ -179,9 +179,9 @@ class OpenSearchEngine(Reader, Engine):
             elif template is not None:
                 yield from self.templates.find(some)
             elif some[0].ids is not None:
-                yield from map(self.retrieval.select, some)
+                yield from map(self.searcher.select, some)
             else:
-                yield from self.retrieval.search(some)
+                yield from self.searcher.search(some)
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """See :meth:`Templates.check`."""
@@ -190,18 +190,18 @@ class OpenSearchEngine(Reader, Engine):
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """See :meth:`Engine.field_values`."""
         if isinstance(self.layout, AttachedLayout):
-            return self.retrieval.fields.field_values(ids, fields)
+            return self.searcher.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
         """See :meth:`Engine.number_fields`."""
         if isinstance(self.layout, AttachedLayout):
-            return self.retrieval.fields.number_fields()
+            return self.searcher.fields.number_fields()
         return super().number_fields(ids)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates by a lexical signal."""
-        return self.retrieval.score(text, signal, candidates)
+        return self.searcher.score(text, signal, candidates)
 
     @property
     def features(self) -> FeatureStore:

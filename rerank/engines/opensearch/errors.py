@@ -74,6 +74,11 @@ def _refusal(error: Exception, settings: Settings) -> str:
             f"a depth of {window[2]} is more than the {window[1]} that index {index!r} returns at once;"
             " choose a smaller depth, or raise its setting index.max_result_window"
         )
+    if re.search("too_many.*clauses|maxClauseCount", str(getattr(error, "info", ""))):
+        return (
+            "the query has more terms than OpenSearch accepts; shorten it, or raise the cluster setting"
+            " indices.query.bool.max_clause_count"
+        )
     if kind == "index_not_found_exception":
         return f"{where} has no index {index!r}; {CREATE_AGAIN}"
     if kind == "index_closed_exception":

@@ -17,7 +17,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.errors import cause, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
-from rerank.engines.opensearch.searching import search_options
+from rerank.engines.opensearch.search import search_options
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.formats.templates import SLOT, check_slots, check_values, fingerprint, slots
 from rerank.order import rank

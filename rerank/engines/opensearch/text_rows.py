@@ -10,12 +10,11 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import sqlite3
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -148,6 +147,8 @@ class TextRows:
 
     def encoded(self, name: str, version: str, uuid: str, shard: int) -> int:
         """Return the last sequence number up to which all documents have a feature; -1: none."""
+        if version not in self.features.versions().get(name, ()):
+            return -1
         with self._database() as db:
             found = db.execute(
                 "SELECT last FROM encoded WHERE ranker = ? AND version = ? AND place = ? AND shard = ?",
@@ -204,32 +205,21 @@ class TextRows:
                     f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))", (places,)
                 )
 
-    def repaired(self) -> TextRows:
-        """Return these rows. Corrupt rows are removed first, with all features."""
-        with suppress(WorkspaceError):
-            if self._problem() is None:
-                return self
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return TextRows(self._folder, self._layout)
-
     def corruptions(self) -> Iterator[tuple[Path, str]]:
         """Yield each corrupt file and its problem."""
         try:
-            problem = self._problem()
+            with self._database() as db:
+                (problem,) = db.execute("PRAGMA integrity_check").fetchone()
+                (corrupt,) = db.execute(_CORRUPT).fetchone()
         except WorkspaceError as error:
-            problem = str(error)
-        if problem is None:
-            yield from self.features.corruptions()
-        else:
-            yield self._path, problem
-
-    def _problem(self) -> str | None:
-        with self._database() as db:
-            (state,) = db.execute("PRAGMA integrity_check").fetchone()
-            (corrupt,) = db.execute(_CORRUPT).fetchone()
+            yield self._path, str(error)
+            return
         if corrupt:
-            return f"{plural(corrupt, 'row[|s]')} differ from the checksum"
-        return None if state == "ok" else str(state)
+            problem = f"{plural(corrupt, 'row[|s]')} differ from the checksum"
+        if problem != "ok":
+            yield self._path, problem
+        else:
+            yield from self.features.corruptions()
 
     # -- the database ------------------------------------------------------------------------------------
 
@@ -278,7 +268,7 @@ class TextRows:
             raise WorkspaceError(f"{self._path}: {error}; check the folder and the disk") from error
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             raise WorkspaceError(
-                f"{self._path} is corrupt ({error}); encode again with `rerank encode --force`"
+                f"{self._path} is corrupt ({error}); remove the folder {self._folder} and run `rerank encode`"
             ) from error
 
     def _place(self, uuid: str) -> int:
