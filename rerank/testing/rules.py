@@ -45,6 +45,13 @@ def search(engine: Engine, text: str, first_stage: str, depth: int = 10, **optio
     return engine.find(SearchRequest(text, first_stage, depth, **options))
 
 
+def finds(engine: Engine, text: str, ids: list[str] | set[str], **options: Any) -> None:
+    """Raise AssertionError unless every first stage finds ``ids``, a list in this order."""
+    for stage in engine.first_stages:
+        found = search(engine, text, stage, **options).ids
+        same(set(found) if isinstance(ids, set) else found, ids, f"{stage}, the matches of {text[:40]!r}")
+
+
 @contextmanager
 def raises(kind: type[BaseException], pattern: str = "") -> Iterator[None]:
     """Raise AssertionError unless the block raises ``kind``."""

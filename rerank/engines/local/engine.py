@@ -25,7 +25,7 @@ from rerank.engines.base import (
     check_signal,
     hits_of_run,
 )
-from rerank.engines.local.documents import Documents
+from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import LocalFeatures
 from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot, number_of, rows_of
@@ -197,10 +197,7 @@ class LocalEngine(Engine):
     def _reclaim(self, storage: Storage) -> None:
         """Compact if most rows are dead."""
         try:
-            version = storage.newest()
-            if version.rows - version.documents > max(version.documents, _WASTE):
-                self._compact(storage)
-            remove_others(self.folder, self._current.folder.name)
+            self._compact(storage, max(storage.newest().documents, _WASTE))
         except Exception as error:
             warnings.warn(
                 f"{self.folder}: the ingest is complete, but the disk space of deleted documents could not be"
@@ -215,14 +212,20 @@ class LocalEngine(Engine):
             storage = self.storage()
             with storage.connection() as documents:
                 storage.derive(documents)
-            version, before = storage.newest(), _size(storage.folder)
-            dead = version.rows - version.documents
-            if dead:
-                self._compact(storage)
-            remove_others(self.folder, self._current.folder.name)
+            before = _size(storage.folder)
+            dead = self._compact(storage, 0)
             return CompactionResult(dead, before, _size(self._current.folder))
 
-    def _compact(self, storage: Storage) -> None:
+    def _compact(self, storage: Storage, most: int) -> int:
+        """Copy the documents if more than ``most`` rows are dead; return the number of dead rows."""
+        version = storage.newest()
+        dead = version.rows - version.documents
+        if dead > most:
+            self._copy(storage, version)
+        remove_others(self.folder, self._current.folder.name)
+        return dead
+
+    def _copy(self, storage: Storage, version: Version) -> None:
         """Copy the living documents to a new folder, and switch to it."""
         doing, name = "compacting; nothing was changed", f"data-{storage.number + 1}"
         new: Storage | None = None
@@ -230,7 +233,6 @@ class LocalEngine(Engine):
             with disk(doing):
                 new = Storage.create(self.folder, name, self.lang)
             with new.connection() as documents, storage.connection() as old:
-                version = storage.newest()
                 documents.write((document for _, document in old.documents(version)), ())
                 new.derive(documents)
                 with disk(doing):
@@ -328,25 +330,17 @@ class LocalEngine(Engine):
         retrieved: Mapping[str, NDArray[np.int64]],
     ) -> Candidates:
         masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
-        parts: list[NDArray[np.int64]] = []
         for name, rows in retrieved.items():
-            new = rows
-            for before in list(retrieved)[: len(parts)]:
-                new = new[~masks[before][new]]
-            parts.append(new)
             masks[name][rows] = True
-        rows = np.concatenate(parts)
-        scores = lexical.scores(request.first_stage, rows)
-        order = np.argsort(-scores, kind="stable")
-        return snapshot.candidates(rows[order], scores[order], request.features, masks)
+        rows = np.flatnonzero(np.logical_or.reduce([*masks.values()]))
+        return snapshot.candidates(rows, lexical.scores(request.first_stage, rows), request.features, masks)
 
     def _select(self, request: SearchRequest) -> Candidates:
         snapshot = self._snapshot()
         selected = snapshot.documents.rows_of(request.ids or (), snapshot.version)
         rows = np.array(list(selected.values()), np.int64)
         scores = Lexical(snapshot, request.text).scores(request.first_stage, rows)
-        order = np.argsort(-scores, kind="stable")
-        return snapshot.candidates(rows[order], scores[order], request.features)
+        return snapshot.candidates(rows, scores, request.features)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """See :meth:`Engine.score`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import tantivy
@@ -16,6 +15,7 @@ from rerank.engines.local.features import Features
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf, best
 from rerank.filters import Filter
+from rerank.order import rank
 from rerank.records import Candidates
 
 Rows = NDArray[np.int64]
@@ -94,14 +94,10 @@ class Snapshot:
         features: Mapping[str, str],
         retrieved_by: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> Candidates:
-        """Return candidates with features. ``scores`` descend; ties are ordered by id.
-
-        retrieved_by: retriever -> (rows,) bool.
-        """
+        """Return candidates in order, with features. retrieved_by: retriever -> (all rows,) bool."""
         ids = self.ids(rows)
-        order = _order_of_ties(ids, scores)
-        if order is not None:
-            ids, rows = [ids[i] for i in order], rows[order]
+        order = rank(ids, scores)
+        ids, rows, scores = [ids[i] for i in order.tolist()], rows[order], scores[order]
         read = {name: self.features.read(name, version, rows) for name, version in features.items()}
         values = {name: one for name, (one, _) in read.items()}
         missing = {name: one for name, (_, one) in read.items()}
@@ -153,25 +149,10 @@ class Lexical:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
         if signal != "bm25":
             return self._tfidf[rows] if len(self._tfidf) else np.zeros(len(rows))
-        known, values = self._bm25
-        scores, place = np.zeros(len(rows)), np.argsort(known)
-        position = np.searchsorted(known, rows, sorter=place)
-        cached = position < len(known)
-        cached[cached] = known[place[position[cached]]] == rows[cached]
-        scores[cached] = values[place[position[cached]]]
-        snapshot = self._snapshot
-        scores[~cached] = snapshot.index.scores(snapshot.searcher, self._text, rows[~cached])
+        snapshot, (known, values) = self._snapshot, self._bm25
+        by_row = np.full(snapshot.version.rows, np.nan)
+        by_row[known] = values
+        scores = by_row[rows]
+        new = np.isnan(scores)
+        scores[new] = snapshot.index.scores(snapshot.searcher, self._text, rows[new])
         return scores
-
-
-def _order_of_ties(ids: list[str], scores: NDArray[Any]) -> list[int] | None:
-    """Permutation to rerank.order; None: ordered."""
-    tied = scores[1:] == scores[:-1]
-    edges = np.flatnonzero(np.diff(tied, prepend=False, append=False)).tolist()
-    order = None
-    for first, last in zip(edges[::2], edges[1::2]):
-        run = ids[first : last + 1]
-        if sorted(run) != run:
-            order = order or list(range(len(ids)))
-            order[first : last + 1] = sorted(range(first, last + 1), key=ids.__getitem__)
-    return order

@@ -29,7 +29,6 @@ from rerank.files import sync_folder
 
 _NAMES = ("terms", "ends", "starts", "rows", "weights", "lengths")
 _POSTING = np.dtype([("term", np.int32), ("row", np.int32), ("weight", np.float32)])
-_STRIDE = 16  # one score in so many is sampled
 _TOGETHER = 1_000_000  # postings inverted together, about 100 bytes each
 
 
@@ -75,7 +74,7 @@ class TfIdf:
 
 def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return rows and scores of the ``depth`` best documents and ties, best first."""
-    rows = _near_best(scores, depth)
+    rows = np.flatnonzero(scores)
     values = scores[rows]
     if len(rows) > depth:
         cut = np.partition(values, len(values) - depth)[len(values) - depth]
@@ -83,19 +82,6 @@ def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], ND
         rows, values = rows[kept], values[kept]
     order = np.argsort(-values, kind="stable")
     return rows[order], values[order]
-
-
-def _near_best(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:
-    """Return the ``depth`` best rows above 0, ties, and few others."""
-    sample = scores[::_STRIDE]
-    place = 2 * (depth // _STRIDE) + 32
-    if place < len(sample):
-        bound = np.partition(sample, len(sample) - place)[len(sample) - place]
-        if bound > 0:
-            rows = np.flatnonzero(scores >= bound)
-            if len(rows) >= depth:
-                return rows
-    return np.flatnonzero(scores)
 
 
 def _idf(frequency: NDArray[np.int64], documents: int) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from rerank.engines.opensearch.columns import (
     vector_key,
     without_vectors,
 )
-from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.errors import EngineError
@@ -186,7 +186,9 @@ class DocValueFeatures(FeatureStore):
         stored |= new
         # An update drops features, which are not part of _source: write all again.
         others = {feature_key(name, version) for name, some in encoding.keep.items() for version in some}
-        kept = sorted(set(stored) & {*wanted, *others, *self._most_complete()})
+        by_age = sorted(stored.keys() - wanted, key=lambda key: stored[key].since)
+        newest = {ranker_of(key)[0]: key for key in by_age}.values()
+        kept = sorted(stored.keys() & {*wanted, *others, *newest})
         # They are part of _source in an attached index, where null removes the unused ones.
         attached = isinstance(self._layout, AttachedLayout)
         dropped = [key for key in stored if attached and key not in kept]
@@ -225,16 +227,13 @@ class DocValueFeatures(FeatureStore):
         encoded: Encoded = []
         for key, encoder in plan.wanted.items():
             rows = [i for i, found in enumerate(features) if key not in found]
-            if key in plan.fresh:  # documents with the feature get its vector
-                encoded.append(
-                    (encoder.name, {hit["_id"] for hit, found in zip(hits, features) if key in found})
-                )
-            if not rows:
-                continue
-            values = encoder.encode([documents[i] for i in rows])
-            for i, text in zip(rows, self._column(plan, key, values, len(rows)).encode(values)):
-                features[i][key] = text
-            encoded.append((encoder.name, {hits[i]["_id"] for i in rows}))
+            # With a new field of vectors, documents with the feature get its vector.
+            changed = range(len(hits)) if key in plan.fresh else rows
+            encoded.append((encoder.name, {hits[i]["_id"] for i in changed}))
+            if rows:
+                values = encoder.encode([documents[i] for i in rows])
+                for i, text in zip(rows, self._column(plan, key, values, len(rows)).encode(values)):
+                    features[i][key] = text
         for key in dict.fromkeys([*plan.kept, *plan.vectors]):
             if key in plan.stored and plan.stored[key].vectors:
                 plan.stored[key].add_vectors(key, features, [found.get(key) for found in features])
@@ -262,20 +261,6 @@ class DocValueFeatures(FeatureStore):
             return None
         with self._index.asking("counting features"):
             return self._index.count(without_vectors(feature_key(name, version), found.passages))
-
-    def _most_complete(self) -> set[str]:
-        """The key of each ranker's most complete version, of two the newer."""
-        stored = self.columns
-        if not stored:
-            return set()
-        filters = {key: _exists(key) for key in stored}
-        body = {**OURS, "size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
-        with self._index.asking("counting features"):
-            answer = self._client.search(index=self._settings.index, body=body, params=WHOLE)
-        buckets = answer["aggregations"]["stored"]["buckets"]
-        counts = {key: found["doc_count"] for key, found in buckets.items()}
-        best = sorted((counts[key], column.since, key) for key, column in stored.items() if counts[key])
-        return set({ranker_of(key)[0]: key for _, _, key in best}.values())
 
 
 def _exists(key: str) -> dict[str, Any]:
