@@ -97,7 +97,7 @@ class Collection:
     def results(self, qrels: Qrels, matrix: np.ndarray) -> tuple[list[float], np.ndarray]:
         """nDCG@10 of each query by the encoder, and with bm25 at each weight, (n, 21)."""
         features, asked = self.mapped(matrix), [q for q in qrels if qrels.relevant(q)]
-        vectors = unit_rows(self.ranker.vectors([self.queries[q].text for q in asked]) @ matrix)
+        vectors = unit_rows(self.ranker.vectors([self.queries[q].text for q in asked], queries=True) @ matrix)
         requests = [SearchRequest(self.queries[q].lexical, "bm25", depth=DEPTH) for q in asked]
         single, stacked = [], []
         for q, vector, hits in zip(asked, vectors, self.workspace.engine.search(requests)):
@@ -115,7 +115,7 @@ class Collection:
         documents = self.means[[self.place[d] for d in data.document_ids]]
         begin, worked = time.perf_counter(), time.process_time()
         solver = self.config.solver()
-        vectors = Vectors(data, solver, documents, self.ranker.vectors(data.query_texts))
+        vectors = Vectors(data, solver, documents, self.ranker.vectors(data.query_texts, queries=True))
         start = np.eye(self.ranker.width, dtype=np.float32)
         best = descend("adapter", vectors, start, solver, Progress())
         print(

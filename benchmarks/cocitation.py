@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -246,14 +246,12 @@ def _ranked(scores: np.ndarray, query: int) -> tuple[float, float]:
 class Remembering(DenseTask):
     """Computes what the fixed layers make of the texts once for all runs."""
 
-    kept: FrozenLayerCache | None = None
+    kept: ClassVar[dict[bytes, torch.Tensor]] = {}
 
     def fill_cache(self, lower: FrozenLayerCache) -> None:
-        if Remembering.kept is None:
+        lower.outputs = Remembering.kept
+        if not lower.outputs:
             super().fill_cache(lower)
-            Remembering.kept = lower
-        else:
-            lower.share(Remembering.kept)
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:

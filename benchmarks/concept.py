@@ -168,7 +168,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     As many texts in a step as elsewhere, so half as many pairs; the last step is the one that counts.
     """
     from rerank.rankers.concept.config import concept_config
-    from rerank.rankers.encoder.task import CLIP
+    from rerank.rankers.training.trainer import TrainerOptions
 
     cpu = time.process_time()
     config = concept_config(**args.base, seed=seed)
@@ -180,7 +180,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     learning, room = encoder.trainable(), encoder.room // 2 * 2
     ids = sorted({one for pairs in data.pairs.values() for pair in pairs for one in pair[:2]})
     tokens = dict(zip(ids, encoder.tokens([data.documents[one].content for one in ids])))
-    separator = encoder.frame[1]
+    separator = encoder.tokens.frame[1]
 
     def inputs(pairs: Sequence[LabeledPair], turned: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         both = [(b, a) if turn else (a, b) for (a, b, _), turn in zip(pairs, turned)]
@@ -211,7 +211,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(found, labels)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([*learning, *head.parameters()], CLIP)
+        torch.nn.utils.clip_grad_norm_([*learning, *head.parameters()], TrainerOptions.clip)
         optimizer.step()
         schedule.step()
         if step % 32 == 0:

@@ -165,7 +165,7 @@ def by_numpy(encoder: TextEncoder, sequences: list) -> np.ndarray:
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))
         bert = Bert.load(Path(folder))
-        before, after = encoder.frame
+        before, after = encoder.tokens.frame
         vectors = np.array([bert.states([*before, *one, *after]).mean(axis=0) for one in sequences])
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 

@@ -89,9 +89,10 @@ def train(
         workspace.check_name(name, family.name, variant)
     _check_inputs(family, ", ".join(names), inputs)
     checkpoints = workspace.folder / "training"
-    if restart and not family.resumes:
+    resumes = family.resumes and not getattr(options, "untrained", False)
+    if restart and not resumes:
         raise UsageError(f"{option_name('restart')} has no effect with {', '.join(names)}")
-    for variant, name in called.items() if family.resumes and not restart else ():
+    for variant, name in called.items() if resumes and not restart else ():
         check_settings(checkpoints, name, variant, values_of(options))
     report, data = TrainReport(), None
     if {"judgments", "pairs"} & {*family.learns_from}:

@@ -144,6 +144,28 @@ def test_numpy_computes_what_torch_does(minilm, tmp_path, pooling):
     assert not bert.encode("").any()
 
 
+def test_positions_of_roberta_start_after_the_padding(tiny, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.XLMRobertaConfig(
+        vocab_size=100, max_position_embeddings=34, type_vocab_size=1, pad_token_id=1, **sizes
+    )
+    (tmp_path / "there").mkdir()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_file=f"{tiny}/tokenizer.json", pad_token="[PAD]", sep_token="[SEP]"
+    ).save_pretrained(tmp_path / "there")
+    transformers.XLMRobertaModel(config).save_pretrained(tmp_path / "there")
+    with pytest.raises(UsageError, match="at most 32 tokens, not 33"):
+        TextEncoder.load(str(tmp_path / "there"), longest=33)
+    encoder = TextEncoder.load(str(tmp_path / "there"), longest=32)
+    encoder.precision = "fp32"
+    encoder.save(tmp_path / "saved")
+    bert = Bert.load(tmp_path / "saved")
+    for text in ("w1 w2 w3", "w4 " * 100):
+        theirs = encoder.encode([encoder.tokens([text])[0][: encoder.room]])[0]
+        np.testing.assert_allclose(bert.encode(text), theirs, atol=2e-6)
+
+
 ODD = ["", " ", "zinc", "Größe 東京\u200b naïve", "a [SEP] b [MASK]"]
 ODD += ["x" * 300, " ".join(["long"] * 700), "ＦＵＬＬ width\ttab\nline", "🙂 e\u0301"]
 
@@ -172,10 +194,40 @@ def test_sentence_transformers_reads_a_ranker_and_the_ranker_reads_its_folders(t
         assert loaded.version() == encoder.version() == again.encoder.version()
 
 
+@pytest.mark.parametrize("names", [("query", "passage"), ("one", "one")])
+def test_prompts_of_sentence_transformers_start_queries_and_passages(tiny, tmp_path, names):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    TextEncoder.load(tiny, longest=16).save(tmp_path)
+    prompts = {"prompts": dict(zip(names, ("w1 w2: ", "w3: "))), "default_prompt_name": "one"}
+    if "one" not in names:
+        del prompts["default_prompt_name"]
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    query, document = ("w1 w2: ", "w3: ") if "query" in names else ("w3: ", "w3: ")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
+    encoder = TextEncoder.load(str(tmp_path), longest=16)
+    ranker = DenseRanker.of("dense", encoder, 3, {})
+    assert ranker.version != DenseRanker.of("dense", TextEncoder.load(tiny, longest=16), 3, {}).version
+    ranker.save(tmp_path / "ranker")
+    text = "w4 w5"
+    for one in (ranker, load_ranker(tmp_path / "ranker")):
+        vector = one.encode_query(Query("", text))
+        np.testing.assert_allclose(vector, theirs.encode(text, prompt=query), atol=1e-2)  # or bfloat16
+        features = one.encode_documents([Document("d", text=text), Document("e", text="w1 " * 40)])
+        cosines = one.cosines(theirs.encode(text, prompt=document), features)
+        assert cosines[0, 0] > 0.999
+        assert (cosines[1] != 0).all()
+    (tmp_path / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "w1 " * 16, "document": ""}})
+    )
+    with pytest.raises(UsageError, match="--passage-tokens"):
+        TextEncoder.load(str(tmp_path), longest=16)
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "poolings"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "prompt"),
         ("2_Dense/config.json", {"bias": True}, "bias"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
         ("modules.json", None, "CNN"),
@@ -199,7 +251,7 @@ def test_documents_and_queries_are_tokenized_alike_and_as_by_transformers(minilm
     queries = Tokens.read(tmp_path, 32)
     theirs = minilm.tokenizer(ODD, add_special_tokens=False, verbose=False)["input_ids"]
     assert minilm.tokens(ODD) == queries(ODD) == theirs
-    assert minilm.frame == queries.frame == ([101], [102])
+    assert minilm.tokens.frame == queries.frame == ([101], [102])
     assert minilm.room == queries.room == 30
     minilm.tokenizer(ODD, padding=True, truncation=True, max_length=8)  # what it remembers is its own
     assert minilm.tokens(ODD) == theirs

@@ -159,9 +159,7 @@ class CnnTrainer:
         torch.manual_seed(config.seed)
         task = CnnTask(variant, name, self.inputs)
         key = identity(self.data, config, variant)
-        checkpoint = Checkpoint(self.job.folder / name, key, variant, values_of(config))
-        if self.job.restart:
-            checkpoint.discard()
+        checkpoint = Checkpoint(self.job.checkpoint(name), key, variant, values_of(config))
         each = task.steps_per_epoch
         options = TrainerOptions(
             steps=config.epochs * each,

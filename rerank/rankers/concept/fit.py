@@ -14,7 +14,6 @@ from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.concept.task import Concepts, ConceptTask
-from rerank.rankers.encoder.task import FittedTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.records import LabeledPair
@@ -38,10 +37,8 @@ class ConceptFitter:
         pairs, kept = job.labeled
         encoder = config.load()
         concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
-        fitted = FittedTask.of(
-            job, name, lambda folder: ConceptTask(concepts, encoder, config, progress, folder)
-        )
-        task, run, graph = fitted.task, fitted.run, concepts.graph
+        task = ConceptTask(concepts, encoder, config, progress, job.checkpoint(name))
+        run, graph = task.fit(), concepts.graph
         counts = {
             "texts": len(graph.ids),
             "components": graph.groups,
@@ -57,15 +54,14 @@ class ConceptFitter:
             "seconds": run.cpu,
         }
         threshold = run.kept.measures.get("threshold", 0.5)
-        ranker = ConceptRanker.of(name, encoder, task.head(), threshold, {**fitted.record, **counts})
+        ranker = ConceptRanker.of(name, encoder, task.head(), threshold, {**task.record(run), **counts})
         remark = (
             f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
             f" {plural(len(graph.ids), 'document[|s]')} to learn from;"
             f" {plural(graph.groups, 'component[|s]')}, the largest of {counts['largest_component']:,};"
-            f" {plural(len(kept), 'dev pair[|s]')};"
-            f" {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s"
+            f" {plural(len(kept), 'dev pair[|s]')}"
         )
-        return fitted.result(ranker, "dev pairs", (remark,), {**counts, "threshold": threshold})
+        return task.result(run, ranker, "dev pairs", remark, {**counts, "threshold": threshold})
 
 
 def read_concepts(

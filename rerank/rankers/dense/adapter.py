@@ -64,7 +64,7 @@ class AdapterFitter:
         assert data is not None
         encoder = config.load()
         documents, passages = self._documents(encoder)
-        queries = DenseRanker.of("", encoder, 1, {}).vectors(data.query_texts)
+        queries = DenseRanker.of("", encoder, 1, {}).vectors(data.query_texts, queries=True)
         vectors = Vectors(data, config.solver(), documents, queries)
         start = np.eye(encoder.width, dtype=np.float32)
         best = descend(name, vectors, start, config.solver(), progress)

@@ -16,9 +16,7 @@ from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
 if TYPE_CHECKING:
-    from rerank.rankers.dense.task import DenseTask
     from rerank.rankers.dense.texts import Texts
-    from rerank.rankers.encoder.task import FittedTask
 
 RELATED = {"links": "linked", "categories": "with a common category", "cocitation": "cited together"}
 """Pairs of documents, by their relation."""
@@ -55,21 +53,15 @@ class DenseFitter:
             made = ranker({"settings": values_of(config)})
             return TrainingResult(made, 0, 0, None, None, False, remarks=(f"{config.model}, untrained",))
         from rerank.rankers.dense.task import DenseTask
-        from rerank.rankers.encoder.task import FittedTask
 
-        fitted = FittedTask.of(job, name, lambda folder: DenseTask(texts, encoder, config, progress, folder))
-        if not fitted.run.best and fitted.task.evaluator:
+        task = DenseTask(texts, encoder, config, progress, job.checkpoint(name))
+        run = task.fit()
+        if not run.best and task.evaluator:
             progress.say(f"no step was better than the untrained encoder, which {name} uses")
         missing = left_out(texts)
         for line in describe_left_out(missing):
             progress.say(line)
-        remark, details = self._described(texts, fitted)
-        return fitted.result(ranker(fitted.record), "held-out pairs", (remark,), {**missing, **details})
-
-    def _described(self, texts: Texts, fitted: FittedTask[DenseTask]) -> tuple[str, dict[str, Any]]:
-        """Describe the training data as a line and as JSON values."""
-        task, run, relation = fitted.task, fitted.run, self.config.structure_from
-        pairs = len(task.graph.pairs())
+        pairs, relation = len(task.graph.pairs()), config.structure_from
         details = {
             "documents": len(texts.titles),
             "outside": texts.outside,
@@ -84,10 +76,9 @@ class DenseFitter:
         remark = (
             f"{plural(len(texts.titles) - texts.outside, 'document[|s]')}{outside * bool(texts.outside)},"
             f" {plural(pairs, 'pair[|s]')} {RELATED[relation]} to learn from,"
-            f" {len(task.held):,} held out;"
-            f" {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s"
+            f" {len(task.held):,} held out"
         )
-        return remark, details
+        return task.result(run, ranker(task.record(run)), "held-out pairs", remark, {**missing, **details})
 
 
 def left_out(texts: Texts) -> dict[str, int]:

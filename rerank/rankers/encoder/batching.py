@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from rerank.rankers.encoder.config import Precision
 from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.transformer import TextEncoder, precision
 
+BATCH = 64
+"""Texts that are encoded at once without gradient."""
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """(n,) positions of documents -> (n, E) vectors of length 1, without dropout."""
 
@@ -78,17 +80,30 @@ class BatchEncoder:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """Return vectors with gradient, (n, E)."""
-        lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
+        frame = sum(len(part) for part in self.encoder.tokens.frame)
+        lengths = np.array([len(text) for text in texts]) + frame
         # A GPU takes one large batch in less time than two smaller ones.
         parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
         vectors = torch.cat([self._encode([texts[i] for i in part]) for part in parts])
         return vectors[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors
 
     def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        if self.frozen is not None and (vectors := self.frozen.vectors(texts)) is not None:
-            return vectors
+        if self.frozen is not None:
+            return self.frozen.vectors(texts)
         with precision(self.encoder.device, self.autocast):
             return self.encoder.forward(*self.encoder.batch(texts))
+
+    def unit_vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        """Return unit vectors, (n, E), without dropout."""
+        found = np.zeros((len(texts), self.encoder.width), np.float32)
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        self.encoder.model.eval()
+        with torch.inference_mode():
+            for begin in range(0, len(order), BATCH):
+                some = order[begin : begin + BATCH]
+                vectors = self._encode([texts[i] for i in some])
+                found[some] = torch.nn.functional.normalize(vectors, dim=1).float().cpu().numpy()
+        return found
 
     def backward(
         self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,17 @@ from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.tokens import Tokens
 
 Array = NDArray[np.float32]
+ROBERTA = {"roberta", "xlm-roberta", "camembert"}
+"""Types of models like BERT whose positions start after that of the padding."""
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """Return the position of the first token.
+
+    >>> first_position({"model_type": "bert"}), first_position({"model_type": "roberta", "pad_token_id": 1})
+    (0, 2)
+    """
+    return int(config["pad_token_id"]) + 1 if config["model_type"] in ROBERTA else 0
 
 
 def readable(folder: Path) -> bool:
@@ -25,7 +37,7 @@ def readable(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return (
-        config.get("model_type") == "bert"
+        config.get("model_type") in {"bert", *ROBERTA}
         and config.get("hidden_act") == "gelu"
         and config.get("position_embedding_type", "absolute") == "absolute"
         and (folder / "model.safetensors").is_file()
@@ -41,6 +53,7 @@ class Bert:
     layers: int
     heads: int
     epsilon: float
+    first: int
     tokens: Tokens
     modules: Modules
 
@@ -57,7 +70,8 @@ class Bert:
             int(config["num_hidden_layers"]),
             int(config["num_attention_heads"]),
             float(config["layer_norm_eps"]),
-            Tokens.read(folder, modules.longest or config["max_position_embeddings"]),
+            first_position(config),
+            Tokens.read(folder, modules.longest or config["max_position_embeddings"], modules.query_prompt),
             modules,
         )
 
@@ -75,7 +89,8 @@ class Bert:
         """Return last-layer states, (T, E) (Devlin et al. 2019)."""
         weights = self.weights
         states = weights["embeddings.word_embeddings.weight"][list(ids)]
-        states = states + weights["embeddings.position_embeddings.weight"][: len(ids)]
+        positions = weights["embeddings.position_embeddings.weight"]
+        states = states + positions[self.first : self.first + len(ids)]
         states += weights["embeddings.token_type_embeddings.weight"][0]
         states = self._normalized(states, "embeddings.LayerNorm")
         for number in range(self.layers):

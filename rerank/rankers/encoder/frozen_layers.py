@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from rerank.rankers.encoder.transformer import TOKENS, TextEncoder, precision
 
 MEMORY = 0.25
 """Share of the free memory that the outputs may take."""
-BATCH = 64
-"""Texts that are encoded at once without gradient."""
 TOLERANCE = 1e-4
 """Largest difference between the model and its two halves, one after the other."""
 
@@ -42,8 +40,7 @@ class FrozenLayerCache:
         for parameter in layers[-train_layers:].parameters():
             parameter.requires_grad_(True)
         self._halves = _halves(encoder, layers, len(layers) - train_layers)
-        self._special = sum(len(part) for part in encoder.frame)
-        self._outputs: dict[bytes, Tensor] = {}
+        self.outputs: dict[bytes, Tensor] = {}
 
     def fill(
         self,
@@ -54,52 +51,32 @@ class FrozenLayerCache:
 
         Fixed batches make training reproducible.
         """
-        if self._halves is None or self.encoder.device.type == "cuda" or not self._fits(texts()):
+        if self._halves is None or self.encoder.device.type == "cuda":
             return False
+        special, room = sum(len(part) for part in self.encoder.tokens.frame), MEMORY * _free()
+        for text in texts():
+            room -= 2 * self.encoder.model.config.hidden_size * (len(text) + special)
+            if room < 0:
+                return False
         different = {text.tobytes(): text for text in texts()}
         keys = sorted(different, key=lambda key: (-len(key), key))
         start = 0
         while start < len(keys):
-            longest = len(different[keys[start]]) + self._special
-            some = keys[start : start + max(1, TOKENS // longest)]
+            some = keys[start : start + max(1, TOKENS // (len(different[keys[start]]) + special))]
             states, mask = self._lower([different[key] for key in some])
             for key, state, count in zip(some, states.half(), mask.sum(dim=1).tolist()):
-                self._outputs[key] = state[:count].clone()
+                self.outputs[key] = state[:count].clone()
             start += len(some)
             if progress is not None:
                 progress(len(some))
         return True
 
-    def share(self, other: FrozenLayerCache) -> None:
-        """Use outputs of equal lower layers."""
-        self._outputs = other._outputs
-
-    def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
-        room, per_token = MEMORY * _free(), 2 * self.encoder.model.config.hidden_size
-        for text in texts:
-            room -= per_token * (len(text) + self._special)
-            if room < 0:
-                return False
-        return True
-
-    def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E)."""
-        if not self._outputs:
-            return self.encoder.encode(sequences)
-        self.encoder.model.eval()
-        parts = []
-        with torch.inference_mode():
-            for begin in range(0, len(sequences), BATCH):
-                vectors = self.vectors([np.array(one, np.int32) for one in sequences[begin : begin + BATCH]])
-                assert vectors is not None
-                parts.append(nn.functional.normalize(vectors, dim=1).float().cpu().numpy())
-        return np.concatenate(parts)
-
-    def vectors(self, texts: list[NDArray[np.int32]]) -> Tensor | None:
-        """Return vectors with gradient, (n, E); None without cache."""
+    def vectors(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        """Return vectors with gradient, (n, E)."""
         if self._halves is None:
-            return None
-        outputs = [self._outputs.get(text.tobytes()) for text in texts]
+            with precision(self.encoder.device, self.autocast):
+                return self.encoder.forward(*self.encoder.batch(texts))
+        outputs = [self.outputs.get(text.tobytes()) for text in texts]
         missing = [i for i, output in enumerate(outputs) if output is None]
         if missing:
             states, mask = self._lower([texts[i] for i in missing])
@@ -145,7 +122,7 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
         return None
     lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
     upper.embeddings = _Identity()
-    before, after = encoder.frame
+    before, after = encoder.tokens.frame
     ids = torch.tensor([[*before, *range(5, 12), *after]], device=encoder.device)
     mask = torch.ones_like(ids)
     model.eval(), lower.eval(), upper.eval()

@@ -18,6 +18,7 @@ from rerank.files import parse_json, write_bytes, write_text
 Pooling = Literal["mean", "cls"]
 
 LENGTHS = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
 WEIGHTS = "model.safetensors"
 _TYPES = "sentence_transformers.models."
 
@@ -28,11 +29,14 @@ class Modules:
 
     longest: tokens per sequence, including special tokens; None: unknown.
     projection: (E, k) linear map of pooled vectors; None: identity.
+    query_prompt, document_prompt: start the texts.
     """
 
     pooling: Pooling = "mean"
     longest: int | None = None
     projection: NDArray[np.float32] | None = None
+    query_prompt: str = ""
+    document_prompt: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> Modules:
@@ -56,7 +60,8 @@ class Modules:
         lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
         if lengths.get("do_lower_case"):
             raise UsageError(f"{folder / LENGTHS}: do_lower_case is not supported; give another model")
-        return cls(pooling, lengths.get("max_seq_length"), reduce(np.matmul, matrices) if matrices else None)
+        projection = reduce(np.matmul, matrices) if matrices else None
+        return cls(pooling, lengths.get("max_seq_length"), projection, *_prompts(folder))
 
     def write(self, folder: Path, width: int) -> None:
         """Write the files next to a transformer of ``width`` numbers per token."""
@@ -73,6 +78,10 @@ class Modules:
         _write(folder / "modules.json", listed)
         _write(folder / LENGTHS, {"max_seq_length": self.longest, "do_lower_case": False})
         _write(folder / names[1] / "config.json", {"word_embedding_dimension": width, **pooling})
+        if self.query_prompt or self.document_prompt:
+            _write(
+                folder / PROMPTS, {"prompts": {"query": self.query_prompt, "document": self.document_prompt}}
+            )
         if self.projection is not None:
             from safetensors.numpy import save
 
@@ -98,8 +107,19 @@ def _write(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+def _prompts(folder: Path) -> tuple[str, str]:
+    """Return the prompts of queries and documents, chosen as by sentence-transformers."""
+    config = _config(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    prompts = config.get("prompts") or {}
+    default = prompts.get(config.get("default_prompt_name"), "")
+    document = (prompts[name] for name in ("document", "passage", "corpus") if name in prompts)
+    return prompts.get("query", default), next(document, default)
+
+
 def _pooling(path: Path) -> Pooling:
     config = _config(path / "config.json")
+    if config.get("include_prompt") is False:
+        raise UsageError(f"{path}: poolings without the prompt are not supported; give another model")
     modes = {name for name, chosen in config.items() if name.startswith("pooling_mode_") and chosen is True}
     modes |= {config["pooling_mode"]} if "pooling_mode" in config else set()
     if modes <= {"pooling_mode_mean_tokens", "mean"}:

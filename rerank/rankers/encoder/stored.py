@@ -53,14 +53,14 @@ class EncoderRanker(Ranker):
             self._bert = Bert.load(self.folder / "model")
         if self._bert is not None:
             return self._bert.encode(query.text)
-        vector: NDArray[np.float32] = self.vectors([query.text])[0]
+        vector: NDArray[np.float32] = self.vectors([query.text], queries=True)[0]
         return vector
 
-    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E); zeros without tokens."""
+    def vectors(self, texts: Sequence[str], *, queries: bool = False) -> NDArray[np.float32]:
+        """Return unit vectors of the first tokens, (n, E), by torch; zeros without tokens."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         if any(texts):
-            encoder = self.encoder
+            encoder = self.encoder.of_queries if queries else self.encoder
             tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
             if rows := [row for row, one in enumerate(tokens) if one]:
                 vectors[rows] = encoder.encode([tokens[row] for row in rows])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,15 +24,12 @@ from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Checkpoint
-from rerank.rankers.training.job import TrainingJob, TrainingResult
+from rerank.rankers.training.job import TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
+from rerank.text import plural
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
-WARMUP = 0.1
-"""Share of the steps in which the learning rate rises."""
-CLIP = 1.0
-"""Largest norm of a gradient."""
 NO_MEMORY = (
     *("out of memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED"),
     "could not create a primitive",
@@ -127,8 +123,6 @@ class EncoderTask(Task):
             steps=config.steps or config.epochs * each,
             every=config.every or max(LEAST_STEPS, each // PARTS),
             patience=config.patience,
-            warmup=WARMUP,
-            clip=CLIP,
             average=config.average,
             seed=config.seed,
         )
@@ -139,8 +133,10 @@ class EncoderTask(Task):
 
         Raises TrainingError for insufficient memory or failure.
         """
+        self.encoder.precision = self.config.precision
         with _memory_errors(self.config.batch):
             run = self.trainer().fit()
+        self.encoder.precision = "auto"
         self.encoder.model.to("cpu").eval()
         rate = self.sequences / run.wall if run.wall else 0.0
         return TrainedEncoder(**vars(run), encoder=self.encoder, rate=rate)
@@ -180,8 +176,7 @@ class EncoderTask(Task):
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
-        texts = [self.text(document).tolist() for document in documents.tolist()]
-        return (self.frozen or self.encoder).encode(texts)
+        return self.encoding.unit_vectors([self.text(document) for document in documents.tolist()])
 
     def evaluate(self) -> dict[str, float]:
         """Return the evaluator's measures."""
@@ -214,42 +209,20 @@ class EncoderTask(Task):
         """Return whether a weight is pretrained."""
         return name.startswith("encoder.")
 
-
-AnyTask = TypeVar("AnyTask", bound=EncoderTask)
-
-
-@dataclass(frozen=True)
-class FittedTask(Generic[AnyTask]):
-    """Trained task. record: fields for ``ranker.json``."""
-
-    task: AnyTask
-    run: TrainedEncoder
-    record: dict[str, Any]
-
-    @classmethod
-    def of(cls, job: TrainingJob, name: str, make: Callable[[Path], AnyTask]) -> FittedTask[AnyTask]:
-        """Train, or resume unless the job restarts."""
-        folder = job.folder / name
-        if job.restart:
-            shutil.rmtree(folder, ignore_errors=True)
-        task = make(folder)
-        task.encoder.precision = task.config.precision
-        run = task.fit()
-        task.encoder.precision = "auto"
+    def record(self, run: TrainingRun) -> dict[str, Any]:
+        """Return fields for ``ranker.json``."""
         history = [one.row() for one in run.history]
-        record = {
-            "settings": values_of(task.config),
-            "history": history,
-            "best": run.best,
-            "share": run.share,
-        }
-        return cls(task, run, record)
+        return {"settings": values_of(self.config), "history": history, "best": run.best, "share": run.share}
 
     def result(
-        self, ranker: Ranker, pairs: str, remarks: Sequence[str], details: Mapping[str, Any]
+        self,
+        run: TrainedEncoder,
+        ranker: Ranker,
+        pairs: str,
+        remark: str,
+        details: Mapping[str, Any],
     ) -> TrainingResult:
         """Return the result. pairs: name of evaluation pairs."""
-        run, checkpoint = self.run, self.task.checkpoint
         return TrainingResult(
             ranker,
             run.best,
@@ -260,10 +233,10 @@ class FittedTask(Generic[AnyTask]):
             f"{next(iter(run.kept.measures), 'nothing')} of {pairs}",
             "untrained",
             "step",
-            remarks,
-            {**details, "history": self.record["history"], "share": run.share, "rate": run.rate},
+            (f"{remark}; {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s",),
+            {**details, "history": self.record(run)["history"], "share": run.share, "rate": run.rate},
             [(one.step, one.loss, one.value) for one in run.history if one.share == 1],
-            checkpoint.discard if checkpoint and not run.interrupted else dict,
+            self.checkpoint.discard if self.checkpoint and not run.interrupted else dict,
         )
 
 

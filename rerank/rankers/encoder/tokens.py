@@ -14,27 +14,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tokens:
-    """Tokenizer of ``tokenizers``. longest: tokens per sequence, including special tokens."""
+    """Tokenizer of ``tokenizers``.
+
+    longest: tokens per sequence, including special tokens and prompt.
+    prompt: starts each sequence.
+    """
 
     tokenizer: Any
     longest: int
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
 
     @classmethod
-    def read(cls, folder: Path, longest: int) -> Tokens:
+    def read(cls, folder: Path, longest: int, prompt: str = "") -> Tokens:
         """Read a model's ``tokenizer.json``."""
         from tokenizers import Tokenizer
 
-        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), longest)
-
-    @classmethod
-    def of(cls, tokenizer: Any, longest: int) -> Tokens:
-        """Copy a transformers tokenizer."""
-        backend = tokenizer.backend_tokenizer
-        return cls(type(backend).from_str(backend.to_str()), longest)
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), longest, prompt)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize without special tokens."""
@@ -45,14 +44,15 @@ class Tokens:
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
-        """Special tokens before and after a sequence."""
+        """Special tokens, with the prompt, before and after a sequence."""
         (plain,), (framed,) = self._ids(["a"], False), self._ids(["a"], True)
         start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
-        return framed[:start], framed[start + len(plain) :]
+        (prompt,) = self._ids([self.prompt.rstrip()], False)
+        return [*framed[:start], *prompt], framed[start + len(plain) :]
 
     @property
     def room(self) -> int:
-        """Tokens per sequence, without special tokens."""
+        """Tokens per sequence, without :attr:`frame`."""
         return self.longest - sum(len(part) for part in self.frame)
 
 

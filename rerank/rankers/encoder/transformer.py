@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import NotInstalledError, UsageError
+from rerank.rankers.encoder.bert import first_position
 from rerank.rankers.encoder.modules import Modules, Pooling
 from rerank.rankers.encoder.tokens import Tokens
 
@@ -79,7 +80,7 @@ class TextEncoder:
     """Transformer and tokenizer.
 
     model: from ``transformers.AutoModel``.
-    modules: pooling, length of a sequence, linear map.
+    modules: pooling, length of a sequence, linear map, prompts.
     precision: ``auto``, ``fp32`` or ``bf16``.
     """
 
@@ -124,7 +125,10 @@ class TextEncoder:
             raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
         if not tokenizer.is_fast:
             raise UsageError(f"{name}: its tokenizer is not fast; give a model with tokenizer.json")
-        return cls(model.float().eval(), tokenizer, modules)
+        encoder = cls(model.float().eval(), tokenizer, modules)
+        if min(encoder.room, encoder.of_queries.room) < 1:
+            raise UsageError(f"{name}: a prompt has {longest} tokens or more; raise --passage-tokens")
+        return encoder
 
     @property
     def width(self) -> int:
@@ -133,42 +137,40 @@ class TextEncoder:
         return int(self.model.config.hidden_size) if projection is None else projection.shape[1]
 
     @property
-    def longest(self) -> int:
-        """Tokens per sequence, including special tokens."""
-        assert self.modules.longest is not None
-        return self.modules.longest
-
-    @property
     def device(self) -> Any:
         """Device of the model."""
         return next(self.model.parameters()).device
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Tokenizer of documents and queries."""
-        return Tokens.of(self.tokenizer, self.longest)
+        """Tokenizer of documents: a copy that neither pads nor cuts."""
+        backend, modules = self.tokenizer.backend_tokenizer, self.modules
+        assert modules.longest is not None
+        return Tokens(type(backend).from_str(backend.to_str()), modules.longest, modules.document_prompt)
 
     @property
-    def frame(self) -> tuple[list[int], list[int]]:
-        """Special tokens before and after a sequence."""
-        return self.tokens.frame
+    def of_queries(self) -> TextEncoder:
+        """The same model with the prompt of queries."""
+        queries = replace(self)
+        queries.tokens = replace(self.tokens, prompt=self.modules.query_prompt)
+        return queries
 
     @property
     def room(self) -> int:
-        """Tokens per sequence, without special tokens."""
+        """Tokens per sequence, without special tokens and prompt."""
         return self.tokens.room
 
     @property
     def separator(self) -> list[int]:
         """Separator, or last special token."""
         number = self.tokenizer.sep_token_id
-        return self.frame[1][-1:] if number is None else [int(number)]
+        return self.tokens.frame[1][-1:] if number is None else [int(number)]
 
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
         """Return padded ids and mask, (n, T)."""
         import torch
 
-        before, after = self.frame
+        before, after = self.tokens.frame
         lengths = np.array([len(before) + len(sequence) + len(after) for sequence in sequences])
         ids = np.full((len(sequences), lengths.max()), self.tokenizer.pad_token_id or 0, dtype=np.int64)
         for row, sequence in enumerate(sequences):
@@ -240,9 +242,11 @@ class TextEncoder:
             if name not in VOLATILE and not name.startswith("_") and value not in (None, False)
         }
         text = json.dumps(config, sort_keys=True, default=str)
-        digest = hashlib.sha256(f"{self.modules.pooling} {self.longest} {text}".encode())
-        if self.modules.projection is not None:
-            digest.update(self.modules.projection.tobytes())
+        modules = self.modules
+        digest = hashlib.sha256(f"{modules.pooling} {modules.longest} {text}".encode())
+        digest.update(f"{modules.query_prompt}{modules.document_prompt}".encode())
+        if modules.projection is not None:
+            digest.update(modules.projection.tobytes())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -274,6 +278,7 @@ def _check_config(name: str, config: Any, layers: int | None, longest: int) -> N
             raise UsageError(f"{name} has {config.num_hidden_layers} layers; {layers} cannot be kept")
         config.num_hidden_layers = layers
     most = int(getattr(config, "max_position_embeddings", longest) or longest)
+    most -= first_position(config.to_dict())
     if longest > most:
         raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -144,10 +145,7 @@ class Checkpoint:
 
     def discard(self) -> None:
         """Delete it."""
-        if self.folder.is_dir():
-            for path in self.folder.iterdir():
-                path.unlink()
-            self.folder.rmdir()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _flat(optimizers: Sequence[torch.optim.Optimizer]) -> Weights:

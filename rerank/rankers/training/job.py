@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -31,6 +32,12 @@ class TrainingJob:
     restart: bool = False
     progress: Progress = field(default_factory=Progress)
     labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] | None = None
+
+    def checkpoint(self, name: str) -> Path:
+        """Return the folder of a ranker's checkpoint, which a restart removes."""
+        if self.restart:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        return self.folder / name
 
 
 @dataclass(frozen=True)
