@@ -40,7 +40,7 @@ from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats.jats import read_jats
 from rerank.progress import Progress
 from rerank.rankers.dense import structure
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
@@ -368,7 +368,7 @@ def run(args: Any, path: Path) -> None:
             encoder, told = load(), {}
             if how != "untrained":
                 changes = {"objective": "cocitation", **STRATEGIES[how]}
-                config = dense_config(
+                config = DenseConfig.of(
                     **changes,
                     model="minilm",
                     layers=args.layers,

@@ -107,9 +107,9 @@ def tfidf(data: Data) -> dict[str, np.ndarray]:
 
 
 def untrained(data: Data, base: dict[str, Any]) -> dict[str, np.ndarray]:
-    from rerank.rankers.concept.config import concept_config
+    from rerank.rankers.concept.config import ConceptConfig
 
-    encoded = Encoded(data, concept_config(**base).load())
+    encoded = Encoded(data, ConceptConfig.of(**base).load())
     return {part: cosines(*encoded.ends(data.pairs[part])) for part in PARTS[1:]}
 
 
@@ -119,7 +119,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train with one objective and one seed; scores of dev and test."""
-    from rerank.rankers.concept.config import concept_config
+    from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.concept.graph import ConceptGraph
     from rerank.rankers.concept.task import Concepts, ConceptTask
 
@@ -129,7 +129,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     if objective == "paper":
         preset, objective = "paper", settings.pop("objective", "graph-component")
     hops, ratio = int(settings.pop("hops", 1)), float(settings.pop("ratio", 2.0))
-    config = concept_config(preset, objective=objective, seed=seed, **settings)
+    config = ConceptConfig.of(preset, objective=objective, seed=seed, **settings)
     encoder = config.load()
     kept = data.pairs["dev"]
     never = [*kept, *data.pairs["test"]]
@@ -167,11 +167,11 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
 
     As many texts in a step as elsewhere, so half as many pairs; the last step is the one that counts.
     """
-    from rerank.rankers.concept.config import concept_config
+    from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.training.trainer import TrainerOptions
 
     cpu = time.process_time()
-    config = concept_config(**args.base, seed=seed)
+    config = ConceptConfig.of(**args.base, seed=seed)
     encoder = config.load()
     layers = encoder.model.encoder.layer
     upper = config.learning_layers(len(layers))

@@ -28,7 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from rerank.evaluation.pairs import auc
 from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
-from rerank.rankers.concept.config import concept_config
+from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.concept.ranker import ConceptRanker
@@ -75,7 +75,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     ways = ({"objective": "classifier"}, {"moco": False}, {"gc_nce": False}, {})
     trainers: list[ConceptTask] = []
     for changes in ways:
-        config = concept_config(passage_tokens=tokens, **changes)
+        config = ConceptConfig.of(passage_tokens=tokens, **changes)
         encoder = config.load()
         trainers.append(ConceptTask(concepts(data, encoder), encoder, config, Progress()))
     drawn = next(trainers[0].sampler.epoch(0))

@@ -31,7 +31,7 @@ from dense import documents
 from pagerank import peak
 
 from rerank.formats import read_qrels, read_queries
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.ranker import DenseRanker, quantized
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
@@ -269,7 +269,7 @@ def scoring(args: argparse.Namespace) -> None:
 def training(args: argparse.Namespace) -> None:
     encoder = load(args.start, args.tokens)
     texts = Texts.read(documents(args.data, args.documents), encoder.tokens)
-    config = dense_config(
+    config = DenseConfig.of(
         passage_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch
     )
     trainer = DenseTask(texts, encoder, config)

@@ -25,7 +25,7 @@ import numpy as np
 from rerank.evaluation.measures import evaluate_runs
 from rerank.formats import read_qrels, read_queries, read_run
 from rerank.progress import Progress
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Qrels
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
@@ -98,7 +98,7 @@ def main() -> None:
         print(f"{report.documents} documents ingested in {time.perf_counter() - begin:.1f} s", flush=True)
         for seed in range(options.seeds):
             begin = time.perf_counter()
-            config = cnn_config(options.preset, options.head, seed=seed)
+            config = CnnConfig.of(options.preset, options.head, seed=seed)
             trained = train(
                 workspace,
                 rankers,

@@ -51,11 +51,11 @@ def p50(action: Callable[[], object], times: int) -> float:
 
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
     """A ranker of a preset's sizes with random weights."""
-    from rerank.rankers.cnn.config import cnn_config
+    from rerank.rankers.cnn.config import CnnConfig
     from rerank.rankers.cnn.embeddings import LONGEST, Embedding
     from rerank.rankers.cnn.network import TorchRanker, TorchTower
 
-    config = cnn_config(preset, head)
+    config = CnnConfig.of(preset, head)
     rng = np.random.default_rng(0)
     sizes = {"text": config.word_size, "meta": config.category_size}
     embeddings = {}

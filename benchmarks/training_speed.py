@@ -21,7 +21,7 @@ from effectiveness import judgments
 from rerank.errors import RerankError
 from rerank.formats import read_queries
 from rerank.progress import Progress
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 
@@ -77,7 +77,7 @@ def main() -> None:
                 queries=read_queries(str(options.folder / f"queries{suffix}.jsonl.gz")),
                 qrels=split["train"],
                 dev_qrels=split["dev"],
-                config=cnn_config(options.preset, options.head, **given),
+                config=CnnConfig.of(options.preset, options.head, **given),
                 progress=watch,
             )
         except RerankError as error:  # too few steps to learn anything

@@ -38,7 +38,7 @@ def _show(report: StatusReport, default: str) -> None:
     documents = plural(report.documents, "document[|s]")
     click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.place}")
     for left in report.unfinished:
-        step = f"{left.done} of {left.of} {left.unit}s" if left.done else "before the first step"
+        step = f"{left.done} of {left.of} steps" if left.done else "before the first step"
         name = ["--as", left.name] if left.name != left.variant else []
         click.echo(
             f"training of {left.name} was interrupted ({step}): {suggested('train', left.variant, *name)},"

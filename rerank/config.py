@@ -17,12 +17,15 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, fields
 
 from rerank.errors import UsageError, option_name
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Config = TypeVar("Config", bound="Options")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -45,6 +48,11 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
+
+    @classmethod
+    def of(cls, preset: str = "default", **given: Any) -> Self:
+        """Return a preset with changes; None changes nothing. Raises UsageError as :func:`build`."""
+        return build(cls, {name: value for name, value in given.items() if value is not None}, preset)
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from rerank import Workspace
 from rerank.config import options_of, over, values_of
 from rerank.engines.base import SearchRequest
 from rerank.progress import Progress
-from rerank.rankers.dense.config import DenseConfig, dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -43,7 +43,7 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
         base["average"] = False
     if "linked" in changes.values():
         base.pop("related")
-    config = dense_config(**{**base, "precision": "fp32", **changes})
+    config = DenseConfig.of(**{**base, "precision": "fp32", **changes})
     encoder = TextEncoder.load(tiny, longest=16)
     if scale is not None:
         norm = encoder.model.encoder.layer[-1].output.LayerNorm

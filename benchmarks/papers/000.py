@@ -46,7 +46,7 @@ from running import Say, Step, arguments, carry_out
 from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
 from rerank.formats.jats import read_jats
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -214,7 +214,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     loaded, settings = encoder(start, options.tokens, seed)
     settings |= {"passage_tokens": options.tokens, "seed": seed}
     if how == "paper":
-        config, variant = dense_config("paper", **settings), "paper"
+        config, variant = DenseConfig.of("paper", **settings), "paper"
     else:
         config, variant = config_of(
             how,

@@ -40,7 +40,7 @@ from rerank.evaluation.overlap import category_overlap
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_tests
 from rerank.formats import read_qrels, read_queries
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Qrels, Query
 from rerank.results import plain
 from rerank.search.build_table import TableRequest, score_table
@@ -156,7 +156,7 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
         queries=collection.asked(),
         qrels=read_qrels(collection.qrels["train"]),
         dev_qrels=read_qrels(collection.qrels["dev"]),
-        config=cnn_config(preset, head, seed=seed),
+        config=CnnConfig.of(preset, head, seed=seed),
         progress=Say(),
     )
     (one,) = report.rankers

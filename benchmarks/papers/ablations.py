@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.progress import Progress
-from rerank.rankers.dense.config import DenseConfig, dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import Quintuplet, TripletLoss, make_loss
 from rerank.rankers.dense.neighbors import Neighbors
 from rerank.rankers.dense.structure import Structure
@@ -39,7 +39,7 @@ def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
         values["gamma"] = 0.0 if objective == "structure" else 1.0
     products = ("contrastive", "quintuplet", "cocitation")
     values["objective"] = objective if objective in products else "quintuplet"
-    return dense_config(**values), variant
+    return DenseConfig.of(**values), variant
 
 
 def task_of(

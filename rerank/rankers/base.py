@@ -116,6 +116,11 @@ def write_model(
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     write_bytes(folder / "model.safetensors", data)
     write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
+    write_record(ranker, folder, **record)
+
+
+def write_record(ranker: Ranker, folder: Path, **record: Any) -> None:
+    """Write ``ranker.json``."""
     identity = {name: getattr(ranker, name) for name in ("family", "variant", "name", "version")}
     write_text(folder / "ranker.json", json.dumps(identity | record, ensure_ascii=False, indent=2) + "\n")
 

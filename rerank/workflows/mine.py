@@ -106,7 +106,7 @@ def mine(
     >>> mined.links, mined.self_links, len(mined.examples)
     (6, 2, 1)
     """
-    from rerank.rankers.dense.config import DenseConfig, dense_config
+    from rerank.rankers.dense.config import DenseConfig
     from rerank.rankers.dense.corruption import Vocabulary
     from rerank.rankers.dense.fit import left_out, read_collection
     from rerank.rankers.dense.quintuplets import QuintupletSampler
@@ -115,7 +115,7 @@ def mine(
 
     progress = progress or Progress()
     if not isinstance(config, DenseConfig):
-        config = dense_config(**(config or {}))
+        config = DenseConfig.of(**(config or {}))
     missing = missing_package(config.model)
     encoder = None if missing else config.load()
     words = Words()

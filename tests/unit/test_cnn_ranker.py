@@ -11,7 +11,7 @@ import torch
 from msgspec import structs
 
 from rerank.errors import WorkspaceError
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
@@ -53,7 +53,7 @@ def embedding(names, size, seed):
 def make(name, head="cosine", shared=True, **changes):
     """Return a ranker with random weights and its torch twin; ``shared``: one vocabulary for both sides."""
     sizes = {"filters": 6, "vector_size": 8, "hidden": (10, 7, 5), "width": 3, "dropout": 0.5}
-    config = structs.replace(cnn_config(head=head), **{**sizes, **changes})
+    config = structs.replace(CnnConfig.of(head=head), **{**sizes, **changes})
     torch.manual_seed(7)
     sides, vocabularies = {}, {}
     for side in ("query", "document"):

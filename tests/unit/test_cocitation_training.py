@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import TripletLoss
 from rerank.rankers.dense.neighbors import CitedNeighbors
@@ -70,7 +70,7 @@ def collection(papers=60, seed=0):
 
 
 def settings_of(tiny, **changes):
-    base = dense_config(
+    base = DenseConfig.of(
         objective="cocitation",
         model=tiny,
         passage_tokens=16,
@@ -375,12 +375,12 @@ def test_title_separator_text_is_stored_in_the_ranker(tiny, tmp_path):
 
 
 def test_what_the_objective_implies():
-    config = dense_config(objective="cocitation", strategy="paragraph")
+    config = DenseConfig.of(objective="cocitation", strategy="paragraph")
     assert (config.positives, config.structure_from, config.margin) == ("cited", "cocitation", 1.0)
     assert config.separator
-    ours = dense_config(strategy="sentence", hard=2)
+    ours = DenseConfig.of(strategy="sentence", hard=2)
     assert (ours.objective, ours.positives, ours.structure_from) == ("contrastive", "cited", "cocitation")
-    paper = dense_config("cocitation")
+    paper = DenseConfig.of("cocitation")
     assert (paper.batch, paper.accumulate, paper.rate) == (256, 32, 2e-5)
     assert (paper.pooling, paper.passage_tokens, paper.epochs) == ("cls", 512, 2)
 
@@ -398,7 +398,7 @@ def test_what_the_objective_implies():
 )
 def test_settings_that_cannot_be(changes, said):
     with pytest.raises(UsageError) as error:
-        dense_config(**changes)
+        DenseConfig.of(**changes)
     assert said in str(error.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rerank.errors import UsageError
-from rerank.rankers.concept.config import concept_config
+from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import (
     Classifier,
@@ -301,7 +301,7 @@ def test_gradients_by_finite_differences(batches, name):
 
 
 def make_loss(batches, **settings):
-    return ConceptLoss(concept_config(**settings), TWO, batches)
+    return ConceptLoss(ConceptConfig.of(**settings), TWO, batches)
 
 
 def test_the_sum_adds_the_parts_up(batches):
@@ -342,4 +342,4 @@ def test_ablations_are_settings(batches, settings, kinds):
 )
 def test_settings_that_nothing_reads(settings, message):
     with pytest.raises(UsageError, match=message):
-        concept_config(**settings)
+        ConceptConfig.of(**settings)

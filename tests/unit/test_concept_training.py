@@ -12,7 +12,7 @@ import torch
 from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.concept.batches import PairSampler
-from rerank.rankers.concept.config import concept_config
+from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -57,7 +57,7 @@ SMALL = {"batch": 15, "rate": 2e-3, "queue": 12, "precision": "fp32", "average":
 def trainer(tiny, checkpoint=None, progress=None, train=TRAIN, dev=DEV, **changes):
     if changes.get("objective") == "classifier" or changes.get("moco") is False:
         changes = {"queue": None, **changes}
-    config = concept_config(**{**SMALL, "model": tiny, **changes})
+    config = ConceptConfig.of(**{**SMALL, "model": tiny, **changes})
     encoder = TextEncoder.load(tiny, longest=16)
     return ConceptTask(concepts(encoder, train, dev), encoder, config, progress, checkpoint)
 

@@ -9,7 +9,7 @@ import torch
 from rerank.config import options_of
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense import neighbors as neighbors_of
-from rerank.rankers.dense.config import PRESETS, DenseConfig, dense_config
+from rerank.rankers.dense.config import PRESETS, DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import make_loss
 from rerank.rankers.dense.neighbors import by_pagerank
@@ -55,10 +55,10 @@ def test_isolated_documents_are_anchors_of_the_semantic_half():
     assert sampler(of).anchors()[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert sampler(of, isolated=False).anchors()[:, 0].tolist() == [0, 1, 2, 3, 4]
     for config, kept in (
-        (dense_config(objective="quintuplet"), True),
-        (dense_config(objective="quintuplet", gamma=0.0), False),
-        (dense_config(objective="quintuplet", gamma=1.0), True),
-        (dense_config(), False),
+        (DenseConfig.of(objective="quintuplet"), True),
+        (DenseConfig.of(objective="quintuplet", gamma=0.0), False),
+        (DenseConfig.of(objective="quintuplet", gamma=1.0), True),
+        (DenseConfig.of(), False),
     ):
         assert config.keeps_isolated is kept is ("corrupted" in make_loss(config).reads)
 
@@ -87,13 +87,13 @@ def test_every_document_is_an_anchor_once():
 )
 def test_settings_of_the_losses_by_hand(changes, level, loss):
     """Distances 5 and 6 to the structural pair, 1 and 1.2 to the semantic one."""
-    config = dense_config(objective="quintuplet", **changes)
+    config = DenseConfig.of(objective="quintuplet", **changes)
     assert make_loss(config)(vectors(level)).item() == pytest.approx(loss, abs=1e-6)
 
 
 def test_a_half_that_counts_nothing_is_not_encoded():
     def reads(**changes):
-        return make_loss(dense_config(objective="quintuplet", **changes)).reads
+        return make_loss(DenseConfig.of(objective="quintuplet", **changes)).reads
 
     assert reads() == ("anchor", "positive", "negative", "corrupted")
     assert reads(gamma=0) == ("anchor", "positive", "negative")
@@ -118,13 +118,13 @@ def test_settings_that_have_no_effect_are_refused():
         ({"steps": 5, "epochs": 2}, "epochs has no effect with --steps 5"),
     ):
         with pytest.raises(UsageError, match=what):
-            dense_config(**changes)
-    assert dense_config(objective="quintuplet", gamma=0.3).gamma == 0.3
+            DenseConfig.of(**changes)
+    assert DenseConfig.of(objective="quintuplet", gamma=0.3).gamma == 0.3
 
 
 def test_every_setting_is_what_a_copy_of_it_has():
     for preset in PRESETS:
-        config = dense_config(preset)
+        config = DenseConfig.of(preset)
         assert changed(config) == config
     assert len(options_of(DenseConfig)) <= 30
 
@@ -142,19 +142,19 @@ def test_every_setting_is_what_a_copy_of_it_has():
 )
 def test_settings_that_cannot_be(changes):
     with pytest.raises(UsageError):
-        dense_config(**changes)
+        DenseConfig.of(**changes)
 
 
 def test_the_papers_settings():
-    paper = dense_config("paper")
+    paper = DenseConfig.of("paper")
     assert (paper.objective, paper.gamma) == ("quintuplet", 0.5)
     assert (paper.margin, paper.semantic_margin) == (2.0, 0.5)
     assert (paper.related, paper.positives) == (0, "levels")
     assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
     assert (paper.passage_tokens, paper.best) == (128, 5)
-    assert dense_config("paper", related=64, epochs=None).related == 64
+    assert DenseConfig.of("paper", related=64, epochs=None).related == 64
     with pytest.raises(UsageError, match="preset"):
-        dense_config("quick")
+        DenseConfig.of("quick")
 
 
 def test_measured_every_so_many_steps_until_patience_ends(tiny):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import TrainingError
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.texts import Texts, Words
 from rerank.rankers.graphs import links
@@ -126,7 +126,7 @@ def test_nothing_related_says_what_else_could_serve():
     def message(documents, source="links"):
         texts = Texts.read(documents, Words().tokens, structure_from=source)
         with pytest.raises(TrainingError) as error:
-            Structure.find(texts, dense_config(structure_from=source))
+            Structure.find(texts, DenseConfig.of(structure_from=source))
         return str(error.value)
 
     plain = [Document("a", text="w1", links=("gone", "a")), Document("b", text="w2")]
@@ -144,7 +144,7 @@ def test_nothing_related_says_what_else_could_serve():
 
 def test_which_layers_learn():
     def layers(*there, **changes):
-        return [dense_config(**changes).learning_layers(n) for n in there]
+        return [DenseConfig.of(**changes).learning_layers(n) for n in there]
 
     assert layers(1, 2, 3, 6, 12) == [0, 0, 2, 2, 2]
     assert layers(6, train_layers=0) == [0]

@@ -13,7 +13,7 @@ import torch
 import rerank
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
-from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.losses import Contrastive
@@ -51,7 +51,7 @@ def load(tiny, **options):
 
 
 def options_of(tiny, **changes):
-    base = dense_config(
+    base = DenseConfig.of(
         model=tiny,
         passage_tokens=16,
         batch=12,
@@ -272,8 +272,8 @@ def test_the_settings_are_read_without_torch():
 import sys
 sys.modules["torch"] = None
 from rerank.config import options_of
-from rerank.rankers.dense.config import DenseConfig, dense_config
-dense_config("paper", gamma=0.25)
+from rerank.rankers.dense.config import DenseConfig
+DenseConfig.of("paper", gamma=0.25)
 assert len(options_of(DenseConfig)) > 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -406,9 +406,9 @@ def test_models_that_are_none(tmp_path, tiny):
 def test_settings_that_cannot_be():
     for changes in ({"objective": "quintuplet", "gamma": 2.0}, {"passage_tokens": 3}):
         with pytest.raises(UsageError):
-            dense_config(**changes)
+            DenseConfig.of(**changes)
     with pytest.raises(UsageError, match="cannot be cut into 3 equal parts"):
-        dense_config(batch=10, accumulate=3)
+        DenseConfig.of(batch=10, accumulate=3)
 
 
 def test_ndcg_of_held_out_links_by_hand():

@@ -8,7 +8,7 @@ from msgspec import structs
 from rerank.errors import TrainingError, UsageError
 from rerank.formats import read_qrels
 from rerank.progress import Progress
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.encode import encode
@@ -19,7 +19,7 @@ from rerank.workspace import Workspace
 
 COUNT = 40
 NOUNS = ["apple", "pear", "fig", "plum"]
-CONFIG = cnn_config(
+CONFIG = CnnConfig.of(
     filters=8, vector_size=8, word_size=8, category_size=6, epochs=2, word_epochs=1, walks=1, batch=16, seed=1
 )
 

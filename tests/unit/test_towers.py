@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.rankers.cnn import towers
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import TorchTower
 from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
@@ -138,7 +138,7 @@ def test_the_torch_twin_gives_the_same(h, importance, mean, sequences):
     names = [f"w{i}" for i in range(1, KNOWN + 1)]
     embedding = Embedding(names, vectors, random.integers(1, 100, KNOWN))
     torch.manual_seed(1)
-    config = cnn_config(width=h, filters=6, importance=importance, mean=mean)
+    config = CnnConfig.of(width=h, filters=6, importance=importance, mean=mean)
     twin = TorchTower(embedding, config, "text")
     tower = twin.numpy(Vocabulary("text", names, 100))
     assert tower.width == twin.out

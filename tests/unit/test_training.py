@@ -21,8 +21,8 @@ from rerank.combiners.linear import Linear
 from rerank.errors import TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
-from rerank.rankers.cnn import fit, network, sampling
-from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn import fit, sampling
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import CnnTrainer
 from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
@@ -258,7 +258,7 @@ def small(**changes):
     sizes = {"filters": 16, "vector_size": 16, "hidden": (32, 16), "word_size": 12, "category_size": 12}
     how = {"epochs": 3, "rate": 5e-3, "dropout": 0.0, "word_epochs": 1, "walks": 1, "width": 1}
     head = changes.pop("head", "cosine")
-    return structs.replace(cnn_config(head=head), **{**sizes, **how, **changes})
+    return structs.replace(CnnConfig.of(head=head), **{**sizes, **how, **changes})
 
 
 class Watch(Progress):
@@ -286,9 +286,8 @@ class Watch(Progress):
 
 
 @pytest.mark.parametrize("importance", [True, False])
-def test_windows_by_the_book(importance, monkeypatch):
+def test_windows_by_the_book(importance):
     """Values and gradients are those of each window's words, set side by side and multiplied as they are."""
-    monkeypatch.setattr(network._Pooled, "CHUNK", 3)
     torch.manual_seed(0)
     config = small(width=3, importance=importance, mean=False)
     vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))
@@ -561,18 +560,18 @@ def test_queries_of_which_none_retrieves_anything():
 
 
 def test_presets():
-    paper = cnn_config("paper")
+    paper = CnnConfig.of("paper")
     assert (paper.head, paper.width, paper.dropout, paper.epochs) == ("mlp", 4, 0.5, 20)
     assert (paper.hidden, paper.word_size, paper.category_size) == ((1600,) * 4, 100, 30)
     assert (paper.negatives, paper.sampling, paper.epoch_by, paper.walks) == (4, "random", "pool-random", 1)
-    assert cnn_config("paper", hidden=["3200,3200"]).hidden == (3200, 3200)
+    assert CnnConfig.of("paper", hidden=["3200,3200"]).hidden == (3200, 3200)
     assert not paper.tune_embeddings
     assert not paper.importance
     assert not paper.mean
-    assert (cnn_config().head, cnn_config("paper", head="cosine").head) == ("cosine", "cosine")
+    assert (CnnConfig.of().head, CnnConfig.of("paper", head="cosine").head) == ("cosine", "cosine")
     for wrong in ({"preset": "huge"}, {"head": "linear"}):
         with pytest.raises(UsageError, match=r"preset 'huge' is unknown|head takes cosine, mlp"):
-            cnn_config(**wrong)
+            CnnConfig.of(**wrong)
 
 
 def test_two_languages_have_two_vocabularies():

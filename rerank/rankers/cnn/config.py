@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.config import Count, Natural, Options, Positive, build, option
+from rerank.config import Count, Natural, Options, Positive, option
 from rerank.rankers.cnn.sampling import Negatives
 
 _TEXT = ("text", "joint")
@@ -94,12 +94,3 @@ class CnnConfig(Options, frozen=True):
         """Options without effect -> reason."""
         name = "hidden" if self.head == "cosine" else "vector_size"
         return {name: f"--head {self.head}"}
-
-
-def cnn_config(preset: str = "default", head: str | None = None, **given: Any) -> CnnConfig:
-    """Options of a preset, with changes.
-
-    >>> cnn_config("paper").hidden, cnn_config(head="mlp").batch, cnn_config().head
-    ((1600, 1600, 1600, 1600), 256, 'cosine')
-    """
-    return build(CnnConfig, {**({"head": head} if head else {}), **given}, preset)

@@ -41,50 +41,27 @@ class TorchTower(nn.Module):
 
     def forward(self, tokens: Ragged) -> Tensor:
         """Pool n sequences: (n, out)."""
-        n, h = len(tokens), self.width
+        h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
         tokens = tokens.padded(h)
         windows = np.maximum(tokens.lengths - h + 1, 0)
         begins = np.cumsum(windows) - windows
         starts = np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum())
-        owner = torch.from_numpy(np.repeat(np.arange(n), windows))
-        flat = torch.from_numpy(tokens.flat.astype(np.int64))
-        vectors = self.vectors(flat) if h == 1 or self.mean else None  # (T, k)
-        of_token = of_window = None
-        if self.importance is not None:
-            of_token = self.importance[flat]
-            of_window = of_token[torch.from_numpy(starts[:, None] + np.arange(h))].sum(dim=1)
-        if vectors is not None and h == 1:
-            hidden = torch.tanh(self.filters.bias + vectors @ self.filters.weight.T)
-            pooled = _weighted_mean(hidden, of_window, owner, n)
-        else:
-            pooled = self._convolved(tokens.flat, starts, of_window, owner, n)
-        if vectors is None or not self.mean:
-            return pooled
-        token_owner = torch.from_numpy(np.repeat(np.arange(n), tokens.lengths))
-        if of_token is None:
-            of_token = (flat > 0).float()  # padding is no token
-        return torch.cat([pooled, _weighted_mean(vectors, of_token, token_owner, n)], dim=1)
-
-    def _convolved(
-        self,
-        flat: NDArray[np.int32],
-        starts: NDArray[np.int64],
-        weights: Tensor | None,
-        owner: Tensor,
-        n: int,
-    ) -> Tensor:
-        """Mean over each sequence's windows: (n, m)."""
-        h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
+        places = starts[:, None] + np.arange(h)
         # Each distinct word is multiplied once per place in a window, not once per occurrence.
-        words, place = np.unique(flat, return_inverse=True)
+        words, word = np.unique(tokens.flat, return_inverse=True)
+        vectors = self.vectors(torch.from_numpy(words.astype(np.int64)))
         by_place = self.filters.weight.view(m, h, size).permute(2, 1, 0).reshape(size, h * m)
         bias = nn.functional.pad(self.filters.bias, (0, (h - 1) * m))  # of the first word, once a window
-        products = self.vectors(torch.from_numpy(words.astype(np.int64))) @ by_place + bias
-        at = torch.from_numpy(place[starts[:, None] + np.arange(h)] * h + np.arange(h))
-        share = torch.ones(len(owner)) if weights is None else weights
-        total = torch.zeros(n).index_add_(0, owner, share).clamp(min=1e-9)
-        pooled: Tensor = _Pooled.apply(products.view(-1, m), at, share / total[owner], owner, n)
-        return pooled
+        products = (vectors @ by_place + bias).view(-1, m)
+        bags = torch.from_numpy(word[places] * h + np.arange(h))
+        hidden = torch.tanh(nn.functional.embedding_bag(bags, products, mode="sum"))
+        flat = torch.from_numpy(tokens.flat.astype(np.int64))
+        of_token = (flat > 0).float() if self.importance is None else self.importance[flat]  # 0 for padding
+        pooled = _weighted_mean(hidden, of_token[torch.from_numpy(places)].sum(dim=1), windows)
+        if not self.mean:
+            return pooled
+        mean = _weighted_mean(vectors[torch.from_numpy(word)], of_token, tokens.lengths)
+        return torch.cat([pooled, mean], dim=1)
 
     def numpy(self, vocabulary: Vocabulary) -> Tower:
         """Convert to NumPy, embeddings in fp16."""
@@ -100,39 +77,11 @@ class TorchTower(nn.Module):
         )
 
 
-class _Pooled(torch.autograd.Function):
-    """Weighted mean of tanh(sums of products), in blocks to save memory."""
-
-    CHUNK = 4096
-
-    @staticmethod
-    def forward(ctx: Any, products: Tensor, at: Tensor, share: Tensor, owner: Tensor, n: int) -> Tensor:
-        hidden = torch.empty(len(at), products.shape[1])
-        pooled = torch.zeros(n, products.shape[1])
-        for begin in range(0, len(at), _Pooled.CHUNK):
-            part = slice(begin, begin + _Pooled.CHUNK)
-            hidden[part] = nn.functional.embedding_bag(at[part], products, mode="sum").tanh_()
-            pooled.index_add_(0, owner[part], hidden[part] * share[part, None])
-        ctx.save_for_backward(hidden, at, share, owner)
-        ctx.products = len(products)
-        return pooled
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, at, share, owner = ctx.saved_tensors
-        found = torch.zeros(ctx.products, hidden.shape[1])
-        for begin in range(0, len(at), _Pooled.CHUNK):
-            part = slice(begin, begin + _Pooled.CHUNK)
-            of_sums = (1 - hidden[part].square()).mul_(share[part, None]).mul_(grad[owner[part]])
-            for place in at[part].T:
-                found.index_add_(0, place, of_sums)
-        return found, None, None, None, None
-
-
-def _weighted_mean(rows: Tensor, weights: Tensor | None, owner: Tensor, n: int) -> Tensor:
-    total = torch.zeros(n).index_add_(0, owner, torch.ones(len(owner)) if weights is None else weights)
-    rows = rows if weights is None else rows * weights[:, None]
-    summed = torch.zeros(n, rows.shape[1]).index_add_(0, owner, rows)
+def _weighted_mean(rows: Tensor, weights: Tensor, counts: NDArray[np.int64]) -> Tensor:
+    """Means of the first ``counts[0]`` rows, of the next ``counts[1]`` rows, ...; of no rows 0."""
+    owner = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    total = torch.zeros(len(counts)).index_add_(0, owner, weights)
+    summed = torch.zeros(len(counts), rows.shape[1]).index_add_(0, owner, rows * weights[:, None])
     return summed / total.clamp(min=1e-9)[:, None]
 
 

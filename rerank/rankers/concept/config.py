@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.config import Count, NonNegative, Positive, build, option
+from rerank.config import Count, NonNegative, Positive, option
 from rerank.rankers.encoder.config import EncoderConfig
 
 Objective = Literal["graph-component", "classifier"]
@@ -64,14 +64,3 @@ class ConceptConfig(EncoderConfig, frozen=True):
         elif not self.beta:
             found |= dict.fromkeys(idle, "--beta 0")
         return found
-
-
-def concept_config(preset: str = "default", **changes: Any) -> ConceptConfig:
-    """Return a preset with changes; None changes nothing.
-
-    Raises UsageError for ineffective changes.
-
-    >>> concept_config("paper", beta=0.2).beta, concept_config("paper").momentum
-    (0.2, 0.9999)
-    """
-    return build(ConceptConfig, {name: value for name, value in changes.items() if value is not None}, preset)

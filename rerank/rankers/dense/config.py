@@ -11,7 +11,6 @@ from rerank.config import (
     NonNegative,
     Positive,
     Share,
-    build,
     option,
 )
 from rerank.errors import UsageError, option_name
@@ -178,15 +177,3 @@ class DenseConfig(EncoderConfig, frozen=True):
         if not self.held_out:
             found |= dict.fromkeys(("patience", "average"), "--held-out 0")
         return found
-
-
-def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
-    """Return a preset with changes; None changes nothing.
-
-    Raises UsageError for ineffective changes.
-
-    >>> dense_config("paper").epochs, dense_config("paper", epochs=3).epochs
-    (1, 3)
-    """
-    given = {name: value for name, value in changes.items() if value is not None}
-    return build(DenseConfig, given, preset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
-from rerank.files import parse_json, write_text
-from rerank.rankers.base import Ranker, unreadable
+from rerank.files import parse_json
+from rerank.rankers.base import Ranker, unreadable, write_record
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Query
@@ -82,16 +81,7 @@ class EncoderRanker(Ranker):
         """Write ``ranker.json`` and ``model/``, a model of sentence-transformers."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
-        record = {
-            "family": self.family,
-            "variant": self.variant,
-            "name": self.name,
-            "version": self.version,
-            "width": self.width,
-            **self.own_record(),
-            "trained": dict(self.trained),
-        }
-        write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+        write_record(self, folder, width=self.width, **self.own_record(), trained=dict(self.trained))
 
     @classmethod
     def load(cls, folder: Path) -> Self:

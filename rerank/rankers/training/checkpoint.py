@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rerank.errors import TrainingError
 from rerank.files import parse_json, write_bytes, write_text
-from rerank.rankers.training.unfinished import ABOUT, STATE, about
+from rerank.rankers.training.unfinished import ABOUT, STATE
 
 Weights = dict[str, Tensor]
 
@@ -106,8 +106,8 @@ class Checkpoint:
         write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizers)))
         if not (self.folder / f"best-{state.best}.safetensors").exists():
             write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
-        description = about(self.variant, self.settings, state.step, total, "step")
-        record = {**asdict(state), "key": self.key, **description}
+        about = {"variant": self.variant, "done": state.step, "of": total, "settings": dict(self.settings)}
+        record = {**asdict(state), "key": self.key, ABOUT: about}
         write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
         names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")
         keep = {STATE, *(f"{name}.safetensors" for name in names)}
@@ -120,7 +120,7 @@ class Checkpoint:
 
         Raises TrainingError for a damaged checkpoint or a different training.
         """
-        path, restart = self.folder / STATE, "--restart"
+        path = self.folder / STATE
         if not path.exists():
             return None
         try:
@@ -128,7 +128,7 @@ class Checkpoint:
             if record.pop("key") != self.key:
                 raise TrainingError(
                     f"{self.folder}: a training with other settings, or of another model or other documents,"
-                    f" was interrupted here; repeat its command to continue it, or add {restart} to drop it"
+                    f" was interrupted here; repeat its command to continue it, or add --restart to drop it"
                 )
             record.pop(ABOUT, None)
             history = [Measurement(**one) for one in record.pop("history")]
@@ -139,7 +139,7 @@ class Checkpoint:
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise TrainingError(
                 f"{self.folder}: the checkpoint cannot be read ({' '.join(str(error).split())[:200]});"
-                f" add {restart} to start again"
+                " add --restart to start again"
             ) from error
         return state, weights, best
 

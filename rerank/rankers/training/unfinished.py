@@ -15,26 +15,21 @@ from rerank.files import parse_json
 STATE = "state.json"
 """State of a training; it is written last."""
 ABOUT = "about"
+"""Field of the state: the fields of :class:`Unfinished`, without its name."""
 
 
 @dataclass(frozen=True)
 class Unfinished:
     """An interrupted training.
 
-    variant: of the ranker. done, of: finished and planned units. settings: its options.
+    variant: of the ranker. done, of: finished and planned steps. settings: its options.
     """
 
     name: str
     variant: str
     done: int
     of: int
-    unit: str
     settings: Mapping[str, Any]
-
-
-def about(variant: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
-    """Fields of the state file, for :func:`unfinished`."""
-    return {ABOUT: {"variant": variant, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
