@@ -400,6 +400,7 @@ def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny,
         assert process.poll() is None, process.err
         time.sleep(0.02)
     process.kill()
+    assert run("train", "dense", "--untrained", "--model", tiny, "-w", folder).code == 0
     train = ("train", "dense", *settings)
     run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")
     arrays = load_file(model / "model.safetensors")
