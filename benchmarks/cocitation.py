@@ -43,7 +43,6 @@ from rerank.rankers.dense import structure
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
-from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph
@@ -248,10 +247,10 @@ class Remembering(DenseTask):
 
     kept: ClassVar[dict[bytes, torch.Tensor]] = {}
 
-    def fill_cache(self, lower: FrozenLayerCache) -> None:
-        lower.outputs = Remembering.kept
-        if not lower.outputs:
-            super().fill_cache(lower)
+    def fill_cache(self) -> None:
+        self.encoding.outputs = Remembering.kept
+        if not Remembering.kept:
+            super().fill_cache()
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,8 +81,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     drawn = next(trainers[0].sampler.epoch(0))
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
     for one in trainers:
-        assert one.frozen is not None
-        one.frozen.fill(lambda: iter(drawn.tokens))
+        one.encoding.fill(lambda: iter(drawn.tokens))
     loops = [one.trainer() for one in trainers]
 
     def step(loop: Trainer) -> None:

@@ -79,7 +79,7 @@ def test_heavy_packages_are_imported_where_they_are_used(path):
     assert not roots(path, top_level=True) & lazy
 
 
-TORCH = {"batches", "batching", "checkpoint", "fit", "frozen_layers", "losses", "network", "task", "trainer"}
+TORCH = {"batches", "batching", "checkpoint", "fit", "losses", "network", "task", "trainer"}
 """Modules of ``rerank/rankers`` that import torch when they are imported."""
 
 

@@ -131,7 +131,8 @@ def test_texts_of_no_component_and_components_without_a_direction():
 @pytest.fixture(scope="module")
 def batches(tiny):
     encoder = TextEncoder.load(tiny, longest=16)
-    return BatchEncoder(encoder, None, "fp32")
+    encoder.precision = "fp32"
+    return BatchEncoder(encoder)
 
 
 def following(batches, **settings):

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rerank.rankers.encoder.batching import BatchEncoder  # noqa: E402
-from rerank.rankers.encoder.frozen_layers import FrozenLayerCache  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,9 @@ def three(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def encoder(three: str) -> TextEncoder:
-    return TextEncoder.load(three, longest=32)
+    encoder = TextEncoder.load(three, longest=32)
+    encoder.precision = "fp32"
+    return encoder
 
 
 def texts(count: int = 20) -> list[np.ndarray]:
@@ -43,30 +44,29 @@ def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_both_halves_are_the_whole(encoder: TextEncoder, layers: int) -> None:
-    cache = FrozenLayerCache(encoder, layers, "fp32")
+    cache = BatchEncoder(encoder, layers)
     encoder.model.eval()
-    found = cache.vectors(texts())
-    torch.testing.assert_close(found, whole(encoder, texts()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
 def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) -> None:
-    cache = FrozenLayerCache(encoder, 1, "fp32")
+    cache = BatchEncoder(encoder, 1)
     assert cache.fill(lambda: texts()[:12])
     encoder.model.eval()
-    torch.testing.assert_close(cache.vectors(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
-    ours = BatchEncoder(encoder, cache, "fp32").unit_vectors(texts())
+    torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
+    ours = cache.unit_vectors(texts())
     for one, other in zip(ours, encoder.encode([t.tolist() for t in texts()])):
         assert one @ other > 0.9999
 
 
 def test_only_the_upper_layers_learn(encoder: TextEncoder) -> None:
-    cache = FrozenLayerCache(encoder, 2)
+    cache = BatchEncoder(encoder, 2)
     cache.fill(texts)
     before = {name: tensor.clone() for name, tensor in encoder.model.state_dict().items()}
     learning = [parameter for parameter in encoder.model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.1)
     encoder.model.train()
-    cache.vectors(texts()).square().sum().backward()
+    cache.encode(texts()).square().sum().backward()
     optimizer.step()
     changed = {
         name for name, tensor in encoder.model.state_dict().items() if not torch.equal(tensor, before[name])
@@ -76,38 +76,38 @@ def test_only_the_upper_layers_learn(encoder: TextEncoder) -> None:
 
 
 def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
-    cache = FrozenLayerCache(encoder, 1, "fp32")
+    cache = BatchEncoder(encoder, 1)
     encoder.model.eval()
     name = "encoder.layer.2.output.dense.weight"
     weight = dict(encoder.model.named_parameters())[name]
-    cache.vectors(texts()).square().sum().backward()
+    cache.encode(texts()).square().sum().backward()
     ours, weight.grad = weight.grad, None
     whole(encoder, texts()).square().sum().backward()
     torch.testing.assert_close(ours, weight.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.rankers.encoder.frozen_layers._free", lambda: 1000)
-    cache = FrozenLayerCache(encoder, 1, "fp32")
+    monkeypatch.setattr("rerank.rankers.encoder.batching._free", lambda: 1000)
+    cache = BatchEncoder(encoder, 1)
     assert not cache.fill(texts)
     encoder.model.eval()
-    torch.testing.assert_close(cache.vectors(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
 def test_a_model_of_another_make_is_trained_whole(three: str) -> None:
     config = transformers.DistilBertConfig(n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=46)
     model = TextEncoder.load(three, layers=1, longest=32)
+    model.precision = "fp32"
     model.model = transformers.DistilBertModel(config)
-    cache = FrozenLayerCache(model, 1, "fp32")
+    cache = BatchEncoder(model, 1)
     model.model.eval()
-    torch.testing.assert_close(cache.vectors(texts()), whole(model, texts()), atol=1e-5, rtol=0)
-    assert not cache.fill(texts)
+    torch.testing.assert_close(cache.encode(texts()), whole(model, texts()), atol=1e-5, rtol=0)
+    assert not cache.keeps
     learning = {name for name, parameter in model.model.named_parameters() if parameter.requires_grad}
     assert learning
     assert all(name.startswith("transformer.layer.1.") for name in learning)
 
 
-@pytest.mark.parametrize("layers", [0, 4])
-def test_more_layers_than_there_are(encoder: TextEncoder, layers: int) -> None:
+def test_more_layers_than_there_are(encoder: TextEncoder) -> None:
     with pytest.raises(UsageError, match="the model has 3 layers"):
-        FrozenLayerCache(encoder, layers)
+        BatchEncoder(encoder, 4)

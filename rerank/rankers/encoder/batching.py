@@ -1,22 +1,26 @@
-"""Batch encoding with gradient."""
+"""Encodes batches with gradient; keeps the outputs of layers that do not train."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import copy
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from rerank.rankers.encoder.config import Precision
-from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
-from rerank.rankers.encoder.transformer import TextEncoder, precision
+from rerank.errors import UsageError
+from rerank.rankers.encoder.transformer import TOKENS, TextEncoder, precision
 
 BATCH = 64
 """Texts that are encoded at once without gradient."""
+MEMORY = 0.25
+"""Share of the free memory that the outputs of frozen layers may take."""
+TOLERANCE = 1e-4
+"""Largest difference between the model and its two halves, one after the other."""
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """(n,) positions of documents -> (n, E) vectors of length 1, without dropout."""
 
@@ -31,7 +35,7 @@ class Batch(Protocol):
         """Return loss input from vectors."""
 
 
-class Loss(torch.nn.Module):
+class Loss(nn.Module):
     """Loss of a batch; checkpoints store parameters and buffers.
 
     reads: names of encoded texts.
@@ -70,13 +74,62 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
     return np.split(order, [int(tokens.argmin()) + 1])
 
 
-@dataclass(frozen=True)
 class BatchEncoder:
-    """Encodes texts by the whole model, or upper layers from ``frozen`` outputs."""
+    """Encodes texts with gradient for the last ``train_layers``; 0: for all layers.
 
-    encoder: TextEncoder
-    frozen: FrozenLayerCache | None
-    autocast: Precision
+    BERT-like models run the other layers once per text (:meth:`fill`).
+
+    outputs: tokens -> output of the frozen layers, two bytes per number.
+
+    Raises UsageError for too few layers.
+    """
+
+    def __init__(self, encoder: TextEncoder, train_layers: int = 0) -> None:
+        self.encoder, self.outputs = encoder, dict[bytes, Tensor]()
+        self._halves: tuple[Any, Any] | None = None
+        if not train_layers:
+            return
+        layers = _layers(encoder.model)
+        if layers is None or train_layers > len(layers):
+            there = "no separate layers" if layers is None else f"{len(layers)} layers"
+            raise UsageError(f"the model has {there}; the last {train_layers} cannot be trained")
+        for parameter in encoder.model.parameters():
+            parameter.requires_grad_(False)
+        for parameter in layers[-train_layers:].parameters():
+            parameter.requires_grad_(True)
+        self._halves = _halves(encoder, layers, len(layers) - train_layers)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether :meth:`fill` can be useful: on a CPU, with frozen layers that run separately."""
+        return self._halves is not None and self.encoder.device.type == "cpu"
+
+    def fill(
+        self,
+        texts: Callable[[], Iterable[NDArray[np.int32]]],
+        progress: Callable[[int], object] | None = None,
+    ) -> bool:
+        """Cache outputs of texts; False without enough memory.
+
+        Fixed batches make training reproducible.
+        """
+        special, room = sum(len(part) for part in self.encoder.tokens.frame), MEMORY * _free()
+        for text in texts():
+            room -= 2 * self.encoder.model.config.hidden_size * (len(text) + special)
+            if room < 0:
+                return False
+        different = {text.tobytes(): text for text in texts()}
+        keys = sorted(different, key=lambda key: (-len(key), key))
+        start = 0
+        while start < len(keys):
+            some = keys[start : start + max(1, TOKENS // (len(different[keys[start]]) + special))]
+            states, mask = self._lower([different[key] for key in some])
+            for key, state, count in zip(some, states.half(), mask.sum(dim=1).tolist()):
+                self.outputs[key] = state[:count].clone()
+            start += len(some)
+            if progress is not None:
+                progress(len(some))
+        return True
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """Return vectors with gradient, (n, E)."""
@@ -87,12 +140,6 @@ class BatchEncoder:
         vectors = torch.cat([self._encode([texts[i] for i in part]) for part in parts])
         return vectors[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors
 
-    def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        if self.frozen is not None:
-            return self.frozen.vectors(texts)
-        with precision(self.encoder.device, self.autocast):
-            return self.encoder.forward(*self.encoder.batch(texts))
-
     def unit_vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
         found = np.zeros((len(texts), self.encoder.width), np.float32)
@@ -102,7 +149,7 @@ class BatchEncoder:
             for begin in range(0, len(order), BATCH):
                 some = order[begin : begin + BATCH]
                 vectors = self._encode([texts[i] for i in some])
-                found[some] = torch.nn.functional.normalize(vectors, dim=1).float().cpu().numpy()
+                found[some] = nn.functional.normalize(vectors, dim=1).float().cpu().numpy()
         return found
 
     def backward(
@@ -136,8 +183,91 @@ class BatchEncoder:
                 self.encode(texts[part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
         return value
 
+    def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        if self._halves is None:
+            with precision(self.encoder.device, self.encoder.precision):
+                return self.encoder.forward(*self.encoder.batch(texts))
+        outputs = [self.outputs.get(text.tobytes()) for text in texts]
+        missing = [i for i, output in enumerate(outputs) if output is None]
+        if missing:
+            states, mask = self._lower([texts[i] for i in missing])
+            for i, state, count in zip(missing, states, mask.sum(dim=1).tolist()):
+                outputs[i] = state[:count]
+        rows = [output.float() for output in outputs if output is not None]
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=padded.device)
+        mask = (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
+        upper = self._halves[1]
+        upper.train(self.encoder.model.training)
+        with precision(self.encoder.device, self.encoder.precision):
+            out = upper(inputs_embeds=padded, attention_mask=mask).last_hidden_state
+            return self.encoder.pooled(out, mask)
+
+    def _lower(self, texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
+        """Return lower outputs, (n, T, E), and mask, (n, T)."""
+        assert self._halves is not None
+        lower = self._halves[0].eval()
+        with torch.no_grad(), precision(self.encoder.device, self.encoder.precision):
+            ids, mask = self.encoder.batch(texts)
+            states: Tensor = lower(input_ids=ids, attention_mask=mask).last_hidden_state
+        return states, mask
+
 
 def _backward(loss: Tensor) -> float:
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())
+
+
+class _Identity(nn.Module):
+    """Replaces the upper half's embeddings."""
+
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Tensor:
+        return inputs_embeds
+
+
+def _layers(model: Any) -> nn.ModuleList | None:
+    count = model.config.num_hidden_layers
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return next((one for one in lists if len(one) == count), None)
+
+
+def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any, Any] | None:
+    """Split at layer ``cut`` with shared weights; None if impossible."""
+    model = encoder.model
+    if not cut or getattr(getattr(model, "encoder", None), "layer", None) is not layers:
+        return None
+    lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
+    upper.embeddings = _Identity()
+    before, after = encoder.tokens.frame
+    ids = torch.tensor([[*before, *range(5, 12), *after]], device=encoder.device)
+    mask = torch.ones_like(ids)
+    model.eval(), lower.eval(), upper.eval()
+    try:
+        with torch.no_grad():
+            whole = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            middle = lower(input_ids=ids, attention_mask=mask).last_hidden_state
+            again = upper(inputs_embeds=middle, attention_mask=mask).last_hidden_state
+    except Exception:  # models differ in the arguments that they accept
+        return None
+    return (lower, upper) if torch.allclose(whole, again, atol=TOLERANCE, rtol=0) else None
+
+
+def _with_layers(model: Any, layers: Any) -> Any:
+    outer, inner = _shallow(model), _shallow(model.encoder)
+    inner.layer, outer.encoder = layers, inner
+    return outer
+
+
+def _shallow(module: Any) -> Any:
+    found = copy.copy(module)
+    found._modules = dict(module._modules)
+    return found
+
+
+def _free() -> int:
+    """Return free memory in bytes."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 1 << 32

@@ -21,7 +21,6 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.encoder.batching import Batch, BatchEncoder, Encode, Loss
 from rerank.rankers.encoder.config import EncoderConfig
-from rerank.rankers.encoder.frozen_layers import FrozenLayerCache
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Checkpoint
 from rerank.rankers.training.job import TrainingResult
@@ -83,9 +82,8 @@ class EncoderTask(Task):
             self.checkpoint = Checkpoint(checkpoint, self._key(), self.name, values_of(config))
         if torch.cuda.is_available():
             encoder.model.to("cuda")
-        layers = config.learning_layers(encoder.model.config.num_hidden_layers)
-        self.frozen = FrozenLayerCache(encoder, layers, config.precision) if layers else None
-        self.encoding = BatchEncoder(encoder, self.frozen, config.precision)
+        encoder.precision = config.precision
+        self.encoding = BatchEncoder(encoder, config.learning_layers(encoder.model.config.num_hidden_layers))
         self.objective = self.make_loss().to(encoder.device)
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
 
@@ -133,7 +131,6 @@ class EncoderTask(Task):
 
         Raises TrainingError for insufficient memory or failure.
         """
-        self.encoder.precision = self.config.precision
         with _memory_errors(self.config.batch):
             run = self.trainer().fit()
         self.encoder.precision = "auto"
@@ -184,17 +181,17 @@ class EncoderTask(Task):
 
     def on_start(self, resumed: bool) -> None:
         """Fill the cache and report data."""
-        if self.frozen is not None:
-            self.fill_cache(self.frozen)
+        if self.encoding.keeps:
+            self.fill_cache()
         if not resumed:
             self.report_data()
 
-    def fill_cache(self, frozen: FrozenLayerCache) -> None:
-        """Cache frozen layers."""
+    def fill_cache(self) -> None:
+        """Run the frozen layers."""
         total = len({passage.tobytes() for passage in self.passages()})
         with self.progress.step("frozen layers", total, "text") as advance:
-            filled = frozen.fill(self.passages, advance)
-        if not filled and self.encoder.device.type == "cpu":
+            filled = self.encoding.fill(self.passages, advance)
+        if not filled:
             self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
     def on_epoch_start(self, epoch: int) -> None:
