@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +21,8 @@ Array = NDArray[np.float64]
 CASES = ("given", "inferred", "none")
 """Sources of a query's categories: the query, its first candidates, or none."""
 
-PARTS = 20
-"""By default, weights are twentieths."""
+DECIMALS = 9
+"""Weights are rounded to as many decimals, so that their text is exact."""
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
@@ -49,22 +48,20 @@ class Linear:
     """Signal weights and a normalization.
 
     signals:       S names.
-    weights:       S integers, in units of 1 / ``parts``; they need not sum to 1.
-    parts:         a multiple of PARTS; other values are converted.
+    weights:       S numbers; they need not sum to 1.
     normalization: one of NORMALIZATIONS.
     bounds:        signal -> (low, high), for ``bounds`` only.
     cases:         case -> weights that replace the default.
 
     Raises UsageError for inconsistent values.
 
-    >>> linear = Linear(("tfidf", "text"), (7, 13))
+    >>> linear = Linear(("tfidf", "text"), (0.35, 0.65))
     >>> str(linear), linear.combine(np.array([[0.9, 0.1], [0.2, 0.8]])).final.tolist()
     ('tfidf*0.35 + text*0.65', [0.35, 0.65])
     """
 
     signals: tuple[str, ...]
-    weights: tuple[int, ...]
-    parts: int = PARTS
+    weights: tuple[float, ...]
     normalization: str = "min-max"
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     cases: Mapping[str, Linear] = field(default_factory=dict)
@@ -76,11 +73,9 @@ class Linear:
             raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
         if len(self.weights) != len(self.signals):
             raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
-        if min(self.weights) < 0 or max(self.weights) == 0 or self.parts < 1:
-            raise UsageError("weights must not be negative, nor all 0, and parts must be 1 or more")
-        common = math.lcm(PARTS, self.parts // math.gcd(self.parts, *self.weights))
-        object.__setattr__(self, "weights", tuple(weight * common // self.parts for weight in self.weights))
-        object.__setattr__(self, "parts", common)
+        object.__setattr__(self, "weights", tuple(round(float(one), DECIMALS) for one in self.weights))
+        if not all(0 <= weight < math.inf for weight in self.weights) or not any(self.weights):
+            raise UsageError("weights must be numbers from 0, and not all 0")
         if self.normalization not in NORMALIZATIONS:
             raise UsageError(
                 f"unknown normalization {self.normalization!r}; choose one of {', '.join(NORMALIZATIONS)}"
@@ -98,32 +93,25 @@ class Linear:
                 )
 
     def __str__(self) -> str:
-        fractions = [Fraction(weight, self.parts) for weight in self.weights]
-        digits = max(map(_decimals, fractions))
-        texts = [str(weight) if digits > 9 else f"{float(weight):.{digits}f}" for weight in fractions]
-        return " + ".join(f"{name}*{text}" for name, text in zip(self.signals, texts))
-
-    @classmethod
-    def of_shares(cls, signals: Sequence[str], shares: Sequence[Fraction], **settings: Any) -> Linear:
-        """Return a combiner with exact weights."""
-        parts = math.lcm(*(share.denominator for share in shares))
-        return cls(tuple(signals), tuple(int(share * parts) for share in shares), parts, **settings)
+        exact = (n for n in range(2, DECIMALS) if all(round(weight, n) == weight for weight in self.weights))
+        digits = next(exact, DECIMALS)
+        return " + ".join(f"{name}*{weight:.{digits}f}" for name, weight in self.shares().items())
 
     @cached_property
     def values(self) -> Array:
-        """Weights as floats, (S,)."""
-        values = np.array([weight / self.parts for weight in self.weights], dtype=np.float64)
+        """The weights as an array, (S,)."""
+        values = np.array(self.weights, dtype=np.float64)
         values.setflags(write=False)
         return values
 
     def shares(self) -> dict[str, float]:
         """Return signal -> weight."""
-        return dict(zip(self.signals, self.values.tolist()))
+        return dict(zip(self.signals, self.weights))
 
     def for_case(self, case: str) -> Linear:
         """Return the weights of a case, or the default ones.
 
-        >>> Linear(("bm25",), (20,)).for_case("inferred") == Linear(("bm25",), (20,))
+        >>> Linear(("bm25",), (1,)).for_case("inferred") == Linear(("bm25",), (1,))
         True
         """
         return self.cases.get(case, self)
@@ -150,13 +138,13 @@ class Linear:
 
         min-max, rank: s / sum of weights. z-score: 1 / (1 + exp(-s)). Raw: (1 + s / (1 + |s|)) / 2.
 
-        >>> Linear(("tfidf", "text"), (10, 10)).relevance(np.array([0.75, 0.25])).tolist()
+        >>> Linear(("tfidf", "text"), (0.5, 0.5)).relevance(np.array([0.75, 0.25])).tolist()
         [0.75, 0.25]
-        >>> Linear(("text",), (20,), normalization="z-score").relevance(np.array([0.0])).tolist()
+        >>> Linear(("text",), (1,), normalization="z-score").relevance(np.array([0.0])).tolist()
         [0.5]
         """
         if self.normalization in ("min-max", "rank"):
-            return np.clip(final * (self.parts / sum(self.weights)), 0.0, 1.0)
+            return np.clip(final / sum(self.weights), 0.0, 1.0)
         squashed: Array = np.tanh(final / 2)
         if self.normalization == "none":
             squashed = final / (1 + np.abs(final))
@@ -184,11 +172,3 @@ def check_name(name: str) -> None:
     """Raise UsageError for an invalid signal name."""
     if not re.fullmatch(SIGNAL, name):
         raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
-
-
-def _decimals(weight: Fraction) -> int:
-    """Decimals that a weight needs, 2 to 9; 99 if more."""
-    for digits in range(2, 10):
-        if (weight * 10**digits).denominator == 1:
-            return digits
-    return 99

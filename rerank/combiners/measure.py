@@ -163,44 +163,6 @@ def sum_values(
     return totals
 
 
-class Sample:
-    """Measures settings on some queries in single precision. spread: (S,) divisors of scores."""
-
-    def __init__(
-        self,
-        table: ScoreTable,
-        judged: Sequence[Judged],
-        normalization: str,
-        measure: RankMeasure,
-        ranges: Sequence[tuple[float, float]] | None,
-    ) -> None:
-        self._measure, self.spread = measure, np.ones(len(table.signals))
-        columns = [
-            normalize(table.scores[query.row, : query.count], normalization, ranges).T for query in judged
-        ]
-        if normalization == "none":  # raw scores differ by orders of magnitude
-            deviations = np.array([column.std(axis=1) for column in columns])
-            self.spread = np.maximum(deviations.mean(axis=0), 1e-9)
-        self._queries = [
-            (query, (column / self.spread[:, None]).astype(np.float32))
-            for query, column in zip(judged, columns)
-        ]
-        most = max(query.count for query in judged)
-        self._memory = _Memory(most, max(len(query.positions) for query in judged))
-
-    def __call__(self, weights: Integers) -> Array:
-        """(G, S) -> summed values (G,)."""
-        rows = weights.astype(np.float32)
-        totals = np.zeros(len(rows))
-        for query, columns in self._queries:
-            for start in range(0, len(rows), _HEIGHT):
-                ranks = _ranks(rows[start : start + _HEIGHT] @ columns, query.positions, self._memory)
-                totals[start : start + _HEIGHT] += self._measure.values(
-                    ranks, query.grades, ideal=query.ideal, depth=query.count
-                )
-        return totals
-
-
 def ranges_of(
     signals: Sequence[str],
     normalizations: Sequence[str],

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,10 @@ BEAM = 6  # settings whose neighbors are measured
 KEPT = 40  # settings of the shortlist
 
 
-class Measured(Protocol):
-    """Measures settings: (G, S) integer weights -> (G,) values."""
-
-    def __call__(self, weights: Integers) -> Array:
-        """Return values."""
-
-
-def shortlist(n_signals: int, parts: int, measure: Measured) -> Integers:
+def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array]) -> Integers:
     """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
+
+    measure: (G, n_signals) integer weights -> (G,) values.
 
     Starts with a coarse grid, then moves parts between signals in smaller steps. Keeps the best settings, the
     best without each signal, and single signals.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import Grid
+from rerank.combiners.grid import compositions
 
 OTHERS = "the others"
 """All signals but two, with the best of their settings."""
@@ -43,23 +43,20 @@ class WeightSurface:
 
 
 def surfaces(
-    signals: Sequence[str], grid: Grid, values: NDArray[np.float64], first: int | None
+    signals: Sequence[str], parts: int, values: NDArray[np.float64], first: int | None
 ) -> tuple[WeightSurface, ...]:
-    """Return the surfaces of a grid's (G,) values. first: column of the first stage, or None.
+    """Return the surfaces of the values of ``weight_grid``. first: column of the first stage, or None.
 
     Two signals give a line, three a triangle; more give triangles of the first stage, one signal, and the
     rest.
 
-    >>> from rerank.combiners.grid import weight_grid
-    >>> grid = Grid("min-max", *weight_grid("min-max", 3, 2))
-    >>> grid.weights.tolist()
+    >>> compositions(3, 2).tolist()
     [[2, 0, 0], [1, 1, 0], [1, 0, 1], [0, 2, 0], [0, 1, 1], [0, 0, 2]]
-    >>> surfaces(["bm25", "text", "meta"], grid, np.arange(6) / 10, 0)[0].rows
+    >>> surfaces(["bm25", "text", "meta"], 2, np.arange(6) / 10, 0)[0].rows
     ('0.5000 0.4000 0.3000', '0.2000 0.1000', '0.0000')
     """
-    parts = int(grid.parts[0])
-    even = np.flatnonzero(grid.parts == parts)  # raw scores also have finer settings
-    weights, values = grid.weights[even], values[even]
+    weights = compositions(len(signals), parts)
+    values = values[: len(weights)]  # raw scores also have finer settings
     count = len(signals)
     if count < 2:
         return ()

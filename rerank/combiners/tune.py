@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import RAW_PARTS, SAME, Grid, weight_grid
-from rerank.combiners.linear import PARTS, Linear
-from rerank.combiners.measure import Judged, Sample, judge, ranges_of, sum_values
-from rerank.combiners.normalize import TRIED
+from rerank.combiners.grid import PARTS, RAW_PARTS, SAME, Grid, weight_grid
+from rerank.combiners.linear import Linear
+from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
+from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
 from rerank.combiners.surface import WeightSurface, surfaces
@@ -142,6 +142,7 @@ class TuningProblem:
     first: int | None
     first_value: float
     bounds: Mapping[str, tuple[float, float]]
+    parts: int
     complete: bool
 
     @classmethod
@@ -157,7 +158,7 @@ class TuningProblem:
         signals = chosen.signals
         bounds = {name: pair for name, pair in options.bounds.items() if name in signals}
         for normalization in options.normalizations:
-            Linear(signals, (1,) * len(signals), 1, normalization, bounds)  # raises early
+            Linear(signals, (1,) * len(signals), normalization, bounds)  # raises early
         ranges = ranges_of(signals, options.normalizations, options.bounds)
         judged, none_relevant = judge(chosen, qrels, measure)
         grids = [
@@ -166,12 +167,24 @@ class TuningProblem:
         ]
         value = 0.0
         if first not in signals:
-            alone = [Grid("none", *weight_grid("none", 1))]
+            alone = [Grid("none", weight_grid("none", 1))]
             (sums,) = sum_values(table.only([first]), judged, alone, measure, None, [0] * len(judged))
             value = float(sums[0, 0]) / len(judged)
         column = signals.index(first) if first in signals else None
         complete = _is_complete(chosen, options.parts)
-        return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, bounds, complete)
+        return cls(
+            chosen,
+            measure,
+            judged,
+            none_relevant,
+            grids,
+            ranges,
+            column,
+            value,
+            bounds,
+            options.parts,
+            complete,
+        )
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
         """Return summed values per grid: (groups, G)."""
@@ -218,7 +231,7 @@ class TuningProblem:
             near_optimal=tuple(_near_optimal(grid, values, signals)) if self.complete else (),
             single_signal=alone,
             ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
-            weight_surface=surfaces(signals, grid, values, self.first) if self.complete else (),
+            weight_surface=surfaces(signals, self.parts, values, self.first) if self.complete else (),
             per_query=dict(zip((query.query for query in self.judged), each.tolist())),
         )
 
@@ -279,26 +292,36 @@ def _grid(
     """Return all settings, or a shortlist from some queries."""
     count = len(table.signals)
     if _is_complete(table, parts):
-        return Grid(normalization, *weight_grid(normalization, count, parts))
+        return Grid(normalization, weight_grid(normalization, count, parts))
     queries = [query for query in judged if len(query.positions)]
     if len(queries) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
         queries = [queries[index] for index in sorted(chosen.tolist())]
     if not queries:
-        return Grid(normalization, np.eye(count, dtype=np.int64) * parts, np.full(count, parts))
-    sample = Sample(table, queries, normalization, measure, ranges)
-    weights = shortlist(count, parts, sample)
-    if normalization == "none":
-        raw = weights / sample.spread
-        weights = np.ceil(raw * (RAW_PARTS / raw.max(axis=1, keepdims=True)) - 1e-9).astype(np.int64)
-        parts = RAW_PARTS
-    return Grid(normalization, weights, np.full(len(weights), parts))
+        return Grid(normalization, np.eye(count))
+    rows = [normalize(table.scores[query.row, : query.count], normalization, ranges) for query in queries]
+    spread = np.ones(count)
+    if normalization == "none":  # raw scores differ by orders of magnitude
+        spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
+    sample = replace(table, scores=np.full((len(table), *table.scores.shape[1:]), np.nan))
+    for query, row in zip(queries, rows):
+        sample.scores[query.row, : query.count] = row / spread
+
+    def measured(settings: Integers) -> Array:
+        grid = Grid("none", settings / parts)
+        (values,) = sum_values(sample, queries, [grid], measure, None, [0] * len(queries))
+        return np.asarray(values[0])
+
+    weights = shortlist(count, parts, measured) / spread
+    if normalization != "none":
+        return Grid(normalization, weights / parts)
+    thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
+    return Grid("none", thousandths / RAW_PARTS)
 
 
 def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[NearOptimal]:
-    shares = grid.weights / grid.weights.sum(axis=1, keepdims=True)
     for within in WITHIN:
-        near = shares[values >= values.max() - within - SAME]
+        near = grid.shares[values >= values.max() - within - SAME]
         ranges = zip(near.min(axis=0).tolist(), near.max(axis=0).tolist())
         yield NearOptimal(within, len(near), len(grid), dict(zip(signals, ranges)))
 

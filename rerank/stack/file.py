@@ -34,7 +34,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def linear(self, bounds: Mapping[str, tuple[float, float]]) -> Linear:
         """Return the weights of all cases. Raises UsageError for inconsistent values."""
         names, shares = parse_stack(self.stack)
-        return Linear.of_shares(
+        return Linear(
             names,
             shares or (),
             normalization=self.normalization,

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from fractions import Fraction
 
 from rerank.combiners.linear import NAME, SIGNAL
 from rerank.errors import UsageError
 from rerank.stack.signals import lexical
 
-_WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
+_WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}"
 _TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")
 RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
 _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,text,meta"
 
 
-def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None]:
-    """Return signal names and exact weights; None without weights.
+def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
+    """Return signal names and weights; None without weights.
 
-    ``+`` or ``,`` joins terms. Weights are decimals or fractions and need not sum to 1.
+    ``+`` or ``,`` joins terms. Weights are decimals and need not sum to 1.
     Raises UsageError for other text, duplicates, or some weights missing.
 
     >>> parse_stack("tfidf*0.5 + text*0.5")
-    (('tfidf', 'text'), (Fraction(1, 2), Fraction(1, 2)))
+    (('tfidf', 'text'), (0.5, 0.5))
     >>> parse_stack("tfidf,text")
     (('tfidf', 'text'), None)
     """
@@ -41,10 +40,7 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None
         return names, None
     if len(given) < len(names):
         raise UsageError(f"stack {text!r}: some signals have a weight and some have none; {_HOW}")
-    try:
-        weights = tuple(Fraction(weight) for weight in given)
-    except ZeroDivisionError:
-        raise UsageError(f"stack {text!r}: a weight divides by 0; {_HOW}") from None
+    weights = tuple(map(float, given))
     if not any(weights):
         raise UsageError(f"stack {text!r}: every weight is 0; give one of them some weight")
     return names, weights

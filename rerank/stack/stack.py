@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -94,9 +93,9 @@ class Stack:
         if weights is None:
             if len(names) > 1:
                 raise UsageError(f"stack {text!r} has no weights; tune them, or write them: {_even(names)}")
-            weights = (Fraction(1),)
+            weights = (1.0,)
         normalization = normalization or ("min-max" if len(names) > 1 else "none")
-        combiner = Linear.of_shares(names, weights, normalization=normalization, bounds=bounds or {})
+        combiner = Linear(names, weights, normalization, bounds or {})
         first = first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0]
         return cls(combiner, first, depth, versions=versions or {})
 

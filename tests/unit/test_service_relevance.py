@@ -12,7 +12,7 @@ from rerank.combiners.linear import Linear
 
 def linear(normalization: str) -> Linear:
     bounds = {"tfidf": (0.0, 1.0), "text": (0.0, 1.0)}
-    return Linear(("tfidf", "text"), (2, 3), 1, normalization, bounds)
+    return Linear(("tfidf", "text"), (2, 3), normalization, bounds)
 
 
 @pytest.mark.parametrize("normalization", ["min-max", "z-score", "none", "bounds"])

@@ -218,7 +218,8 @@ def test_weighted_ndcg_is_what_ir_measures_computes(seed):
         rows.append((f"q{q}", [f"d{d:03}" for d in candidates], np.stack((first, model), axis=1)))
         grades += [(f"q{q}", f"d{d:03}", int(g)) for d, g in zip(relevant, grade)]
     stacks = [
-        Stack(Linear(("tfidf", "text"), (20 - n, n), normalization="z-score"), "tfidf") for n in range(21)
+        Stack(Linear(("tfidf", "text"), (1 - n / 20, n / 20), normalization="z-score"), "tfidf")
+        for n in range(21)
     ]
     runs = {str(n): {q: one.rank(ids, found).ids for q, ids, found in rows} for n, one in enumerate(stacks)}
     evaluation = evaluate_runs(runs, Qrels(grades), ["nDCG"])

@@ -337,7 +337,7 @@ def tuned(workspace):
     for name in ("text", "meta"):
         workspace.install(make_ranker(name))
     stack = Stack(
-        Linear(("tfidf", "text", "meta"), (10, 6, 4), normalization="z-score"),
+        Linear(("tfidf", "text", "meta"), (0.5, 0.3, 0.2), normalization="z-score"),
         "tfidf",
         depth=50,
         versions={"text": "v1", "meta": "v1"},
