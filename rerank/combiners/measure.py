@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,71 +71,45 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
     return judged, none_relevant
 
 
-class _Memory:
-    """Reused arrays: allocation would be slow."""
-
-    def __init__(self, candidates: int, relevant: int) -> None:
-        self.total, self.part = np.empty((2, _HEIGHT * candidates))
-        self.above = np.empty(_HEIGHT * (candidates + 7), dtype=np.bool_)
-        self.ranks = np.empty((relevant, _HEIGHT), dtype=np.int64)
-
-
 def query_values(
     raw: Array,
     query: Judged,
     grid: Grid,
     measure: RankMeasure,
     ranges: Sequence[tuple[float, float]] | None,
-    memory: _Memory,
 ) -> Array:
     """Return one query's measure per setting: raw (n, S) -> (G,). Ties keep the order of ids."""
-    n = len(raw)
     result = np.zeros(len(grid))
     columns = normalize(raw, grid.normalization, ranges).T  # (S, n)
     # (levels, n) for each signal. A setting adds one row of each, in the order of Linear.combine.
     weighted = [np.outer(levels, column) for levels, column in zip(grid.levels, columns)]
-    total, part = (one[: _HEIGHT * n].reshape(_HEIGHT, n) for one in (memory.total, memory.part))
     for start in range(0, len(grid), _HEIGHT):
         at = grid.at[start : start + _HEIGHT].T  # (S, settings)
-        scores, more = total[: at.shape[1]], part[: at.shape[1]]
-        np.take(weighted[0], at[0], axis=0, out=scores, mode="clip")
+        scores = weighted[0][at[0]]
         for table, places in zip(weighted[1:], at[1:]):
-            np.take(table, places, axis=0, out=more, mode="clip")
-            np.add(scores, more, out=scores)
-        ranks = _ranks(scores, query.positions, memory)
-        result[start : start + _HEIGHT] = measure.values(ranks, query.grades, ideal=query.ideal, depth=n)
+            scores += table[places]
+        ranks = ranks_of(scores, query.positions)
+        result[start : start + _HEIGHT] = measure.values(
+            ranks, query.grades, ideal=query.ideal, depth=len(raw)
+        )
     return result
 
 
-def _ranks(scores: NDArray[np.floating[Any]], positions: Integers, memory: _Memory) -> Integers:
-    """Ranks from 0: scores (G, n) -> (R, G)."""
-    settings, n = scores.shape
-    ranks = memory.ranks[: len(positions), :settings]
+def ranks_of(scores: Array, positions: Integers) -> Integers:
+    """Return ranks from 0 of the documents at R positions: scores (G, n) -> (R, G)."""
     if len(positions) > _SORT_FROM:
         order = np.argsort(-scores, axis=1, kind="stable")
         places = np.empty_like(order)
-        np.put_along_axis(places, order, np.arange(n)[None, :], axis=1)
-        ranks[:] = places[:, positions].T
-        return ranks
-    width = -(-n // 8) * 8
-    above = memory.above[: settings * width].reshape(settings, width)
-    above[:, n:] = False
+        np.put_along_axis(places, order, np.arange(scores.shape[1])[None, :], axis=1)
+        return np.asarray(places[:, positions].T)
+    ranks = np.empty((len(positions), len(scores)), dtype=np.int64)
+    above = np.empty(scores.shape, dtype=np.bool_)
     for rank, position in zip(ranks, positions.tolist()):
         own = scores[:, position, None]
         np.greater_equal(scores[:, :position], own, out=above[:, :position])
-        np.greater(scores[:, position:], own, out=above[:, position:n])
-        rank[:] = _count_rows(above)
+        np.greater(scores[:, position:], own, out=above[:, position:])
+        rank[:] = above.view(np.uint8).sum(axis=1, dtype=np.uint32)  # faster than counting booleans
     return ranks
-
-
-def _count_rows(flags: NDArray[np.bool_]) -> Integers:
-    """Count True per row, eight at a time: (G, 8 w) -> (G,)."""
-    packed = flags.view(np.uint64)  # (G, w)
-    counts = np.zeros(len(flags), dtype=np.int64)
-    for start in range(0, packed.shape[1], 255):  # a byte counts to 255
-        sums = np.add.reduce(packed[:, start : start + 255], axis=1)
-        counts += sums.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64)
-    return counts
 
 
 def sum_values(
@@ -150,14 +123,11 @@ def sum_values(
 ) -> list[Array]:
     """Return sums per group and setting, one array per grid: (groups, G). groups: one per judged query."""
     totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
-    found = [query for query in judged if len(query.positions)]
-    most = max((query.count for query in found), default=0)
-    memory = _Memory(most, max((len(query.positions) for query in found), default=0))
     for query, group in zip(judged, groups):
         if len(query.positions):
             raw = table.scores[query.row, : query.count]
             for total, grid in zip(totals, grids):
-                total[group] += query_values(raw, query, grid, measure, ranges, memory)
+                total[group] += query_values(raw, query, grid, measure, ranges)
         if progress is not None:
             progress(1)
     return totals
