@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 
 from rerank.formats import read_corpus
 
 
-def main(corpus: str) -> None:
+def text_pairs(corpus: str) -> Iterator[tuple[str, str]]:
+    """Yield two texts each."""
     documents = {document.id: document for document in read_corpus(corpus)}
     for document in documents.values():
         if not document.title.strip():
@@ -22,7 +24,12 @@ def main(corpus: str) -> None:
         found += [documents[id].content for id in document.links if id in documents and id != document.id]
         for text in found:
             if text.strip():
-                print(json.dumps({"query": document.title, "document": text}, ensure_ascii=False))
+                yield document.title, text
+
+
+def main(corpus: str) -> None:
+    for query, document in text_pairs(corpus):
+        print(json.dumps({"query": query, "document": document}, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from page import show
+from pairs import text_pairs
 from projections import Corpus, Mates, judgments, make_trainer, read, some, term_matrix
 from running import Step, arguments, carry_out
 
@@ -40,12 +41,14 @@ from rerank.evaluation.pairs import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
 from rerank.order import rank
+from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.ranker import Projection
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
 from rerank.workflows.ingest import ingest
+from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)
@@ -127,12 +130,15 @@ Scores = dict[str, tuple[list[str], Any]]
 
 
 def scored(
-    workspace: Workspace, queries: list[Query], qrels: Qrels, ranker: Projection | Terms | None
+    workspace: Workspace,
+    queries: list[Query],
+    candidates: Mapping[str, Iterable[str]],
+    ranker: Projection | Terms | None,
 ) -> Scores:
-    """Score the judged documents of each query by a projection, its input vectors, or the engine's tf-idf."""
+    """Score the candidates of each query by a projection, its input vectors, or the engine's tf-idf."""
     found = {}
     for query in queries:
-        ids = sorted(qrels[query.id])
+        ids = sorted(candidates[query.id])
         if ranker is None:
             candidates = workspace.engine.find(SearchRequest(query.text, ids=ids, first_stage="tfidf"))
             ids, scores = list(candidates.ids), np.asarray(candidates.scores)
@@ -145,6 +151,41 @@ def scored(
             scores = vectors.astype(np.float32) @ ranker.encode_query(query)
         found[query.id] = ids, scores
     return found
+
+
+def one_language(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """S2Net from pairs of the collection, in one language: NDCG of the judged queries, 1,000 candidates."""
+    folder = options.data / name
+    corpus, there = str(folder / "corpus.jsonl.gz"), options.work / f"{name}-one-language"
+    workspace = Workspace.open(str(there)) if there.exists() else ingest(str(there), [corpus]).workspace
+    inputs = Inputs(pairs=list(text_pairs(corpus)), first_stage="tfidf", infer=False)
+    data = training_data(workspace, inputs, DataReport(), Progress())
+    trainer = make_trainer(data, ProjectionConfig(init="lsi"))
+    terms, fit = trainer.vectors.terms, trainer.fit("s2net")
+    assert isinstance(fit.ranker, Projection)
+    qrels = Qrels(
+        (query, document, grade)
+        for split in judgments(folder, None, 3).values()
+        for query, judged in split.items()
+        for document, grade in judged.items()
+    )
+    asked = [query for query in read_queries(str(folder / "queries.jsonl.gz")) if query.id in qrels]
+    found = {
+        query.id: workspace.engine.find(SearchRequest(query.text, first_stage="tfidf", depth=1000))
+        for query in asked
+    }
+    at = workspace, asked, {query: candidates.ids for query, candidates in found.items()}
+    runs = {way: ordered(scored(*at, ranker)) for way, ranker in (("s2net", fit.ranker), (BASELINE, terms))}
+    runs["tfidf"] = {query: list(candidates.ids) for query, candidates in found.items()}
+    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
+    tests = {one.stack: one.p for one in compare(evaluation, "s2net", measures=["nDCG"])}
+    return {
+        "collection": name,
+        "pairs": len(inputs.pairs),
+        "queries": len(evaluation.query_ids),
+        "nDCG": {way: evaluation.mean(way, "nDCG") for way in runs},
+        "p": tests,
+    }
 
 
 def ordered(scores: Scores) -> dict[str, list[str]]:
@@ -238,6 +279,9 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Training sizes, then starts at the paper's dimension; steps are named by all that changes them."""
     for name in options.collections:
+        if options.one_language:
+            yield Step(f"{name}-one-language", "one language", partial(one_language, options, name))
+            continue
         folder, _, lang = name.partition(".")
         most = len(judgments(options.data / folder, lang or None, None)["train"])
         yield Step(f"{name}-input-vectors", "figure 2", partial(baseline, options, name, (50, 100)))
@@ -268,6 +312,7 @@ def main() -> None:
     parser.add_argument("--starts", action="store_true", help="also the starts at k = 1,000: hours")
     parser.add_argument("--filter", action="store_true", help="also the second task, on grades")
     parser.add_argument("--train", type=int, default=2000, help="its train queries")
+    parser.add_argument("--one-language", action="store_true", help="only S2Net on pairs of the collection")
     parser.add_argument(
         "--projected",
         type=lambda text: [int(one) for one in text.split(",")],
