@@ -18,13 +18,13 @@ Families = Mapping[str, type[Options]]
 
 
 class SettingsCommand(Command):
-    """A command with the settings of families as options, hidden from ``--help`` if ``rare``.
+    """A command with the settings of families as options.
 
     families: name -> its options.
     """
 
-    def __init__(self, *args: Any, families: Families, rare: bool = False, **more: Any) -> None:
-        self.families, self._rare = families, rare
+    def __init__(self, *args: Any, families: Families, **more: Any) -> None:
+        self.families = families
         super().__init__(*args, **more)
 
     def chosen(self, args: list[str]) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class SettingsCommand(Command):
 
     def _option(self, name: str, of: Mapping[str, Setting], group: str) -> Option:
         one, flag = next(iter(of.values())), name.replace("_", "-")
-        about: dict[str, Any] = {"group": group, "rare": self._rare, "help": self._help(of)}
+        about: dict[str, Any] = {"group": group, "help": self._help(of)}
         if one.kind is bool and not one.many:
             return Option([f"--{flag}/--no-{flag}", name], default=None, **about)
         return Option([f"--{flag}", name], metavar=_values(one), multiple=one.many, **about)

@@ -8,8 +8,6 @@ import click
 
 from rerank.config import build
 from rerank.rankers.concept.mining import PairMining
-from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.fit import RELATED, describe_left_out
 from rerank.text import plural
 
 from . import config_options, options, output
@@ -17,7 +15,8 @@ from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.records import Qrels
-    from rerank.workflows.mine import CoCited, Mined, MinedPairs, Neighborhood
+    from rerank.workflows.mine_cocitation import CoCited, Neighborhood
+    from rerank.workflows.mine_pairs import MinedPairs
     from rerank.workspace import Workspace
 
 SHOWN = 10
@@ -26,54 +25,7 @@ SHOWN = 10
 
 @click.group("mine")
 def command() -> None:
-    """Show the data that a training would use."""
-
-
-@options.command(
-    "structure",
-    option("--sample N", "Number of quintuplets.", default=20),
-    option("--preset NAME", f"Settings to start from: {', '.join(DenseConfig.presets)}. Default: default."),
-    option("--config FILE", "Settings in TOML.", dest="file"),
-    group=command,
-    cls=config_options.SettingsCommand,
-    families={"dense": DenseConfig},
-    rare=True,
-)
-def structure(
-    workspace: Workspace, progress: output.Bar, sample: int, file: str | None, **values: Any
-) -> Output:
-    """Show quintuplets of the first epoch of `rerank train dense` with the same settings.
-
-    If torch or the model is not installed, words replace the tokens of the model.
-    """
-    from rerank.workflows.mine import mine
-
-    config = build(DenseConfig, config_options.given(values, file), values["preset"] or "default")
-    found = mine(workspace, config, sample=sample, progress=progress)
-    return Output(found, lambda: _show_structure(found))
-
-
-def _show_structure(found: Mined) -> None:
-    click.echo(
-        f"{plural(found.documents, 'document[|s]')}, {plural(found.train_links + found.held_out, 'pair[|s]')}"
-        f" {RELATED[found.structure_from]} ({found.train_links:,} to learn from, {found.held_out:,} held"
-        f" out); {found.related:,} have related ones"
-    )
-    for line in describe_left_out(vars(found)):
-        output.note(line)
-    if found.missing:
-        output.note(
-            f"{found.missing} is not installed: words stand for the model's tokens, and the nearest other"
-            " text is left out"
-        )
-    header = ["level", "anchor", "nearer", "farther", "nearest other"]
-    columns = len(header) - bool(found.missing)
-    wide = max(output.room(len(header[0])) // (columns - 1) - 2, 16)
-    rows = [
-        [str(e.level or "-"), *(output.cut(t, wide) for t in (e.anchor, e.positive, e.negative, e.hardest))]
-        for e in found.examples
-    ]
-    click.echo(output.table(header[:columns], [row[:columns] for row in rows], left=columns))
+    """Find labeled pairs and co-citations in the collection."""
 
 
 def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple[float, ...] | None:
@@ -115,7 +67,7 @@ def pairs(
 
     Use them to train or measure concept if you have no labeled pairs.
     """
-    from rerank.workflows.mine import mine_pairs
+    from rerank.workflows.mine_pairs import mine_pairs
 
     mining = build(PairMining, config_options.given(how, None))
     found = mine_pairs(workspace, source, out=out, qrels=qrels, split=split, mining=mining, progress=progress)
@@ -142,7 +94,7 @@ def _show_pairs(found: MinedPairs) -> None:
 )
 def cocitation(workspace: Workspace, **settings: Any) -> Output:
     """Count references that are cited together in a sentence, a paragraph, a section or a document."""
-    from rerank.workflows.mine import mine_cocitation
+    from rerank.workflows.mine_cocitation import mine_cocitation
 
     found = mine_cocitation(workspace, **settings)
     return Output(found, lambda: _show_neighbors(found.shown) if found.shown else _show_levels(found))

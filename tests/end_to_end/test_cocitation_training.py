@@ -58,14 +58,6 @@ def test_beside_dense_in_one_stack(cited, run, write_lines):
     assert "cocited" in shown.out
 
 
-def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
-    folder, _ = cited
-    how = (*COCITED, "--model", tiny, "--passage-tokens", 16, "--sample", 6)
-    seen = run("mine", "structure", *how, "--json", "-w", folder / "ws").json
-    assert len(seen["examples"]) == 6
-    assert {one["level"] for one in seen["examples"]} == {4}
-
-
 def test_collections_without_places_say_which_strategy_is_left(run, tiny, write_lines, tmp_path):
     corpus = write_lines(tmp_path / "corpus.jsonl", linked_documents())
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0

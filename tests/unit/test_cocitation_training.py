@@ -17,7 +17,7 @@ from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
-from rerank.rankers.dense.texts import Passages, Texts, Words
+from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.dense.triplets import EACH
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import held_out
@@ -26,6 +26,7 @@ from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
 from tests.dense import changed
 from tests.quintuplets import vectors
+from tests.words import Words
 from tests.unit.test_cocitation import X, Y
 from tests.unit.test_dense_training import Stop
 

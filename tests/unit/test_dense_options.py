@@ -14,11 +14,12 @@ from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import make_loss
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler
-from rerank.rankers.dense.texts import Passages, Texts, Words
+from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 from tests.dense import Said, changed, collection, trainer
 from tests.quintuplets import vectors
+from tests.words import Words
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 """The hand-worked graph; documents 5 and 6 have no links."""

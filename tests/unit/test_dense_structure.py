@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from rerank.errors import TrainingError
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.structure import Structure
-from rerank.rankers.dense.texts import Texts, Words
+from rerank.rankers.dense.texts import Texts
 from rerank.rankers.graphs import links
 from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
 from tests.dense import collection, trainer
 from tests.graphs import pagerank_matrix
+from tests.words import Words
 
 
 def test_shared_categories_by_hand():

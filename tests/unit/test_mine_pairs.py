@@ -13,7 +13,7 @@ from rerank.errors import UsageError
 from rerank.formats import read_labeled_pairs
 from rerank.rankers.concept.mining import PairMining, RelatedDocuments, SampledPairs, split_units
 from rerank.records import Document, Qrels
-from rerank.workflows.mine import mine_pairs
+from rerank.workflows.mine_pairs import mine_pairs
 
 TOPICS = {"animal": ("cat", "dog", "cow"), "plant": ("oak", "elm", "ivy"), "stone": ("jade", "onyx", "opal")}
 """Categories by their parents."""

@@ -123,24 +123,3 @@ class Passages:
         """Draw a passage."""
         starts = self.starts(document)
         return self.get(document, starts[int(rng.integers(len(starts)))])
-
-
-class Words:
-    """Words numbered by first appearance, from 1; 0 is ``[MASK]``.
-
-    >>> words = Words()
-    >>> words.tokens(["to be or", "not to"]), words.decode([1, 0])
-    ([[1, 2, 3], [4, 1]], 'to [MASK]')
-    """
-
-    def __init__(self) -> None:
-        self.number: dict[str, int] = {"[MASK]": 0}
-
-    def tokens(self, texts: list[str]) -> list[list[int]]:
-        """Return the numbers of words."""
-        return [[self.number.setdefault(word, len(self.number)) for word in text.split()] for text in texts]
-
-    def decode(self, numbers: list[int]) -> str:
-        """Return the words of numbers."""
-        names = list(self.number)
-        return " ".join(names[number] for number in numbers)
