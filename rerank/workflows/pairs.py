@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,13 +150,9 @@ def predict_pairs(
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"--threshold must be a number, not {threshold}")
-    scores = _scores(workspace, ranker, [(a, b) for a, b, _ in pairs], progress)
-    if dev_pairs:
-        dev_scores = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
-        threshold = best_threshold(dev_scores, [pair.related for pair in dev_pairs])
-    elif threshold is None:
-        threshold = _own_threshold(workspace, ranker)
-    return PairScores(ranker, threshold, list(pairs), scores)
+    scorer = _Scorer(workspace, ranker, dev_pairs, progress)
+    scores = scorer.scores([(a, b) for a, b, _ in pairs])
+    return PairScores(ranker, scorer.threshold if threshold is None else threshold, list(pairs), scores)
 
 
 def evaluate_pairs(
@@ -194,19 +191,17 @@ def evaluate_pairs(
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
     groups = {name: _seeds(name) for name in dict.fromkeys([baseline, *rankers])}
-    scored = {
-        name: _score(workspace, name, pairs, dev_pairs, progress)
-        for name in dict.fromkeys(one for seeds in groups.values() for one in seeds)
-    }
-    by_group = {name: [scored[one] for one in seeds] for name, seeds in groups.items()}
+    names = dict.fromkeys(one for seeds in groups.values() for one in seeds)
+    measured = {name: _Scorer(workspace, name, dev_pairs, progress).measure(pairs) for name in names}
     labels = np.array([pair.related for pair in pairs], np.bool_)
+    by_group = {name: [measured[one] for one in seeds] for name, seeds in groups.items()}
     results = _compare(by_group, baseline, labels, permutations, seed)
-    scores = {name: one.scores for name, one in scored.items()}
+    scores = {name: one.scores for name, one in measured.items()}
     return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
 
 
 @dataclass(frozen=True)
-class _Scored:
+class _Measured:
     """One seed. calibration: source of probabilities, error, bins."""
 
     scores: Array
@@ -215,8 +210,43 @@ class _Scored:
     calibration: tuple[str | None, float | None, list[Bin]]
 
 
+class _Scorer:
+    """Scores pairs by one signal. threshold: the best one on dev pairs, else the ranker's."""
+
+    def __init__(
+        self, workspace: Workspace, name: str, dev_pairs: Sequence[LabeledPair], progress: Progress | None
+    ) -> None:
+        rankers = {one: workspace.ranker(one) for one in learned([name])}
+        (signal,) = resolve([name], rankers)
+        self.scores = partial(score_pairs, workspace.engine, signal, progress=progress)
+        self.name, ranker = name, rankers.get(name)
+        self.relates = ranker if isinstance(ranker, Relates) else None
+        self.dev = self._labeled(dev_pairs) if dev_pairs else None
+        own = self.relates.threshold if self.relates else None
+        self.threshold = best_threshold(*self.dev) if self.dev else own
+
+    def measure(self, pairs: Sequence[LabeledPair]) -> _Measured:
+        if self.threshold is None:
+            raise UsageError(f"{self.name} has no threshold; give --dev-pairs to choose one")
+        scores, labels = self._labeled(pairs)
+        found: tuple[str | None, float | None, list[Bin]] = (None, None, [])
+        if self.relates and self.relates.bounds == (0.0, 1.0):
+            found = "its own", *calibration(scores, labels)
+        elif self.dev:
+            found = "fitted on dev", *calibration(Sigmoid.fit(*self.dev)(scores), labels)
+        measures = {
+            "accuracy": accuracy(scores, labels, self.threshold),
+            "F1": f1(scores, labels, self.threshold),
+            "AUC": auc(scores, labels),
+        }
+        return _Measured(scores, self.threshold, measures, found)
+
+    def _labeled(self, pairs: Sequence[LabeledPair]) -> tuple[Array, list[bool]]:
+        return self.scores([pair[:2] for pair in pairs]), [pair.related for pair in pairs]
+
+
 def _compare(
-    groups: dict[str, list[_Scored]],
+    groups: dict[str, list[_Measured]],
     baseline: str,
     labels: NDArray[np.bool_],
     permutations: int,
@@ -259,42 +289,6 @@ def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPai
         )
 
 
-def _score(
-    workspace: Workspace,
-    name: str,
-    pairs: Sequence[LabeledPair],
-    dev_pairs: Sequence[LabeledPair],
-    progress: Progress | None,
-) -> _Scored:
-    threshold = _own_threshold(workspace, name)
-    if not dev_pairs and threshold is None:
-        raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
-    ranker = workspace.ranker(name) if learned([name]) else None
-    labels = [pair.related for pair in pairs]
-    scores = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
-    found: tuple[str | None, float | None, list[Bin]] = (None, None, [])
-    if isinstance(ranker, Relates) and ranker.bounds == (0.0, 1.0):
-        found = "its own", *calibration(scores, labels)
-    if dev_pairs:
-        dev_scores = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
-        dev_labels = [pair.related for pair in dev_pairs]
-        threshold = best_threshold(dev_scores, dev_labels)
-        if found[0] is None:
-            found = "fitted on dev", *calibration(Sigmoid.fit(dev_scores, dev_labels)(scores), labels)
-    at = threshold or 0.0
-    measures = {
-        "accuracy": accuracy(scores, labels, at),
-        "F1": f1(scores, labels, at),
-        "AUC": auc(scores, labels),
-    }
-    return _Scored(scores, at, measures, found)
-
-
-def _own_threshold(workspace: Workspace, name: str) -> float | None:
-    ranker = workspace.ranker(name) if learned([name]) else None
-    return ranker.threshold if isinstance(ranker, Relates) else None
-
-
 def _seeds(group: str) -> list[str]:
     names = [one.strip() for one in group.split(",")]
     wrong = [one for one, count in Counter(names).items() if count > 1 or not one]
@@ -302,10 +296,3 @@ def _seeds(group: str) -> list[str]:
         problem = f"names {wrong[0]!r} more than once" if wrong[0] else "has an empty name"
         raise UsageError(f"--ranker {group!r} {problem}; name the ranker of each seed once")
     return names
-
-
-def _scores(
-    workspace: Workspace, name: str, pairs: Sequence[tuple[str, str]], progress: Progress | None
-) -> Array:
-    (signal,) = resolve([name], {one: workspace.ranker(one) for one in learned([name])})
-    return score_pairs(workspace.engine, signal, pairs, progress)
