@@ -19,7 +19,6 @@ from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
 from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
-from rerank.combiners.surface import WeightSurface, surfaces
 from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
@@ -98,7 +97,6 @@ class TuningResult:
     near_optimal:       per :data:`WITHIN`; empty for an incomplete grid.
     single_signal:      signal -> its value without others.
     ablation:           signal -> best value without it.
-    weight_surface:     values of the chosen normalization.
     per_query:          query id -> value of the chosen weights; not in the record.
     """
 
@@ -114,7 +112,6 @@ class TuningResult:
     near_optimal: tuple[NearOptimal, ...]
     single_signal: Mapping[str, float]
     ablation: Mapping[str, float]
-    weight_surface: tuple[WeightSurface, ...] = field(default=(), repr=False)
     per_query: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     def record(self) -> dict[str, Any]:
@@ -231,7 +228,6 @@ class TuningProblem:
             near_optimal=tuple(_near_optimal(grid, values, signals)) if self.complete else (),
             single_signal=alone,
             ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
-            weight_surface=surfaces(signals, self.parts, values, self.first) if self.complete else (),
             per_query=dict(zip((query.query for query in self.judged), each.tolist())),
         )
 

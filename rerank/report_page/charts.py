@@ -6,21 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
-from rerank.combiners.surface import WeightSurface
 from rerank.evaluation.overlap import Bucket
 from rerank.evaluation.significance import Comparison
 from rerank.report_page.depths import DepthRow
 from rerank.stack.ranking import Hit
 
 WIDTH, HEIGHT = 360, 240
-SHADES = 10
-"""Shades of a weight surface."""
 COLORS = 7
 """Colors of signals; all later signals are gray."""
 
@@ -116,57 +111,6 @@ def score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
     return bars
 
 
-def surface_chart(surface: WeightSurface, measure: str) -> Markup:
-    """Draw a triangle for three signals, a line for two."""
-    points = surface.points()
-    (shares, best), low = max(points, key=lambda one: one[1]), min(value for _, value in points)
-    about = f"the best is {best:.4f} with {_weights(surface, shares)}; the worst is {low:.4f}"
-    title = f"{measure} over the weights of {', '.join(surface.signals)}"
-    if len(surface.signals) == 2:
-        curve = [("curve ten", [(shares[0], value) for shares, value in points])]
-        first = surface.signals[0]
-        return _chart(curve, title, about, f"share of {first}; the rest is {surface.signals[1]}", ends=(0, 1))
-    # Corners: the first signal at the top, the second at the left, the third at the right.
-    corners = np.array([(180.0, 26.0), (30.0, 286.0), (330.0, 286.0)])
-    size = 300 / (len(surface.rows) - 1) / 2
-    flat = [(0, -1.155), (1, -0.577), (1, 0.577), (0, 1.155), (-1, 0.577), (-1, -0.577)]
-    hexagon = "l".join(f"{size * (b[0] - a[0]):.1f} {size * (b[1] - a[1]):.1f}" for a, b in pairwise(flat))
-    parts = []
-    for setting, value in points:
-        x, y = np.array(setting) @ corners
-        parts.append(
-            f'<path class="l{_shade(value, low, best)}" d="M{x:.1f} {y - 1.155 * size:.1f}l{hexagon}z">'
-            f"<title>{value:.4f}: {escape(_weights(surface, setting))}</title></path>"
-        )
-    x, y = np.array(shares) @ corners
-    parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size + 2:.1f}" class="best"/>')
-    values = dict(points)
-    labels = [(180.0, 12, "middle"), (6.0, 312, "start"), (354.0, 312, "end")]
-    for place, (name, (x, y, anchor)) in enumerate(zip(surface.signals, labels)):
-        single = values[tuple(float(i == place) for i in range(3))]
-        parts.append(_text(x, y, f"{name} {single:.4f}", "", anchor))
-    return _drawing(WIDTH, 318, title, parts, about)
-
-
-def surface_key(surface: WeightSurface) -> list[tuple[int, str]]:
-    """Return (shade, smallest value), the darkest first."""
-    values = [value for _, value in surface.points()]
-    low, high = min(values), max(values)
-    # Squares widen towards the worst: small differences matter near the best.
-    edges = [high - (high - low) * (1 - shade / SHADES) ** 2 for shade in range(SHADES + 1)]
-    return [(shade, f"{edges[shade]:.4f}") for shade in reversed(range(0, SHADES, 3))]
-
-
-def _weights(surface: WeightSurface, shares: Sequence[float]) -> str:
-    return ", ".join(f"{name} {share:.2f}" for name, share in zip(surface.signals, shares))
-
-
-def _shade(value: float, low: float, high: float) -> int:
-    if high <= low:
-        return SHADES - 1
-    return min(SHADES - 1, int(SHADES * (1 - math.sqrt((high - value) / (high - low)))))
-
-
 def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
     """Draw nDCG over the number of candidates."""
     curves = [
@@ -217,7 +161,6 @@ def _chart(
     label: str,
     *,
     logarithmic: bool = False,
-    ends: tuple[float, float] | None = None,
     marked: float | None = None,
 ) -> Markup:
     left, bottom = 52, HEIGHT - 40
@@ -229,12 +172,12 @@ def _chart(
     def along(place: float) -> float:
         return math.log10(max(place, 1)) if logarithmic else place
 
-    low, high = ends or (min(places), max(places))
+    low, high = min(places), max(places)
     x = Scale(along(low), along(high), left + 6, WIDTH - 20)
     if logarithmic:
         marks = [10.0**power for power in range(12) if low <= 10**power <= high]
     else:
-        marks = [one for one in ticks(low, high) if ends or float(one).is_integer()]
+        marks = [one for one in ticks(low, high) if float(one).is_integer()]
     parts = _rows(y, left, [(value, f"{value:g}") for value in ticks(y.low, y.high, 5)])
     parts += [_text(x(along(one)), bottom + 16, f"{one:,g}", "soft", "middle") for one in marks]
     parts.append(_line(left, bottom, WIDTH - 8, bottom, "axis"))

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from rerank.errors import RerankError
 from rerank.evaluation.leakage import HOW
-from rerank.records import Query
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-
-TIMED = 20
-"""Queries that are timed."""
-_WARM = 2  # untimed queries that open the files
 
 
 def splits(
@@ -31,35 +23,6 @@ def splits(
                     counts = len(known[kind]), len(known.among(kind, judged))
                     found.setdefault((name or label, how), counts)
     return found
-
-
-def latency(
-    workspace: Workspace, stack: Stack, queries: Sequence[Query]
-) -> tuple[int, list[tuple[str, float, float]]]:
-    """Time some queries. Returns their number, and (stage, median, maximum) in milliseconds.
-
-    Returns no stages if the stack cannot answer.
-    """
-    asked = [query for query in queries if query.text.strip()]
-    asked = asked[:: max(1, len(asked) // (TIMED + _WARM))][: TIMED + _WARM]
-    rows: list[Mapping[str, float]] = []
-    try:
-        versions = workspace.versions(stack)
-        pipeline = workspace.pipeline(stack.signals, retrieve=stack.retrieve, versions=versions)
-        for query in asked:
-            rows.append(pipeline.answer(query, stack).seconds)
-    except RerankError:  # a run cannot be searched, and a cluster can be gone
-        return 0, []
-    rows = rows[_WARM:] or rows
-    if not rows:
-        return 0, []
-    stages = list(dict.fromkeys(name for row in rows for name in row))
-    times = 1000 * np.array([[row.get(name, 0.0) for name in stages] for row in rows])
-    together = times.sum(axis=1)
-    return len(rows), [
-        (name, float(np.median(of)), float(of.max()))
-        for name, of in zip([*stages, "together"], [*times.T, together])
-    ]
 
 
 def coverage(

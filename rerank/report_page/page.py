@@ -12,7 +12,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 import rerank
-from rerank.combiners.surface import WeightSurface
 from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison
@@ -22,15 +21,12 @@ from rerank.report_page.charts import (
     interval_chart,
     overlap_chart,
     score_bars,
-    surface_chart,
-    surface_key,
     training_charts,
 )
-from rerank.report_page.facts import coverage, histories, latency, splits
+from rerank.report_page.facts import coverage, histories, splits
 from rerank.report_page.tables import EvaluationReport
 from rerank.report_page.template import render
 from rerank.stack.ranking import Hit
-from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.workspace import Workspace
 
@@ -77,8 +73,7 @@ def evaluation_page(
 ) -> str:
     """Return the HTML page of an evaluation that was made with ``keep``.
 
-    Compares the last stack with the baseline, by the first measure and protocol. Runs some queries again for
-    latencies.
+    Compares the last stack with the baseline, by the first measure and protocol.
 
     split: name of the judgments. others: heading -> evaluation.
 
@@ -92,8 +87,6 @@ def evaluation_page(
     stack, stacks = list(report.stacks)[-1], list(report.stacks.values())
     rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
     leaks = [leak for row in report.results for leak in row.leaks]
-    judged = set(evaluation.query_ids)
-    timed, stages = latency(workspace, report.stacks[stack], [q for q in queries if q.id in judged])
     return render(
         "evaluation.html",
         r=report,
@@ -122,8 +115,6 @@ def evaluation_page(
             for name, history in histories(workspace, stacks).items()
         },
         **_charts(report, measure, stack),
-        timed=timed,
-        latency=stages,
         coverage=coverage(workspace, report, stacks),
     )
 
@@ -133,7 +124,6 @@ def _charts(report: EvaluationReport, measure: str, stack: str) -> dict[str, Any
     compared = [c for c in report.comparisons if c.measure == measure]
     title = f"Difference to {report.baseline} in {measure}"
     return {
-        "surfaces": {label: _surfaces(one) for label, one in report.stacks.items()},
         "intervals": interval_chart(compared, _intervals(report), title),
         "depths": depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
         "overlaps": _overlap_charts(overlaps[1:] or overlaps),  # by grade, if there are several grades
@@ -220,15 +210,6 @@ def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
     ids |= {one[0] for row in rows for one in row.outside}
     documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
     return {d.id: (d.title or d.text)[:160] for d in documents}
-
-
-def _surfaces(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
-    surfaces = []
-    for one in stack.tuned.get("weight_surface", ()):
-        surface = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
-        key = surface_key(surface) if len(surface.signals) > 2 else []
-        surfaces.append((surface, surface_chart(surface, stack.tuned["measure"]), key))
-    return surfaces
 
 
 def _overlap_charts(overlaps: Sequence[Overlap]) -> list[tuple[Overlap, Markup]]:

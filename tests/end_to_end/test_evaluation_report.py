@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -43,23 +42,16 @@ def written(run, trained, small, queries, tmp_path_factory):
     return out
 
 
-def test_the_page(written, trained):
-    check_page(written, hostile=" </title>", sections=9, drawings=5)
+def test_the_page(written):
+    check_page(written, hostile=" </title>", sections=8, drawings=4)
     text = written.read_text("utf-8")
-    for what in ("Fewer candidates", "Categories", "Training", "Latency", "Coverage", "Fewer candidates"):
+    for what in ("Fewer candidates", "Categories", "Training", "Coverage"):
         assert what in text
-    # Of three signals every setting is drawn, and the best has a ring.
-    assert len(re.findall(r'<path class="l\d"', text)) == 231
-    assert text.count('class="best"') == 1
-    (stack,) = (trained / "stacks").glob("*.json")
-    (surface,) = json.loads(stack.read_text("utf-8"))["tuned"]["weight_surface"]
-    assert surface["signals"] == STACK.split(",")
-    assert [len(row.split()) for row in surface["rows"]] == list(range(21, 0, -1))
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360)])
 def test_the_page_in_a_browser(browser, written, scheme, width):
-    check_in_browser(browser, written, scheme, width, title=f"{STACK} against tfidf", drawings=5)
+    check_in_browser(browser, written, scheme, width, title=f"{STACK} against tfidf", drawings=4)
 
 
 def test_the_page_by_the_keyboard(browser, written):

@@ -26,9 +26,9 @@ from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
 from tests.dense import changed
 from tests.quintuplets import vectors
-from tests.words import Words
 from tests.unit.test_cocitation import X, Y
 from tests.unit.test_dense_training import Stop
+from tests.words import Words
 
 
 def citing(paper, mentions, **fields):
