@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rerank.errors import InputError, UsageError
+from rerank.files import write_text
 from rerank.formats.lines import Source, check_columns, name_of, read_texts
 from rerank.records import Qrels
 
@@ -68,6 +70,12 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     if not judgments:
         raise InputError(f"{name}: no judgments; {_LAYOUTS}")
     return Qrels((query, document, grade) for (query, document), grade in judgments.items())
+
+
+def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
+    """Write judgments as BEIR."""
+    rows = (f"{query}\t{document}\t{grade}\n" for query in qrels for document, grade in qrels[query].items())
+    write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
 
 
 def _rows(source: Source) -> Iterator[tuple[str, str, str, int]]:

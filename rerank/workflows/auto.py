@@ -246,7 +246,7 @@ class _Auto:
         if len(names) < 2:
             return names[0], []
         pool = {**self.splits.dev, **self.splits.train}
-        some = Qrels((q, d, grade) for q in sorted(pool)[:MOST_QUERIES] for d, grade in pool[q].items())
+        some = Qrels({query: pool[query] for query in sorted(pool)[:MOST_QUERIES]})
         compared = evaluate(
             self.workspace, names[1:], baseline=names[0], qrels=some, measures=[measure], **self._common()
         )

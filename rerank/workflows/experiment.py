@@ -72,7 +72,7 @@ class Experiment:
         known = [queries[id] for id in sorted(qrels) if id in queries]
         if judged.ignore_categories:
             known = [replace(query, categories=()) for query in known]
-        kept = Qrels((q.id, d, grade) for q in known for d, grade in qrels[q.id].items())
+        kept = Qrels({query.id: qrels[query.id] for query in known})
         if not kept:
             problem = "no judged query is in the query file" if queries else "no queries are given"
             raise InputError(f"{problem}; check that --queries and --qrels belong together")

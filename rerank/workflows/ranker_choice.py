@@ -93,51 +93,45 @@ class CollectionFacts:
         return None not in self.languages and documents != queries
 
 
-Need = tuple[Callable[[CollectionFacts], bool], Callable[[CollectionFacts], str]]
-"""A condition, and the reason if it fails."""
-
-_QUERIES: Need = (
-    lambda facts: facts.train_queries >= LEAST_TRAIN,
-    lambda facts: f"fewer than {LEAST_TRAIN} train queries",
-)
-_FEW_QUERIES: Need = (
-    lambda facts: facts.train_queries < LEAST_TRAIN,
-    lambda facts: "adapter is the same encoder, and learns from the train queries",
-)
-_CATEGORIES: Need = (
-    lambda facts: facts.with_categories >= LEAST_CATEGORIES,
-    lambda facts: (
-        f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
-        if facts.with_categories
-        else "the documents have no categories"
-    ),
-)
-_LINKS: Need = (
-    lambda facts: facts.links >= LEAST_LINKS,
-    lambda facts: (
-        f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
-        if facts.links
-        else "the documents have no links"
-    ),
-)
-_MODEL: Need = (
-    lambda facts: facts.model,
-    lambda facts: "its encoder is not on this machine; --model names another one",
-)
-_READS: Need = (
-    lambda facts: facts.reads is None or {facts.reads, None} >= {*facts.languages},
-    lambda facts: (
-        f"its encoder reads {facts.reads!r}, and {_texts(facts)}; --model names one that"
-        f" reads {'both' if facts.two_languages else repr(facts.languages[0] or facts.languages[1])}"
-    ),
-)
+Need = Callable[[CollectionFacts], str | None]
+"""Why a collection does not fit, or None."""
 
 
-def _texts(facts: CollectionFacts) -> str:
+def _queries(facts: CollectionFacts) -> str | None:
+    return f"fewer than {LEAST_TRAIN} train queries" if facts.train_queries < LEAST_TRAIN else None
+
+
+def _few_queries(facts: CollectionFacts) -> str | None:
+    return None if _queries(facts) else "adapter is the same encoder, and learns from the train queries"
+
+
+def _categories(facts: CollectionFacts) -> str | None:
+    if facts.with_categories >= LEAST_CATEGORIES:
+        return None
+    if not facts.with_categories:
+        return "the documents have no categories"
+    return f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
+
+
+def _links(facts: CollectionFacts) -> str | None:
+    if facts.links >= LEAST_LINKS:
+        return None
+    if not facts.links:
+        return "the documents have no links"
+    return f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
+
+
+def _encoder(facts: CollectionFacts) -> str | None:
     documents, queries = facts.languages
+    if not facts.model:
+        return "its encoder is not on this machine; --model names another one"
+    if facts.reads is None or {facts.reads, None} >= {documents, queries}:
+        return None
+    texts = f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
+    wanted = repr(documents or queries)
     if facts.two_languages:
-        return f"documents are in {documents!r}, queries in {queries!r}"
-    return f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
+        texts, wanted = f"documents are in {documents!r}, queries in {queries!r}", "both"
+    return f"its encoder reads {facts.reads!r}, and {texts}; --model names one that reads {wanted}"
 
 
 Cost = Callable[[CollectionFacts], tuple[float, float, int]]
@@ -162,18 +156,18 @@ def _passages(facts: CollectionFacts) -> int:
     return min(8, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))
 
 
-def _encoder(facts: CollectionFacts) -> tuple[float, float, int]:
+def _encoding(facts: CollectionFacts) -> tuple[float, float, int]:
     return 5.0, 0.014 * facts.documents, _passages(facts)
 
 
 def _adapter(facts: CollectionFacts) -> tuple[float, float, int]:
-    before, passage, passages = _encoder(facts)
+    before, passage, passages = _encoding(facts)
     judged = min(facts.documents, facts.train_pairs)  # of these, two passages are encoded to learn
     return before + 0.02 * facts.train_queries + 2 * passage * judged / facts.documents, passage, passages
 
 
 def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:
-    before, passage, passages = _encoder(facts)
+    before, passage, passages = _encoding(facts)
     return before + passage * passages, 0.05 * facts.documents, 8
 
 
@@ -199,13 +193,13 @@ class Rule:
 RULES = (
     Rule(
         "meta",
-        (_QUERIES, _CATEGORIES),
+        (_queries, _categories),
         "it learns which categories of documents match which categories of queries",
         cost=_cnn(5),
     ),
     Rule(
         "s2net",
-        (_QUERIES,),
+        (_queries,),
         "it learns a space of terms and parts of words, which helps with rare words",
         "it learns a space that terms of both languages share",
         cost=_s2net,
@@ -213,29 +207,29 @@ RULES = (
     ),
     Rule(
         "dense",
-        (_FEW_QUERIES, _MODEL, _READS),
+        (_few_queries, _encoder),
         "its encoder knows more words than the judgments can teach",
-        cost=_encoder,
+        cost=_encoding,
         steps="passages",
         config={"untrained": True},
     ),
     Rule(
         "adapter",
-        (_QUERIES, _MODEL, _READS),
+        (_queries, _encoder),
         "it learns a map of the encoder's vectors from the judgments",
         cost=_adapter,
         steps="passages",
     ),
     Rule(
         "text",
-        (_QUERIES,),
+        (_queries,),
         "it learns which words of documents match which words of queries",
         "it learns which words of documents match which words of the queries' language",
         cost=_cnn(15),
     ),
     Rule(
         "dense_links",
-        (_LINKS, _MODEL, _READS),
+        (_links, _encoder),
         "it is the encoder of dense, and also learns from the links",
         variant="dense",
         cost=_encoder_of_links,
@@ -274,7 +268,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         facts, each = self.facts, SCORING
-        if all(holds(facts) for holds, _ in (_MODEL, _READS)):
+        if _encoder(facts) is None:
             each += SCORING_PASSAGES * _passages(facts)
         after = each * (3 * facts.dev_queries + facts.test_queries) * min(facts.documents, 1000) / 1000
         seconds = 60 * CORES * self.minutes
@@ -283,7 +277,7 @@ class Budget:
     def choose(self, rule: Rule) -> RankerChoice:
         """Apply a rule."""
         facts = self.facts
-        failed = next((say(facts) for holds, say in rule.needs if not holds(facts)), None)
+        failed = next((reason for need in rule.needs if (reason := need(facts))), None)
         if failed is not None:
             return RankerChoice(rule.ranker, False, failed)
         worth = rule.worth_across if facts.two_languages and rule.worth_across else rule.worth

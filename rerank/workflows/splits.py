@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from rerank.errors import InputError
-from rerank.files import write_text
+from rerank.formats import write_qrels
 from rerank.records import Qrels, Query
 from rerank.text import plural
 from rerank.workflows.collection_folder import WHOLE
@@ -38,8 +38,7 @@ class Splits:
         for name, qrels in (("train", self.train), ("dev", self.dev), ("test", self.test)):
             if qrels:
                 paths[name] = folder / f"{name}.tsv"
-                rows = (f"{q}\t{d}\t{grade}\n" for q in qrels for d, grade in qrels[q].items())
-                write_text(paths[name], "query-id\tcorpus-id\tscore\n" + "".join(rows))
+                write_qrels(paths[name], qrels)
         return paths
 
 
@@ -70,12 +69,12 @@ def split(
             f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
             f" too few for {LEAST} dev and {LEAST} test queries; judge more queries"
         )
-    draw = _Draw(texts, seed)
+    draw = _drawing(texts, seed)
     if len(pools) == 1:
         pools = _from_one(*pools.popitem(), draw, notes)
     if "test" not in pools:
         name = max(("train", "dev"), key=lambda one: len(pools[one]))
-        pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
+        pools["test"], pools[name] = draw(pools[name], DRAWN)
         kept = plural(len(pools["test"]), f"quer[y|ies] of {name} [is|are] used for test")
         notes.append(f"no test judgments: {kept}")
     _complete(pools, draw, notes)
@@ -84,16 +83,18 @@ def split(
             f"{plural(len(pools['dev']), 'quer[y|ies]')} for dev and {len(pools['test'])} for test"
             f" are too few ({LEAST} at least); judge more queries"
         )
-    source = {query: qrels for qrels in given.values() for query in qrels}
+    source = {query: qrels[query] for qrels in given.values() for query in qrels}
     if "test" in given and len(given) > 1:  # unchanged, so that results are comparable
-        source |= dict.fromkeys(given["test"], given["test"])
+        source |= given["test"]
         pools["test"] = list(given["test"])
-    judgments = {name: _of(pools[name], source) for name in ("train", "dev", "test")}
-    return Splits(**judgments, notes=tuple(notes))
+    parts = {name: Qrels({q: source[q] for q in pools[name]}) for name in ("train", "dev", "test")}
+    return Splits(**parts, notes=tuple(notes))
 
 
 Pools = dict[str, list[str]]
 """``train``, ``dev``, ``test`` or ``all`` -> ids of queries."""
+Draw = Callable[[Iterable[str], float], tuple[list[str], list[str]]]
+"""Draws a share of queries, and returns it and the rest; equal texts stay together."""
 
 
 def _usable(
@@ -111,22 +112,22 @@ def _usable(
     return pools
 
 
-def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> Pools:
+def _from_one(name: str, queries: list[str], draw: Draw, notes: list[str]) -> Pools:
     learns = len(queries) * (1 - 2 * DRAWN) >= LEAST_TRAIN
-    test, rest = draw.from_(queries, DRAWN if learns else 0.5)
-    dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
+    test, rest = draw(queries, DRAWN if learns else 0.5)
+    dev, train = draw(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
     train_part = f"train {len(train):,}, " if train else ""
     only = "one file of judgments" if name == WHOLE else f"only {name} judgments"
     notes.append(f"{only}: the queries are split into {train_part}dev {len(dev):,} and test {len(test):,}")
     return {"train": train, "dev": dev, "test": test}
 
 
-def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
+def _complete(pools: Pools, draw: Draw, notes: list[str]) -> None:
     missing = next((name for name in ("dev", "train") if name not in pools), None)
     if missing is not None:
         queries = pools["train" if missing == "dev" else "dev"]
         if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
-            pools["dev"], pools["train"] = draw.from_(queries, DRAWN)
+            pools["dev"], pools["train"] = draw(queries, DRAWN)
             notes.append(
                 f"no {missing} judgments: the others are split into train {len(pools['train']):,}"
                 f" and dev {len(pools['dev']):,}"
@@ -160,24 +161,19 @@ def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[s
         pools[name] = kept
 
 
-class _Draw:
-    """Draws queries; equal texts stay together."""
+def _drawing(texts: Mapping[str, str], seed: int) -> Draw:
+    rng = np.random.default_rng(seed)
 
-    def __init__(self, texts: Mapping[str, str], seed: int) -> None:
-        self.texts, self.rng = texts, np.random.default_rng(seed)
-
-    def from_(self, pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
+    def draw(pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
         groups: dict[str, list[str]] = {}
         for query in sorted(pool):
-            groups.setdefault(self.texts[query], []).append(query)
-        wanted = round(share * sum(map(len, groups.values())))
+            groups.setdefault(texts[query], []).append(query)
         each = list(groups.values())
+        wanted = round(share * sum(map(len, each)))
         taken: list[str] = []
         rest: list[str] = []
-        for i in self.rng.permutation(len(each)).tolist():
+        for i in rng.permutation(len(each)).tolist():
             (taken if len(taken) < wanted else rest).extend(each[i])
         return sorted(taken), sorted(rest)
 
-
-def _of(queries: Iterable[str], source: Mapping[str, Qrels]) -> Qrels:
-    return Qrels((q, d, grade) for q in queries for d, grade in source[q][q].items())
+    return draw

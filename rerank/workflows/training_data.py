@@ -11,7 +11,7 @@ import numpy as np
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.errors import TrainingError, option_name
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import write_text
+from rerank.formats import write_qrels
 from rerank.progress import Progress
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
@@ -120,8 +120,7 @@ def training_data(
     if inputs.dev_qrels is None:
         # For tuning the stack: no ranker was trained on these queries.
         path = workspace.folder / "held-out.tsv"
-        rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in inputs.qrels[q].items())
-        write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        write_qrels(path, Qrels({query: inputs.qrels[query] for query in report.held_out_queries}))
         report.held_out = str(path)
     return data
 
