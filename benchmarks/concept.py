@@ -143,7 +143,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     trainer = ConceptTask(Concepts(graph, ids, texts, kept), encoder, config, Say())
     fit = trainer.fit()
     seconds, cpu = time.time() - begin, time.process_time() - cpu
-    encoded = Encoded(data, fit.encoder)
+    encoded = Encoded(data, encoder)
     head = trainer.head()
     scores = {}
     for part in PARTS[1:]:

@@ -83,13 +83,14 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         seed=seed,
     )
     begin, cpu = time.time(), time.process_time()
-    fit = task_of(Texts(texts.tokens, texts.titles, graph), loaded, config, variant, Say()).fit()
+    task = task_of(Texts(texts.tokens, texts.titles, graph), loaded, config, variant, Say())
+    fit = task.fit()
     return {
-        "recall": test.recall(fit.encoder.encode(pool)).tolist(),
+        "recall": test.recall(loaded.encode(pool)).tolist(),
         "best": fit.best,
         "share": fit.share,
         "steps": fit.steps,
-        "rate": fit.rate,
+        "rate": task.rate,
         "masked": fit.counts["masked"] / max(fit.counts["anchors"], 1),
         "seconds": time.time() - begin,
         "cpu": time.process_time() - cpu,

@@ -227,7 +227,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
         )
     texts = Texts(of.texts.tokens, of.texts.titles, of.graph)
     fit = task_of(texts, loaded, config, variant, Say()).fit()
-    after = measured(of, fit.encoder, seed)
+    after = measured(of, loaded, seed)
     np.savez(kept(options, name, how, seed), **after)
     base = kept(options, name, "quintuplet", seed)
     base_values = dict(np.load(base)) if how != "quintuplet" and base.exists() else {}

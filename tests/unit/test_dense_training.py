@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -70,7 +71,10 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **cha
     config = options_of(tiny, **changes)
     encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)
-    return DenseTask(texts, encoder, config, progress, checkpoint, evaluator, loss=loss).fit()
+    task = DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
+    task.evaluator = evaluator or task.evaluator
+    run = task.fit()
+    return SimpleNamespace(**vars(run), kept=run.kept, encoder=encoder)
 
 
 class Given:

@@ -50,7 +50,7 @@ class ConceptFitter:
             "kept_pairs": len(kept),
             "batches_without_related": run.counts.get("without_related", 0),
             "contrast_bytes": task.objective.memory,
-            "rate": run.rate,
+            "rate": task.rate,
             "seconds": run.cpu,
         }
         threshold = run.kept.measures.get("threshold", 0.5)

@@ -21,7 +21,7 @@ from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.batching import Loss
-from rerank.rankers.encoder.task import EncoderTask, Evaluator
+from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.training.checkpoint import Measurement
@@ -33,10 +33,9 @@ POOL = 2000
 class DenseTask(EncoderTask):
     """Trains on links, categories or co-citations.
 
-    evaluator:       None: held-out pairs.
     structure, loss: None: from options.
     graph:           training pairs.
-    held:            (H, 2) held-out pairs.
+    held:            (H, 2) held-out pairs, which measure the training.
     """
 
     name: str = "dense"
@@ -50,7 +49,6 @@ class DenseTask(EncoderTask):
         config: DenseConfig,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
-        evaluator: Evaluator | None = None,
         *,
         structure: Structure | None = None,
         loss: Loss | None = None,
@@ -67,7 +65,8 @@ class DenseTask(EncoderTask):
             isolated="corrupted" in self._loss.reads,
             seed=config.seed,
         )
-        if evaluator is None and texts.usable[self.held].all(axis=1).any():
+        evaluator = None
+        if texts.usable[self.held].all(axis=1).any():
             evaluator = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
         super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
 

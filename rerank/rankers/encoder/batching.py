@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rerank.errors import UsageError
-from rerank.rankers.encoder.transformer import TOKENS, TextEncoder, precision
+from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
 
-BATCH = 64
-"""Texts that are encoded at once without gradient."""
 MEMORY = 0.25
 """Share of the free memory that the outputs of frozen layers may take."""
 TOLERANCE = 1e-4
@@ -118,15 +116,11 @@ class BatchEncoder:
             room -= 2 * self.encoder.model.config.hidden_size * (len(text) + special)
             if room < 0:
                 return False
-        different = {text.tobytes(): text for text in texts()}
-        keys = sorted(different, key=lambda key: (-len(key), key))
-        start = 0
-        while start < len(keys):
-            some = keys[start : start + max(1, TOKENS // (len(different[keys[start]]) + special))]
-            states, mask = self._lower([different[key] for key in some])
-            for key, state, count in zip(some, states.half(), mask.sum(dim=1).tolist()):
-                self.outputs[key] = state[:count].clone()
-            start += len(some)
+        different = sorted({text.tobytes(): text for text in texts()}.items())
+        for some in by_tokens([len(text) for _, text in different]):
+            states, mask = self._lower([different[i][1] for i in some])
+            for i, state, count in zip(some, states.half(), mask.sum(dim=1).tolist()):
+                self.outputs[different[i][0]] = state[:count].clone()
             if progress is not None:
                 progress(len(some))
         return True
@@ -143,11 +137,9 @@ class BatchEncoder:
     def unit_vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
         found = np.zeros((len(texts), self.encoder.width), np.float32)
-        order = np.argsort([-len(text) for text in texts], kind="stable")
         self.encoder.model.eval()
         with torch.inference_mode():
-            for begin in range(0, len(order), BATCH):
-                some = order[begin : begin + BATCH]
+            for some in by_tokens([len(text) for text in texts]):
                 vectors = self._encode([texts[i] for i in some])
                 found[some] = nn.functional.normalize(vectors, dim=1).float().cpu().numpy()
         return found

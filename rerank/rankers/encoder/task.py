@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,16 +52,12 @@ class Evaluator(Protocol):
         """Return measures; the first decides, higher is better."""
 
 
-@dataclass(frozen=True)
-class TrainedEncoder(TrainingRun):
-    """Trained encoder. rate: sequences per second."""
-
-    encoder: TextEncoder
-    rate: float
-
-
 class EncoderTask(Task):
-    """Trains encoder and loss. evaluator: None: keep the last step."""
+    """Trains encoder and loss.
+
+    evaluator: None: keep the last step.
+    rate: sequences per second.
+    """
 
     def __init__(
         self,
@@ -76,7 +71,7 @@ class EncoderTask(Task):
         self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
         self.progress, self.counts = progress or Progress(), {}
         self.steps_per_epoch = sampler.steps()
-        self.sequences = 0
+        self.sequences, self.rate = 0, 0.0
         self.checkpoint = None
         if checkpoint is not None:
             self.checkpoint = Checkpoint(checkpoint, self._key(), self.name, values_of(config))
@@ -126,8 +121,8 @@ class EncoderTask(Task):
         )
         return Trainer(self, options, self.checkpoint, self.progress)
 
-    def fit(self) -> TrainedEncoder:
-        """Return the best encoder, possibly untrained.
+    def fit(self) -> TrainingRun:
+        """Train, and leave the best encoder, possibly untrained, on the CPU.
 
         Raises TrainingError for insufficient memory or failure.
         """
@@ -135,8 +130,8 @@ class EncoderTask(Task):
             run = self.trainer().fit()
         self.encoder.precision = "auto"
         self.encoder.model.to("cpu").eval()
-        rate = self.sequences / run.wall if run.wall else 0.0
-        return TrainedEncoder(**vars(run), encoder=self.encoder, rate=rate)
+        self.rate = self.sequences / run.wall if run.wall else 0.0
+        return run
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Return Adam, with separate learning rates."""
@@ -213,7 +208,7 @@ class EncoderTask(Task):
 
     def result(
         self,
-        run: TrainedEncoder,
+        run: TrainingRun,
         ranker: Ranker,
         pairs: str,
         remark: str,
@@ -230,8 +225,8 @@ class EncoderTask(Task):
             f"{next(iter(run.kept.measures), 'nothing')} of {pairs}",
             "untrained",
             "step",
-            (f"{remark}; {plural(run.steps, 'step[|s]')} at {run.rate:.1f} sequences/s",),
-            {**details, "history": self.record(run)["history"], "share": run.share, "rate": run.rate},
+            (f"{remark}; {plural(run.steps, 'step[|s]')} at {self.rate:.1f} sequences/s",),
+            {**details, "history": self.record(run)["history"], "share": run.share, "rate": self.rate},
             [(one.step, one.loss, one.value) for one in run.history if one.share == 1],
             self.checkpoint.discard if self.checkpoint and not run.interrupted else dict,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -201,37 +201,21 @@ class TextEncoder:
         with torch.autocast(vectors.device.type, enabled=False):
             return vectors @ torch.tensor(self.modules.projection, device=vectors.device)
 
-    def encode(
-        self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
-    ) -> NDArray[np.float32]:
+    def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E); many use a GPU."""
         import torch
 
-        device = self.device
+        vectors, device = np.zeros((len(sequences), self.width), dtype=np.float32), self.device
         if len(sequences) >= MANY and torch.cuda.is_available():
             self.model.to("cuda")
+        self.model.eval()
         try:
-            return self._encode(sequences, progress)
+            for some in by_tokens([len(sequence) for sequence in sequences]):
+                with torch.inference_mode(), precision(self.device, self.precision):
+                    states = self.forward(*self.batch([sequences[i] for i in some]))
+                    vectors[some] = torch.nn.functional.normalize(states, dim=1).float().cpu().numpy()
         finally:
             self.model.to(device)
-
-    def _encode(
-        self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None
-    ) -> NDArray[np.float32]:
-        import torch
-
-        vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
-        order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
-        self.model.eval()
-        start = 0
-        while start < len(order):
-            some = order[start : start + max(1, TOKENS // (len(sequences[order[start]]) + 2))]
-            with torch.inference_mode(), precision(self.device, self.precision):
-                states = self.forward(*self.batch([sequences[i] for i in some]))
-                vectors[some] = torch.nn.functional.normalize(states, dim=1).float().cpu().numpy()
-            start += len(some)
-            if progress is not None:
-                progress(len(some))
         return vectors
 
     def version(self) -> str:
@@ -257,6 +241,18 @@ class TextEncoder:
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         self.modules.write(folder, int(self.model.config.hidden_size))
+
+
+def by_tokens(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield places of sequences, longest first, of at most TOKENS tokens with padding.
+
+    >>> list(by_tokens([5, 4000, 7]))
+    [[1], [2, 0]]
+    """
+    order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
+    while start < len(order):
+        yield (some := order[start : start + max(1, TOKENS // (lengths[order[start]] + 2))])
+        start += len(some)
 
 
 def precision(device: Any, requested: str = "auto") -> Any:
