@@ -19,11 +19,11 @@ import json
 import resource
 import tempfile
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from cca import cca
 from effectiveness import judgments
 
 from rerank.engines.base import SearchRequest
@@ -76,12 +76,6 @@ class Mates:
         """(2, n) reciprocal ranks: of the documents for the queries, of the queries for the documents."""
         q = np.array([ranker.encode_query(query) for query in self.queries])
         return self.reciprocal(q @ ranker.encode_documents(self.documents).astype(np.float32).T)
-
-    def two_sided(self, terms: Terms, sides: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """The same for a matrix of the queries and one of the documents."""
-        both = (self.queries, sides[0]), (self.documents, sides[1])
-        q, d = (unit_rows(term_matrix(terms, Corpus.read(texts)) @ matrix) for texts, matrix in both)
-        return self.reciprocal(q @ d.T)
 
     def unprojected(self, terms: Terms) -> np.ndarray:
         """The same for the cosine of the term vectors that the projections start from."""
@@ -142,7 +136,7 @@ def quality(options: argparse.Namespace) -> None:
                 ranker = workspace.ranker(name)
                 if isinstance(ranker, Projection):
                     found[name] = mates.rank(ranker)
-                    row(f"{name} {ranker.matrix.shape[1]}", found[name], 0)
+                    row(f"{name} {ranker.query.matrix.shape[1]}", found[name], 0)
                     if options.storage:
                         storage(ranker, mates)
             significance(found)
@@ -185,20 +179,8 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
                             found[dim]["input vectors"] = ranks
                     tested = curve(trainer, mates) if options.curve else []
                     begin, busy = time.perf_counter(), time.process_time()
-                    if method == "cca":  # not in the product
-                        pairs = trainer.vectors.pairs
-                        sides = cca(pairs.queries, pairs.partners, largest)
-                    else:
-                        fitted = trainer.fit(method)
+                    fitted = trainer.fit(method)
                     spent = time.perf_counter() - begin, time.process_time() - busy
-                    if method == "cca":
-                        for dim in options.dims:
-                            cut = sides[0][:, :dim], sides[1][:, :dim]
-                            ranks = found[dim][method] = mates.two_sided(trainer.vectors.terms, cut)
-                            row(f"{method} {dim} ({len(part.train)})", ranks, spent[1])
-                            one = {"method": method, "dim": dim, "both": ranks.mean()}
-                            rows.append(one | {"both_top1": (ranks == 1).mean(), "ranks": ranks.tolist()})
-                        continue
                     assert isinstance(fitted.ranker, Projection)
                     for dim in [largest] if method == "s2net" else options.dims:
                         ranks = found[dim][method] = mates.rank(narrow(fitted.ranker, dim))
@@ -249,7 +231,11 @@ def significance(found: dict[str, np.ndarray]) -> None:
 
 def narrow(ranker: Projection, dim: int) -> Projection:
     """The same ranker with its first ``dim`` columns."""
-    return Projection(ranker.name, ranker.terms, ranker.matrix[:, :dim], ranker.trained)
+    query = replace(ranker.query, matrix=ranker.query.matrix[:, :dim])
+    document = query
+    if ranker.document is not ranker.query:
+        document = replace(ranker.document, matrix=ranker.document.matrix[:, :dim])
+    return Projection(ranker.name, query, document, ranker.trained)
 
 
 def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
@@ -261,7 +247,8 @@ def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
     projection.PATIENCE = 10**6
 
     def measured(matrix: np.ndarray) -> tuple[float, float]:
-        sides = unit_rows(queries @ matrix), unit_rows(documents @ matrix)
+        size = queries.shape[1]
+        sides = unit_rows(queries @ matrix[:size]), unit_rows(documents @ matrix[-size:])
         found.append(float(mates.reciprocal(sides[0] @ sides[1].T)[0].mean()))
         return Vectors.measure(vectors, matrix)
 
@@ -272,7 +259,7 @@ def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
 def storage(ranker: Projection, mates: Mates) -> None:
     """What is lost by storing the documents' vectors in fewer bytes."""
     q = np.array([ranker.encode_query(query) for query in mates.queries])
-    exact = np.array([ranker.project(document.content) for document in mates.documents])
+    exact = np.array([ranker.document.project(document.content) for document in mates.documents])
     tops = np.maximum(np.abs(exact).max(axis=1, keepdims=True), 1e-30)
     whole = np.rint(exact / tops * 127)
     kinds = {

@@ -59,7 +59,7 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
 def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **values: Any) -> Output:
     """Train RANKER... and compute the features of the documents.
 
-    RANKER is text, meta or joint (family cnn), lsi, cllsi, opca or s2net (family projection), dense,
+    RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense,
     adapter or concept. `rerank train RANKER --help` also lists its settings. dense learns from links, concept
     from labeled pairs, the others from judged queries. Ctrl-C keeps the best epoch; the same command resumes.
     """

@@ -88,7 +88,7 @@ BUILT_IN = (
     ),
     Family(
         "projection",
-        ("lsi", "cllsi", "opca", "s2net"),
+        ("lsi", "cllsi", "opca", "cca", "s2net"),
         f"{_HERE}.projection.ranker:Projection",
         ("judgments", "pairs"),
         f"{_HERE}.projection.config:ProjectionConfig",

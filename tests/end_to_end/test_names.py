@@ -57,7 +57,7 @@ def test_a_name_keeps_to_its_ranker(named, run, tiny):
         ).is_dir()
     pairs = ("--text-pairs", named / "pairs.jsonl", *where)
     run("train", "lsi", "--as", "citations", *pairs).fails(2, "another ranker (dense, of the family dense)")
-    run("train", "opca", "--as", "topics", *pairs).fails(2, "another ranker (lsi, of the family projection)")
+    run("train", "cca", "--as", "topics", *pairs).fails(2, "another ranker (lsi, of the family projection)")
     run("query", "w0", "--stack", "dense", *where).fails(
         1, "'dense' is not trained", "both.sides, citations, cocited-2, topics", "`rerank train dense -w "
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
 from rerank.arrays import map_arrays
-from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
 from tests.unit.test_cnn_ranker import DOCUMENTS, QUERIES
@@ -105,8 +105,11 @@ def arrays_of(thing: object) -> list[np.ndarray]:
 def make_projection() -> Projection:
     rng = np.random.default_rng(0)
     names = ["alpha", "beta", "gamma", "theta"]
-    terms = Terms(names, np.ones(4, np.float32), 0, 400)
-    return Projection("s2net", terms, rng.normal(size=(4, 3)).astype(np.float16))
+    sides = [
+        Side(Terms(names, np.ones(4, np.float32), 0, 400), rng.normal(size=(4, 3)).astype(np.float16))
+        for _ in range(2)
+    ]
+    return Projection("s2net", *sides)
 
 
 RANKERS = {

@@ -23,7 +23,7 @@ from rerank.evaluation.pairs import (
     seeds_test,
 )
 from rerank.rankers.base import Ranker
-from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, LabeledPair, Query
 from rerank.search.pairs import score_pairs
@@ -158,8 +158,8 @@ def folder(tmp_path_factory, write_lines):
     names = [*COLORS, *(f"word{i}" for i in range(4))]
     terms = Terms(names, np.ones(len(names), dtype=np.float32), letters=0, longest=400)
     for name, weights in (("lsi", [[1, 0], [0, 1], [0, 1]]), ("s2net", [[1, 0]] * 3)):
-        matrix = np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16)
-        workspace.install(Projection(name, terms, matrix))
+        side = Side(terms, np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16))
+        workspace.install(Projection(name, side, side))
     lines = "".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in TEST)
     (folder / "test.tsv").write_text(lines)
     (folder / "dev.tsv").write_text("".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in DEV))

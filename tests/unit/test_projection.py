@@ -17,7 +17,7 @@ from rerank.progress import Progress
 from rerank.rankers.projection.config import MOST_GAMMA, ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.pairs import TermVectors, reciprocal_rank
-from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.s2net import pairwise_logistic
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
@@ -34,14 +34,17 @@ from tests.projections import comparisons
 # -------------------------------------------------------------------------------------------- ranker
 
 
-def ranker(seed=35):
-    rng = np.random.default_rng(seed)
+def ranker(two=False):
+    rng = np.random.default_rng(35)
     terms = Terms(["katze", "cat", "dog", "hund"], np.array([1, 1, 2, 2], dtype=np.float32), 0, 400)
-    return Projection("s2net", terms, rng.normal(size=(4, 3)).astype(np.float16), {"init": "random"})
+    query = Side(terms, rng.normal(size=(4, 3)).astype(np.float16))
+    document = Side(terms, rng.normal(size=(4, 3)).astype(np.float16)) if two else query
+    return Projection("s2net", query, document, {"init": "random"})
 
 
-def test_a_ranker_is_found_again(tmp_path):
-    one = ranker()
+@pytest.mark.parametrize("two", [False, True])
+def test_a_ranker_is_found_again(tmp_path, two):
+    one = ranker(two)
     one.save(tmp_path / "r")
     found = load_ranker(tmp_path / "r")
     assert isinstance(found, Projection)
@@ -50,21 +53,23 @@ def test_a_ranker_is_found_again(tmp_path):
     query, documents = Query("q", "Katze dog dog"), [Document("1", text="hund"), Document("2", text="none")]
     assert found.encode_query(query).tolist() == one.encode_query(query).tolist()
     assert found.encode_documents(documents).tolist() == one.encode_documents(documents).tolist()
-    assert ranker(36).version != one.version
+    assert ranker(not two).version != one.version
 
 
 def test_a_score_is_the_cosine_of_the_projections():
-    one = ranker()
+    one = ranker(two=True)
     features = one.encode_documents([Document("1", "hund", "dog"), Document("2", text="unheard of")])
     assert (features.dtype, features.shape) == (np.float16, (2, 3))
     f = np.array([0, 0, 2, 2]) / 8**0.5
-    expected = f @ one.matrix.astype(float)
-    q = np.array([1.0, 0, 0, 0]) @ one.matrix.astype(float)
+    expected = f @ one.document.matrix.astype(float)
+    q = np.array([1.0, 0, 0, 0]) @ one.query.matrix.astype(float)
     cosine = q @ expected / np.linalg.norm(q) / np.linalg.norm(expected)
     scores = one.score(one.encode_query(Query("q", "Katze")), features)
     assert scores.tolist() == pytest.approx([cosine, 0.0], abs=2e-3)
     assert one.score(one.encode_query(Query("q", "")), features).tolist() == [0.0, 0.0]
-    same = one.score(one.encode_query(Query("q", "cat")), one.encode_documents([Document("", "cat")]))
+    same = ranker().score(
+        one.encode_query(Query("q", "cat")), ranker().encode_documents([Document("", "cat")])
+    )
     assert -1.0 <= same[0] <= 1.0
     with pytest.raises(
         WorkspaceError, match="stored s2net features have 5 numbers, not 3; train s2net again"
@@ -130,9 +135,9 @@ def rank_of_own(workspace, name):
 
 
 def test_s2net_learns_what_words_mean(workspace):
-    report = fit(workspace, ("s2net", "lsi", "cllsi", "opca"))
-    assert [fitted.ranker.name for fitted in report.rankers] == ["s2net", "lsi", "cllsi", "opca"]
-    assert report.encoded == dict.fromkeys(sorted(["s2net", "lsi", "cllsi", "opca"]), 40)
+    report = fit(workspace, ("s2net", "lsi", "cllsi", "opca", "cca"))
+    assert [fitted.ranker.name for fitted in report.rankers] == ["s2net", "lsi", "cllsi", "opca", "cca"]
+    assert report.encoded == dict.fromkeys(sorted(["s2net", "lsi", "cllsi", "opca", "cca"]), 40)
     assert rank_of_own(workspace, "s2net") > 0.9
     assert rank_of_own(workspace, "s2net") > rank_of_own(workspace, "lsi")
     assert all(fitted.dev >= fitted.baseline for fitted in report.rankers)
@@ -242,12 +247,12 @@ def test_a_dimension_above_the_rank_is_said(workspace):
     listen = Listen()
     fit(workspace, ("cllsi", "s2net"), config=structs.replace(CONFIG, dim=28, init="cllsi"), progress=listen)
     assert any("cllsi" in line and "of the 28" in line for line in listen.said)
-    assert workspace.ranker("cllsi").matrix.shape[1] < 28
-    assert workspace.ranker("s2net").matrix.shape == (29, 28)
-    assert np.linalg.norm(workspace.ranker("s2net").matrix.astype(float), axis=0).min() > 0
+    assert workspace.ranker("cllsi").query.matrix.shape[1] < 28
+    assert workspace.ranker("s2net").query.matrix.shape == (29, 28)
+    assert np.linalg.norm(workspace.ranker("s2net").query.matrix.astype(float), axis=0).min() > 0
     fit(workspace, config=structs.replace(CONFIG, dim=50), progress=listen)
     assert any("s2net: 50 dimensions" in line and "29" in line for line in listen.said)
-    assert workspace.ranker("s2net").matrix.shape == (29, 29)
+    assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
 
 
 def test_the_largest_gamma_is_a_number_in_single_precision():

@@ -1,4 +1,4 @@
-"""LSI, CL-LSI and OPCA by eigenvectors, and the term vectors that they are made from.
+"""LSI, CL-LSI, OPCA and CCA by eigenvectors, and the term vectors that they are made from.
 
 Expected numbers are worked out by hand, or come from SciPy; none is a recording of what the code gave.
 """
@@ -13,7 +13,7 @@ import scipy.linalg
 import scipy.optimize
 from scipy.sparse import csr_matrix
 
-from rerank.rankers.projection.spectral import cllsi, lsi, opca
+from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
 from rerank.rankers.projection.terms import terms_of
 from rerank.rankers.training.data import Corpus
@@ -74,10 +74,11 @@ def test_opca_agrees_with_a_solver_of_terms_by_terms():
     assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(values[::-1][:5], rel=1e-6)
 
 
+@pytest.mark.parametrize("method", [opca, cca])
 @pytest.mark.parametrize("few", [100, 6000], ids=["sample", "all"])
-def test_no_matrix_of_terms_by_terms(monkeypatch, few):
+def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
     """12,000 x 12,000 numbers would be 1,152 MB."""
-    monkeypatch.setattr("rerank.rankers.projection.spectral.MOST_PAIRS", few)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.MOST_PAIRS", {"opca": few, "cca": few})
     rng = np.random.default_rng(45)
 
     def some_texts():
@@ -85,11 +86,12 @@ def test_no_matrix_of_terms_by_terms(monkeypatch, few):
         return csr_matrix((np.full(4_000, 20**-0.5), (rows, columns)), (200, 6_000))
 
     left = some_texts()
-    sides = apart(left, left + 0.5 * some_texts())
+    sides = left, left + 0.5 * some_texts()
+    sides = apart(*sides) if method is opca else sides
     cllsi(*sides, 1)  # imports what it needs: not to be traced
     tracemalloc.start()
     try:
-        A = opca(*sides, 4, ridge=0.5)
+        A = method(*sides, 4, ridge=0.5)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -97,18 +99,46 @@ def test_no_matrix_of_terms_by_terms(monkeypatch, few):
     assert peak < 100e6
 
 
-def test_many_texts_are_sampled(monkeypatch):
+@pytest.mark.parametrize("method", [opca, cca])
+def test_many_texts_are_sampled(monkeypatch, method):
     """400 pairs in four hidden dimensions; 200 of them show the same directions."""
     rng = np.random.default_rng(47)
     hidden = rng.normal(size=(400, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(400, 30))) for _ in range(2)]
-    X, Y = sides = apart(*sides)
-    every = opca(*sides, 3)
-    monkeypatch.setattr("rerank.rankers.projection.spectral.MOST_PAIRS", 200)
-    some, again, other = (opca(*sides, 3, seed=seed) for seed in (0, 0, 1))
+    X, Y = apart(*sides)
+    sides = (X, Y) if method is opca else sides
+    every = method(*sides, 3)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.MOST_PAIRS", {"opca": 200, "cca": 200})
+    some, again, other = (method(*sides, 3, seed=seed) for seed in (0, 0, 1))
     assert some.tolist() == again.tolist() != other.tolist()
     projected = (X + Y) @ every, (X + Y) @ some
     assert spans(*projected) < 0.6  # random directions: about 1.5
+
+
+@pytest.mark.parametrize(("ridge", "expected"), [(0.0, 8 / 9), (1.0, 2 / 3)])
+def test_cca_of_one_column_a_side(ridge, expected):
+    """x = (1, 2, 2), y = (2, 1, 2): x.y / sqrt(x.x y.y) = 8/9; with a ridge of 1 (3 rows): 8 / (9 + 3)."""
+    x, y = np.array([1.0, 2, 2]), np.array([2.0, 1, 2])
+    A = cca(csr_matrix(x[:, None]), csr_matrix(y[:, None]), 1, ridge=ridge)[:, 0]
+    x, y = x * A[0], y * A[1]
+    within = [(v @ v) / 3 + ridge * float(a**2) for v, a in zip((x, y), A)]
+    assert within == pytest.approx([1.0, 1.0], rel=1e-5)
+    assert (x @ y) / 3 == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("pairs", [300, 30], ids=["all", "with equal texts"])
+def test_cca_agrees_with_a_solver_of_terms_by_terms(pairs):
+    rng = np.random.default_rng(34)
+    hidden = rng.normal(size=(pairs, 4)) * [4, 3, 2, 1.5]
+    sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(pairs, 30))) for _ in range(2)]
+    rows = np.arange(300) % pairs
+    sides = [side[rows] for side in sides]
+    X, Y = apart(*sides)
+    crossed, within = (X.T @ Y).toarray() / 300, (X.T @ X + Y.T @ Y).toarray() / 300
+    rho, vectors = scipy.linalg.eigh(crossed + crossed.T, within + 0.1 * np.eye(60))
+    A = cca(*sides, 3, ridge=0.1)
+    assert np.abs(A) == pytest.approx(np.abs(vectors[:, :-4:-1]) * 2**0.5, abs=1e-6)
+    assert ((X @ A) * (Y @ A)).sum(axis=0) / 300 == pytest.approx(rho[:-4:-1])
 
 
 # -------------------------------------------------------------------------------------- term vectors

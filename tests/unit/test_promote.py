@@ -13,7 +13,7 @@ from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, 
 from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.evaluation.significance import compare
-from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
@@ -30,10 +30,13 @@ STACK = "tfidf,lsi"
 
 def ranker(version: str, knows: int) -> Projection:
     """Finds what is wanted for so many of the four words, and its opposite for the others."""
-    rows = {word: [1.0, 0.0] if i < knows else [0.0, 1.0] for i, word in enumerate(WORDS)}
-    rows |= {"wanted": [1000.0, 0.0], "other": [0.0, 1000.0]}
-    terms = Terms(list(rows), np.ones(len(rows), np.float32), letters=0, longest=400)
-    return Projection("lsi", terms, np.array([*rows.values()], np.float16), version=version)
+
+    def side(rows: dict[str, list[float]]) -> Side:
+        terms = Terms(list(rows), np.ones(len(rows), np.float32), letters=0, longest=400)
+        return Side(terms, np.array([*rows.values()], np.float16))
+
+    query = {word: [1.0, 0.0] if i < knows else [0.0, 1.0] for i, word in enumerate(WORDS)}
+    return Projection("lsi", side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version)
 
 
 def trained(workspace: Workspace, version: str, knows: int) -> None:

@@ -20,7 +20,7 @@ from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Candidates, Document, Query
 from rerank.testing import check_engine, check_ranker, engine_rules
@@ -69,7 +69,9 @@ def cnn(name: str, head: str, seed: int = 0) -> CnnRanker:
 def projection(name: str, seed: int = 0) -> Projection:
     rng = np.random.default_rng(seed)
     terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
-    return Projection(name, terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16))
+    query = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16))
+    document = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16)) if name == "cca" else query
+    return Projection(name, query, document)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -79,9 +81,10 @@ def test_cnn(name: str, head: str) -> None:
     check_ranker(cnn(name, head), other=cnn(name, head, 1), without=without)
 
 
-def test_projection() -> None:
-    without = ("torch", "scipy", "sklearn")
-    check_ranker(projection("s2net"), other=projection("s2net", 1), without=without)
+@pytest.mark.parametrize("name", ["lsi", "cllsi", "opca", "cca", "s2net"])
+def test_projections(name: str) -> None:
+    without = ("torch", "scipy", "sklearn") if name in ("cca", "s2net") else ()
+    check_ranker(projection(name), other=projection(name, 1), without=without)
 
 
 def test_dense(tiny: str) -> None:

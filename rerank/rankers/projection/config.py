@@ -11,11 +11,11 @@ from rerank.config import Count, Natural, NonNegative, Options, Share, option
 MOST_GAMMA = 40.0
 """Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""
 _S2NET = ("s2net",)
-_PAIRS = ("cllsi", "opca", "s2net")
+_PAIRS = ("cllsi", "opca", "cca", "s2net")
 
 
 class ProjectionConfig(Options, frozen=True):
-    """Options of ``lsi``, ``cllsi``, ``opca`` and ``s2net``."""
+    """Options of ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
 
     dim: Annotated[Count, option("Length of a projected vector (k).")] = 200
     init: Annotated[

@@ -17,9 +17,9 @@ from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.lbfgs import Step, minimize
 from rerank.rankers.projection.pairs import Pairs, TermVectors, Vectors
-from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.s2net import Matrix, S2Net, anchored
-from rerank.rankers.projection.spectral import cllsi, lsi, opca
+from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
@@ -77,12 +77,12 @@ class ProjectionTrainer:
         return self._result(variant, name, Best(matrix, *self.vectors.measure(matrix)), {})
 
     def _spectral(self, title: str, variant: str, pairs: Pairs, dim: int) -> Matrix:
-        """Solve an eigenvalue problem: (V, k), k <= ``dim``."""
-        seed = self.config.seed
+        """Solve an eigenvalue problem: (V, k) or, for ``cca``, (2 V, k); k <= ``dim``."""
+        sides, seed = (pairs.queries, pairs.partners), self.config.seed
         with self.progress.step(title):
             if variant == "lsi":
                 return lsi(self.vectors.collection(), dim, seed=seed)
-            return {"cllsi": cllsi, "opca": opca}[variant](pairs.queries, pairs.partners, dim, seed=seed)
+            return {"cllsi": cllsi, "opca": opca, "cca": cca}[variant](*sides, dim, seed=seed)
 
     def _s2net(self, name: str) -> TrainingResult:
         pairs, config = self.vectors.pairs, self.config
@@ -133,8 +133,13 @@ class ProjectionTrainer:
         """Make a ranker, scaled for fp16."""
         scale = float(np.sqrt(np.square(best.matrix, dtype=np.float64).mean()))
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
+        terms = self.vectors.terms
+        size = len(terms.names)
+        query = document = Side(terms, stored[:size])
+        if len(stored) > size:
+            document = Side(terms, stored[size:])
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        ranker = Projection(name, self.vectors.terms, stored, record, variant=variant)
+        ranker = Projection(name, query, document, record, variant=variant)
         measure, without = TrainingResult.measure, TrainingResult.without
         if not self.data.dev:
             measure, without = "mean reciprocal rank of dev pairs", "by terms"

@@ -121,16 +121,18 @@ class Vectors:
         return Pairs(queries[asked], documents[rows[first]], comparisons)
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
-        """Dev measure with and without a matrix (V, k).
+        """Dev measure with and without a matrix (V, k), or two as (2 V, k).
 
         nDCG weighted with the first stage; for given pairs, mean reciprocal rank.
         """
+        size = self.documents.shape[1]
+        query, document = matrix[:size], matrix[-size:]
         if self.dev is None:
             left, right = self.dev_pairs
             terms = reciprocal_rank((left @ right.T).toarray())
-            return reciprocal_rank(unit_rows(left @ matrix) @ unit_rows(right @ matrix).T), terms
-        asked = unit_rows(self.queries[[one.query for one in self.dev.judged]] @ matrix)
-        answers = unit_rows(self.documents[self.dev.documents] @ matrix)
+            return reciprocal_rank(unit_rows(left @ query) @ unit_rows(right @ document).T), terms
+        asked = unit_rows(self.queries[[one.query for one in self.dev.judged]] @ query)
+        answers = unit_rows(self.documents[self.dev.documents] @ document)
         scores = [(answers[c] @ q).astype(np.float64) for q, c in zip(asked, self.dev.columns)]
         weighted, _, first = weighted_ndcg(self.dev.judged, scores)
         return weighted, first
