@@ -171,21 +171,6 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
 
 
 @rule
-def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
-    """A ranker without stored features cannot retrieve."""
-
-    def fails(documents: Sequence[Document]) -> NDArray[Any]:
-        raise ArithmeticError("no vectors")
-
-    engine.write(collection(20))
-    with raises(ArithmeticError):
-        engine.write_features([case.encoder(encode=fails)])
-    same(engine.prepared(case.name, "v1"), None, "prepared()")
-    engine.write_features([case.encoder()])
-    same(engine.prepared(case.name, "v1"), 0, "prepared()")
-
-
-@rule
 def who_retrieves(engine: Engine, case: Case) -> None:
     """Only the named retrievers find documents, each to its depth."""
     documents, row = _filled(engine, case)
@@ -291,9 +276,15 @@ def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) ->
 
 @rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
-    """UsageError without vectors; WorkspaceError for another width."""
+    """UsageError without vectors, also after a failed encoding; WorkspaceError for another width."""
+
+    def fails(documents: Sequence[Document]) -> NDArray[Any]:
+        raise ArithmeticError("no vectors")
+
     engine.write(collection(20))
     row, stage = queries(1)[1], engine.first_stages[0]
+    with raises(ArithmeticError):
+        engine.write_features([case.encoder(encode=fails)])
     same(engine.prepared(case.name, "v1"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
         _near(engine, case.by(row))

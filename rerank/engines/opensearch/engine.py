@@ -6,7 +6,7 @@ The index of the alias NAME is NAME-000001. An empty or replaced collection gets
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import (
-    Encoder,
     Engine,
     FeatureStore,
     SearchRequest,
-    WriteResult,
     batches,
     hits_of_run,
 )
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
-from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
@@ -34,12 +31,12 @@ from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
-from rerank.records import Candidates, Document, Query, SearchTemplate
+from rerank.records import Candidates, Query, SearchTemplate
 
 _LOOK = 2.0  # seconds until the cluster is asked again whether the name has an index
 
 
-class OpenSearchEngine(Reader, Engine):
+class OpenSearchEngine(Writer, Engine):
     """Documents, text index and features in a cluster. Opening sends no request.
 
     Each shard uses its own idf, unless ``search_type`` is ``dfs_query_then_fetch``.
@@ -57,9 +54,7 @@ class OpenSearchEngine(Reader, Engine):
         super().__init__(index)
         self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
         self.first_stages = index.layout.first_stages
-        reader = Reader(index)  # not self: connections are closed when the last reference goes
-        self.doc_values = DocValueFeatures(index, reader)
-        self.writer = Writer(index, self.doc_values, reader)
+        reader = Reader(index)  # not self, see Writer
         attached = isinstance(index.layout, AttachedLayout)
         self.attached_features = (
             AttachedFeatures(index, reader, index.folder / "features", self.doc_values) if attached else None
@@ -128,26 +123,6 @@ class OpenSearchEngine(Reader, Engine):
             self._uuids |= set(self.index.shape(fresh=True).uuids.values())
             self._foreign |= set(uuids) - self._uuids
         return [uuid in self._uuids for uuid in uuids]
-
-    def write(
-        self,
-        documents: Iterable[Document],
-        delete: Iterable[str] = (),
-        *,
-        encoders: Sequence[Encoder] = (),
-        replace: bool = False,
-        skip_refused: bool = False,
-        progress: Callable[[int], object] | None = None,
-    ) -> WriteResult:
-        """See :meth:`Writer.write`."""
-        return self.writer.write(
-            documents,
-            delete,
-            encoders=encoders,
-            replace=replace,
-            skip_refused=skip_refused,
-            progress=progress,
-        )
 
     def lock(self) -> AbstractContextManager[None]:
         """Lock the folder."""

@@ -59,12 +59,13 @@ class _Spool:
             yield len(batch), batch
 
 
-class Writer:
-    """Ingests documents into an index."""
+class Writer(Reader):
+    """Ingests documents into an index. A part of the engine."""
 
-    def __init__(self, index: Index, features: DocValueFeatures, reader: Reader) -> None:
-        self._index, self._features, self._reader = index, features, reader
-        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        # Not self: connections are closed when the last reference goes.
+        self.doc_values = DocValueFeatures(index, Reader(index))
 
     def write(
         self,
@@ -91,7 +92,7 @@ class Writer:
         delete = list(dict.fromkeys(delete))
         written = Written()
         try:
-            with self._index.lock(), tempfile.TemporaryFile(dir=self._index.folder) as file:
+            with self.index.lock(), tempfile.TemporaryFile(dir=self.index.folder) as file:
                 current, replace = self._current(replace)
                 spool = _Spool(file)
                 self._fill(spool, documents, delete, encoders, compare=not replace)
@@ -103,7 +104,7 @@ class Writer:
             if error.errno not in DISK_ERRORS:
                 raise
             raise EngineError(
-                f"{self._index.folder}: cannot be written ({error.strerror}), nothing was ingested; free"
+                f"{self.index.folder}: cannot be written ({error.strerror}), nothing was ingested; free"
                 " space and run again"
             ) from error
         return WriteResult(
@@ -118,21 +119,21 @@ class Writer:
 
     def _current(self, replace: bool) -> tuple[str, bool]:
         """The alias's index, and whether to replace it."""
-        if replace and not self._index.indices():  # another client has deleted it
+        if replace and not self.index.indices():  # another client has deleted it
             check(self._client, self._settings)
-            with self._index.asking("creating the index"):
-                self._index.make(f"{self._settings.index}-000001", alias=True)
-        self._index.check()
-        (current, *others) = sorted(self._index.indices())
+            with self.index.asking("creating the index"):
+                self.index.make(f"{self._settings.index}-000001", alias=True)
+        self.index.check()
+        (current, *others) = sorted(self.index.indices())
         if others:
             raise EngineError(
                 f"alias {self._settings.index!r} has {1 + len(others)} indices; rerank writes to one: remove"
                 " the alias from the others"
             )
         if not replace:  # an interrupted ingest may have written documents that no search finds yet
-            with self._index.asking("reading documents"):
-                self._index.refresh(current)
-        replace = replace or len(self._index) == 0
+            with self.index.asking("reading documents"):
+                self.index.refresh(current)
+        replace = replace or len(self.index) == 0
         if replace and current == self._settings.index:
             raise UsageError(
                 f"{current!r} is an index, not an alias, so it cannot be replaced; ingest in place"
@@ -150,8 +151,8 @@ class Writer:
         """Check documents and spool actions."""
         assert isinstance(self._layout, OwnedLayout)
         positions: dict[str, int] = {}
-        stored = self._features.stored() if encoders else {}
-        retrieving = self._features.retrieving(encoders)
+        stored = self.doc_values.stored() if encoders else {}
+        retrieving = self.doc_values.retrieving(encoders)
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
             for document in batch:
@@ -163,7 +164,7 @@ class Writer:
                         f" document {position} of this ingest; keep one"
                     )
             if compare:
-                before = self._reader.get([document.id for document in batch])
+                before = self.get([document.id for document in batch])
                 fresh = [
                     new for new, old in zip(batch, before) if old is None or self._key(new) != self._key(old)
                 ]
@@ -196,9 +197,9 @@ class Writer:
     def _send(
         self, target: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
     ) -> Written:
-        with self._index.asking("ingesting"):
+        with self.index.asking("ingesting"):
             now = time.time()
-            self._features.map({key: replace(c, since=now) for key, c in spool.columns.items()}, target)
+            self.doc_values.map({key: replace(c, since=now) for key, c in spool.columns.items()}, target)
         written = Written()
         try:
             for count, done in send(self._client, self._settings, target, spool.batches()):
@@ -213,8 +214,8 @@ class Writer:
                 f"OpenSearch refuses {len(written.refused):,} of {plural(spool.actions, 'document[|s]')}:"
                 f" {first}; correct them, or skip such documents with --skip-invalid"
             )
-        with self._index.asking("completing the ingest"):
-            self._index.refresh(target)
+        with self.index.asking("completing the ingest"):
+            self.index.refresh(target)
         return written
 
     def _replace(
@@ -222,15 +223,15 @@ class Writer:
     ) -> Written:
         """Write a new index and move the alias; remove it on failure."""
         target = self._next(old)
-        with self._index.asking("ingesting"):
-            self._index.make(target, alias=False)
-            uuid = self._index.uuid(target)
+        with self.index.asking("ingesting"):
+            self.index.make(target, alias=False)
+            uuid = self.index.uuid(target)
             self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
         try:
             written = self._send(target, spool, skip_refused, progress)
             # A repeated action, after a lost answer, is not an update.
             written.created, written.updated = written.created + written.updated, 0
-            with self._index.asking("completing the ingest"):
+            with self.index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
                 self._keep_pipeline(old, target)
@@ -239,7 +240,7 @@ class Writer:
                 self._client.indices.update_aliases(body={"actions": moves})
         except BaseException:
             with suppress(Exception):
-                if self._index.uuid(target) == uuid:
+                if self.index.uuid(target) == uuid:
                     self._client.indices.delete(index=target, params={"request_timeout": _CLEANUP})
             raise
         return written
@@ -257,8 +258,8 @@ class Writer:
 
         A cluster recreates an index that is deleted during writing, without its mapping.
         """
-        count = self._index.count({"match_all": {}}, target)
-        if self._index.uuid(target) != uuid or count != expected:
+        count = self.index.count({"match_all": {}}, target)
+        if self.index.uuid(target) != uuid or count != expected:
             raise EngineError(
                 f"index {target!r} at {self._settings.where} was changed by another client during the"
                 f" ingest (it has {plural(count, 'document[|s]')}, not {expected:,}); nothing"
@@ -269,7 +270,7 @@ class Writer:
         """Return the next index name; remove remains of an interrupted ingest."""
         found = re.fullmatch(r"(.*)-(\d{6})", current)
         name = f"{self._settings.index}-{(int(found[2]) if found else 0) + 1:06}"
-        with self._index.asking("creating the index"):
+        with self.index.asking("creating the index"):
             about = self._client.indices.get(index=name, params={"ignore_unavailable": "true"}).get(name)
             if about is not None:
                 if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
