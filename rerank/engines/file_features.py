@@ -1,8 +1,7 @@
 """Features in files: one matrix per ranker and version.
 
-NAME/VERSION/about.json   dtype and width of the rows
-NAME/VERSION/matrix       the rows
-NAME/VERSION/sums         checksum of each row (uint64), written last; 0: no feature
+NAME/VERSION/float16x128   the rows; the name has their dtype and width
+NAME/VERSION/sums          checksum of each row (uint64), written last; 0: no feature
 """
 
 from __future__ import annotations
@@ -12,28 +11,23 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder
-from rerank.errors import EngineError, UsageError, WorkspaceError
-from rerank.files import sync_folder, trouble, write_bytes
+from rerank.errors import EngineError, UsageError
+from rerank.files import sync_folder
 from rerank.records import Document
 from rerank.text import plural
 
+_NAME = "{}x{}"
 _TOGETHER = 4096  # rows whose checksums are computed at once
 
 # Odd factors: changing one word, or swapping two, always changes the sum.
 _FACTORS = np.random.default_rng(0).integers(0, 2**63, 512, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 _PLACE = np.uint64(0x9E3779B97F4A7C15)  # a row in another row's place has another sum
-
-
-class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    dtype: str
-    width: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 
 
 class _Matrix(NamedTuple):
@@ -64,9 +58,8 @@ class FeatureFiles:
     def versions(self) -> dict[str, list[str]]:
         """Ranker -> stored versions, the newest last."""
         stored: dict[str, list[tuple[int, str]]] = {}
-        for path in self._folder.glob("*/*/about.json"):
-            version = path.stat().st_mtime_ns, path.parent.name
-            stored.setdefault(path.parent.parent.name, []).append(version)
+        for folder in {path.parent for path in self._folder.glob("*/*/sums")}:
+            stored.setdefault(folder.parent.name, []).append((folder.stat().st_mtime_ns, folder.name))
         return {name: [version for _, version in sorted(some)] for name, some in sorted(stored.items())}
 
     def read(
@@ -118,16 +111,14 @@ class FeatureFiles:
         replace: accept another dtype or width, instead of raising EngineError.
         """
         check_features(name, values, len(rows))
-        folder, about = self._path(name, version), self._about(name, version)
-        new = _About(values.dtype.str, values.shape[1])
-        if about is not None and about != new:
+        folder, stored = self._path(name, version), self._kind(name, version)
+        new = values.dtype.name, values.shape[1]
+        if stored not in (None, new):
             if not replace:
-                raise other_kind(name, (new.dtype, new.width), (about.dtype, about.width))
+                raise other_kind(name, new, stored)
             self.remove(name, version)
-        if about != new:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_bytes(folder / "about.json", msgspec.json.encode(new))
-        _put(folder / "matrix", rows, np.ascontiguousarray(values))
+        folder.mkdir(parents=True, exist_ok=True)
+        _put(folder / _NAME.format(*new), rows, np.ascontiguousarray(values))
         _put(folder / "sums", rows, row_sums(values, rows, self._salt)[:, None])
 
     def encode(
@@ -153,8 +144,8 @@ class FeatureFiles:
 
     def sync(self, name: str, version: str) -> None:
         """Make features durable. After a power failure without it, checksums detect the lost ones."""
-        for part in ("matrix", "sums"):
-            sync_folder(self._path(name, version) / part)
+        for path in self._path(name, version).glob("*"):
+            sync_folder(path)
 
     def remove(self, name: str, version: str) -> None:
         """Remove the features of this version."""
@@ -166,57 +157,39 @@ class FeatureFiles:
         for name, versions in self.versions().items():
             for version in versions:
                 path = self._path(name, version)
-                try:
-                    rows = np.flatnonzero(self.stored(name, version, self._count(path)))
-                    missing = [
-                        self.read(name, version, rows[i : i + _TOGETHER])[1]
-                        for i in range(0, len(rows), _TOGETHER)
-                    ]
-                except WorkspaceError as error:
-                    yield path / "about.json", str(error)
-                    continue
-                if len(self.matrix(name, version, self._count(path))) < self._count(path):
-                    yield path / "matrix", "the file is too short"
-                corrupt = sum(int(some.sum()) for some in missing)
+                count = _size(path / "sums") // 8
+                if len(self.matrix(name, version, count)) < count:
+                    yield path, "the matrix is too short"
+                rows = np.flatnonzero(self.stored(name, version, count))
+                parts = (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
+                corrupt = sum(int(self.read(name, version, part)[1].sum()) for part in parts)
                 if corrupt:
-                    yield path / "matrix", f"{plural(corrupt, 'row[|s]')} differ from the checksum"
+                    yield path, f"{plural(corrupt, 'row[|s]')} differ from the checksum"
 
     def _matrix(self, name: str, version: str, most: int) -> _Matrix | None:
         cached = self._open.get((name, version))
         if cached is not None and most <= len(cached.sums):
             return cached
-        about, path = self._about(name, version), self._path(name, version)
-        if about is None:
+        kind = self._kind(name, version)
+        if kind is None:
             return None
-        dtype, width = np.dtype(about.dtype), about.width
-        count = min(self._count(path), _size(path / "matrix") // (width * dtype.itemsize))
-        if cached is not None and count == len(cached.sums):
+        dtype, width = np.dtype(kind[0]), kind[1]
+        sums_file = self._path(name, version) / "sums"
+        rows_file = sums_file.with_name(_NAME.format(*kind))
+        count = min(_size(sums_file) // 8, _size(rows_file) // (width * dtype.itemsize))
+        if not count or (cached is not None and count == len(cached.sums)):
             return cached
-        values, sums = np.empty((0, width), dtype), np.empty(0, np.uint64)
-        if count:
-            values = np.memmap(path / "matrix", dtype, "r", shape=(count, width)).view(np.ndarray)
-            sums = np.memmap(path / "sums", np.uint64, "r", shape=(count,)).view(np.ndarray)
+        values = np.memmap(rows_file, dtype, "r", shape=(count, width)).view(np.ndarray)
+        sums = np.memmap(sums_file, np.uint64, "r", shape=(count,)).view(np.ndarray)
         matrix = self._open[name, version] = _Matrix(values, sums, np.zeros(count, np.bool_))
         return matrix
 
-    def _count(self, folder: Path) -> int:
-        return _size(folder / "sums") // 8
-
-    def _about(self, name: str, version: str) -> _About | None:
-        path = self._path(name, version) / "about.json"
-        try:
-            about = msgspec.json.decode(path.read_bytes(), type=_About)
-            if np.dtype(about.dtype).kind not in "fiu":
-                raise ValueError(f"numbers of type {about.dtype}")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise trouble(error, path) or error from error
-        except (ValueError, TypeError) as error:
-            raise WorkspaceError(
-                f"{path} is corrupt ({error}); encode again with `rerank encode --force`"
-            ) from error
-        return about
+    def _kind(self, name: str, version: str) -> tuple[str, int] | None:
+        """The dtype and width of the rows."""
+        for path in self._path(name, version).glob("*x*"):
+            if found := re.fullmatch(r"(u?int(?:8|16|32|64)|float(?:16|32|64))x([1-9]\d{0,8})", path.name):
+                return found[1], int(found[2])
+        return None
 
     def _path(self, name: str, version: str) -> Path:
         for part in (name, version):

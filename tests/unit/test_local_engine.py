@@ -325,7 +325,7 @@ class TestFeatures:
     def test_what_a_crash_left_behind_the_manifest_is_ignored(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
-        with open(engine.folder / "data-0/features/text/v1/matrix", "ab") as file:
+        with open(engine.folder / "data-0/features/text/v1/float32x2", "ab") as file:
             file.write(b"\xff" * 13)
         engine.write(documents({"1": "lists", "4": "lists"}))
 
@@ -343,5 +343,5 @@ class TestFeatures:
             [Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float16))]
         )
         assert encoded == {"text": 5}
-        matrix = np.fromfile(engine.folder / "data-0/features/text/v1/matrix", np.float16).reshape(-1, 2)
+        matrix = np.fromfile(engine.folder / "data-0/features/text/v1/float16x2", np.float16).reshape(-1, 2)
         assert matrix[:, 0].tolist() == [0, 0, 1, 0, 0, 1, 1, 1, 1]

@@ -420,7 +420,7 @@ def test_every_corrupted_file_is_reported(folder, run):
     assert Workspace.open(folder).verify() == {}
     assert run("status", "--verify", "-w", folder).code == 0
     random = np.random.default_rng(17)
-    names = ("features/*/*/matrix", "tfidf/*/*.npy", "index/*.*")
+    names = ("features/*/*/float*", "tfidf/*/*.npy", "index/*.*")
     files = [path for name in names for path in (folder / "engine" / "data-0").glob(name)]
     files = [path for path in files if path.suffix not in (".json", ".lock") and path.stat().st_size]
     files += [path for path in (folder / "rankers").glob("*/*") if path.stat().st_size]
