@@ -119,8 +119,10 @@ class Documents:
 
     # -- writing (the caller holds the write lock) -------------------------------------------------------
 
-    def write(self, documents: Iterable[Document], delete: Iterable[str]) -> WriteResult:
-        """Store a new version in one transaction."""
+    def write(
+        self, documents: Iterable[Document], delete: Iterable[str] = (), *, replace: bool = False
+    ) -> WriteResult:
+        """Store a new version in one transaction. replace: delete all other documents."""
         (before,) = self.versions()
         ingest, stream = _Ingest(before), iter(documents)
         try:
@@ -132,6 +134,8 @@ class Documents:
             ids = list(dict.fromkeys(delete))
             with disk(_DOING):
                 rows = self._delete(ids, ingest)
+                if replace:
+                    rows |= self._delete_others(ingest)
                 self._finish(before, ingest, len(rows))
         except BaseException:
             with suppress(sqlite3.Error):
@@ -176,6 +180,14 @@ class Documents:
         for id, row in rows.items():
             if ingest.contains(row):
                 raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
+        self._kill([*rows.values()], ingest.number)
+        return rows
+
+    def _delete_others(self, ingest: _Ingest) -> dict[str, int]:
+        """Delete the documents that are not ingested; return id -> row."""
+        sql = "SELECT id, row FROM documents WHERE died = 0 AND row < ?"
+        alive = self._db.execute(sql, (ingest.first,))
+        rows = {id: row for id, row in alive if not ingest.contains(row)}
         self._kill([*rows.values()], ingest.number)
         return rows
 

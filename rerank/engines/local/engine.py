@@ -167,32 +167,14 @@ class LocalEngine(Engine):
 
         Raises InputError for an id in both ``documents`` and ``delete``.
         """
-        if replace:
-            documents, delete = self._replacing(documents, delete)
         with write_lock(self.folder):
             storage = self.storage()
             with storage.connection() as connection:
                 storage.derive(connection)
-                result = connection.write(documents, delete)
+                result = connection.write(documents, delete, replace=replace)
                 storage.derive(connection)
             self._reclaim(storage)
         return result
-
-    def _replacing(
-        self, documents: Iterable[Document], delete: Iterable[str]
-    ) -> tuple[Iterator[Document], Iterator[str]]:
-        kept: set[str] = set()
-
-        def ingested() -> Iterator[Document]:
-            for document in documents:
-                kept.add(document.id)
-                yield document
-
-        def deleted() -> Iterator[str]:  # read after all documents
-            yield from delete
-            yield from (id for id in self.ids() if id not in kept)
-
-        return ingested(), deleted()
 
     def _reclaim(self, storage: Storage) -> None:
         """Compact if most rows are dead."""
@@ -233,7 +215,7 @@ class LocalEngine(Engine):
             with disk(doing):
                 new = Storage.create(self.folder, name, self.lang)
             with new.connection() as documents, storage.connection() as old:
-                documents.write((document for _, document in old.documents(version)), ())
+                documents.write((document for _, document in old.documents(version)))
                 new.derive(documents)
                 with disk(doing):
                     new.features.copy(storage.features, np.flatnonzero(old.alive(version)))
