@@ -47,6 +47,17 @@ def test_every_result_has_its_command() -> None:
         assert any(commands), file
 
 
+def test_commands_of_results_exist() -> None:
+    shared = (SCRIPTS / "running.py").read_text("utf-8")
+    for file in sorted((SCRIPTS / "results").rglob("*.json")):
+        command = json.loads(file.read_text("utf-8"))["command"]
+        script, *words = command.removeprefix("python benchmarks/papers/").split() or [""]
+        if (SCRIPTS / script).is_file() and script.endswith(".py"):
+            known = shared + (SCRIPTS / script).read_text("utf-8").replace('f"--{name}"', "")
+            missing = [word for word in words if word.startswith("--") and f'"{word}"' not in known]
+            assert not missing, file
+
+
 # By hand: a two-sided p of 0.05 is 1.96 standard errors, 0.01 is 2.576, 0.32 is 0.994.
 @pytest.mark.parametrize(
     ("deltas", "ps", "above", "keeps", "equal"),
