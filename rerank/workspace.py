@@ -35,7 +35,7 @@ from rerank.records import Query, SearchTemplate
 from rerank.search.pipeline import Pipeline, ResultPage
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, called, tuned_versions
-from rerank.stack.signals import SEARCH, learned, resolve
+from rerank.stack.signals import SEARCH, check_retriever, learned, resolve
 from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
 
@@ -407,7 +407,7 @@ class Workspace:
         depths, versions = retriever_depths(retrieve), versions or {}
         rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
         for signal in resolve(depths, rankers):
-            signal.check_retrieves(self.engine)
+            check_retriever(signal, self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
 
     def search(

@@ -21,7 +21,7 @@ from rerank.search.scorer import Scorer, ScoringInput, StageTimer
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve
+from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve, retriever
 from rerank.stack.stack import Stack
 from rerank.text import plural
 
@@ -165,7 +165,7 @@ class Pipeline:
         """Return a query's retrievers. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
         return [
-            signal.retriever(query, depth, self.vectors.encode)
+            retriever(signal, query, depth, self.vectors.encode)
             for signal, depth in zip(resolve(depths, self.rankers), depths.values())
         ]
 

@@ -18,18 +18,12 @@ from rerank.records import SearchTemplate
 from rerank.stack.parse import parse_stack
 
 
-class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Exact weights as text, and those of other cases."""
+class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Weights as text (:meth:`Linear.summary`), and those of other cases."""
 
     stack: str
     normalization: str
     cases: dict[str, Weights] = {}
-
-    @classmethod
-    def of(cls, linear: Linear) -> Weights:
-        """Convert weights, without their bounds."""
-        cases = {case: cls.of(one) for case, one in linear.cases.items()}
-        return cls(stack=str(linear), normalization=linear.normalization, cases=cases)
 
     def linear(self, bounds: Mapping[str, tuple[float, float]]) -> Linear:
         """Return the weights of all cases. Raises UsageError for inconsistent values."""
@@ -49,7 +43,7 @@ class Tuned(msgspec.Struct, frozen=True):
     signals: list[str] | None = None
 
 
-class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stack as JSON; see docs/reference/formats.md."""
 
     rerank_stack: int

@@ -101,36 +101,17 @@ class LexicalSignal:
     name: str
     uses_categories: ClassVar[bool] = False
 
-    def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError if the engine cannot retrieve by it."""
-        check_signal(self.name, engine.first_stages)
-
-    def retriever(self, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
-        """Return the engine's retriever."""
-        return self.name
-
-
-class _NoRetriever:
-    __slots__ = ()
-    name: str
-    uses_categories: ClassVar[bool] = False
-
-    def check_retrieves(self, engine: Engine) -> None:
-        raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
-
-    def retriever(self, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
-        raise UsageError(f"{self.name} is not a retriever; leave it out of --retrieve")
-
 
 @dataclass(frozen=True, slots=True)
-class GivenSignal(_NoRetriever):
+class GivenSignal:
     """A score from the user's search."""
 
     name: str
+    uses_categories: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class FieldSignal(_NoRetriever):
+class FieldSignal:
     """A numeric field of documents.
 
     ``field:popularity`` is the number, ``field:popularity:log`` its logarithm. ``field:year:decay:2024:5``
@@ -146,6 +127,7 @@ class FieldSignal(_NoRetriever):
     """
 
     name: str
+    uses_categories: ClassVar[bool] = False
 
     @property
     def field(self) -> str:
@@ -224,18 +206,6 @@ class RankerSignal:
         """Whether query categories change the score."""
         return self.ranker.uses_categories
 
-    def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError if the ranker cannot retrieve on this engine."""
-        check_retrieves(self.ranker)
-        if engine.prepared(self.name, self.ranker.version) is None:
-            raise cannot_retrieve(self.name)
-
-    def retriever(self, query: Query, depth: int | None, encode: EncodeQuery) -> VectorQuery:
-        """Return the engine's retriever. depth: number of documents; None: the stack's."""
-        check_retrieves(self.ranker)
-        vector = np.asarray(encode(self.ranker, query), np.float32)
-        return VectorQuery(self.name, self.ranker.version, vector, depth, self.ranker.passages)
-
 
 Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal
 
@@ -257,6 +227,25 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
             raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
         signals.append(LexicalSignal(name) if name in FIRST_STAGES else RankerSignal(rankers[name]))
     return tuple(signals)
+
+
+def check_retriever(signal: Signal, engine: Engine) -> None:
+    """Raise UsageError if the engine cannot retrieve by the signal."""
+    if not isinstance(signal, RankerSignal):
+        check_signal(signal.name, engine.first_stages)
+        return
+    check_retrieves(signal.ranker)
+    if engine.prepared(signal.name, signal.ranker.version) is None:
+        raise cannot_retrieve(signal.name)
+
+
+def retriever(signal: Signal, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
+    """Return the engine's retriever. depth: number of documents; None: the stack's."""
+    if not isinstance(signal, RankerSignal):
+        return signal.name
+    check_retrieves(signal.ranker)
+    vector = np.asarray(encode(signal.ranker, query), np.float32)
+    return VectorQuery(signal.name, signal.ranker.version, vector, depth, signal.ranker.passages)
 
 
 def check_retrieves(ranker: Ranker) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.stack.file import StackFile, Weights, checksum, decode, read
+from rerank.stack.file import checksum, decode, read
 from rerank.stack.parse import RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -176,25 +176,21 @@ class Stack:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        search = None
+        data: dict[str, Any] = {
+            "rerank_stack": FORMAT,
+            **self.combiner.summary(),
+            "first_stage": self.first_stage,
+            "retrieve": self.retrievers,
+            "depth": self.depth,
+            "versions": self.versions,
+            "bounds": self.combiner.bounds,
+            "tuned": self.tuned,
+        }
         if self.search is not None:
             # Stored templates are read from the cluster; runs cannot be repeated.
             source = self.search.source if self.search.kind == "template" else ""
-            search = replace(self.search, source=source, hits={})
-        found: dict[str, Any] = msgspec.to_builtins(
-            StackFile(
-                rerank_stack=FORMAT,
-                **msgspec.structs.asdict(Weights.of(self.combiner)),
-                first_stage=self.first_stage,
-                search=search,
-                retrieve=list(self.retrievers),
-                depth=self.depth,
-                versions=dict(self.versions),
-                bounds=dict(self.combiner.bounds),
-                tuned=dict(self.tuned),
-            )
-        )
-        return found
+            data["search"] = replace(self.search, source=source, hits={})
+        return cast("dict[str, Any]", msgspec.to_builtins(data))
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
