@@ -61,7 +61,7 @@ def page_times(node: Node, rounds: int) -> dict[str, list[float]]:
         whole = body([id for id, _ in page])
         lines = []
         for shard in shards:
-            head = {"index": INDEX, "preference": f"_shards:{shard}", "search_pipeline": NONE}
+            head = {"index": INDEX, "preference": f"_shards:{shard}"}
             lines += [json.dumps(head).encode(), body([id for id, place in page if place == shard])]
         preference = f"&preference=_shards:{','.join(map(str, shards))}"
         ways = {

@@ -209,9 +209,7 @@ class Hook(ABC):
         """Search options for reranking and explanation."""
 
     @abstractmethod
-    def outcome(
-        self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
-    ) -> tuple[str, str | None]:
+    def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
 
     # -- status ------------------------------------------------------------------------------------------
@@ -236,10 +234,13 @@ class Hook(ABC):
         """The stored pipeline, or None."""
         return (self._ask("GET", self._path) or {}).get(self.name)
 
-    def config(self) -> dict[str, Any] | None:
-        """The pipeline's settings, or None. Raises EngineError if rerank did not make it."""
-        pipeline = self._ours()
-        return None if pipeline is None else self._config(pipeline)
+    def config(self) -> dict[str, Any]:
+        """The pipeline's settings. Raises EngineError if it does not exist, or rerank did not make it."""
+        config = self._config(self._ours() or {})
+        if config is None:
+            made = f"`rerank hook install --route {self.route}`"
+            raise EngineError(f"there is no pipeline {self.name!r}; {made} makes it")
+        return config
 
     def default_of(self) -> dict[str, str]:
         """Index -> default pipeline."""

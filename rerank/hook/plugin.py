@@ -178,9 +178,7 @@ class PluginHook(Hook):
         """Search options for these words and explanation."""
         return {"ext": {EXT: {"query": text, "explain": explain}}}
 
-    def outcome(
-        self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
-    ) -> tuple[str, str | None]:
+    def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
         about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")

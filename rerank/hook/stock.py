@@ -134,17 +134,14 @@ class StockHook(Hook):
             *self._deletions("models", "connectors"),
         ]
         if not dry_run:
-            problem = self._predict(self._carry_out(requests, options.token))
+            self._send(requests, options.token)
+            problem = self._predict(_model(self.pipeline() or {}))
             if problem is not None:
                 warnings.append(f"the cluster cannot use the service: {problem}")
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
-    def remove(self, *, dry_run: bool = False) -> InstallReport:
-        """Delete pipeline, models, connectors and model group. Cluster settings stay."""
-        requests = [*self._removal(), *self._deletions("models", "connectors", "model_groups")]
-        if not dry_run:
-            self._carry_out(requests)
-        return InstallReport(self.name, tuple(requests), dry_run=dry_run)
+    def _removal(self) -> list[Request]:
+        return [*super()._removal(), *self._deletions("models", "connectors", "model_groups")]
 
     def _complete(self, options: HookOptions) -> HookOptions:
         settings(options)
@@ -161,8 +158,7 @@ class StockHook(Hook):
     def _id_field(self) -> str:
         return "id" if isinstance(self.engine.layout, OwnedLayout) else "_id"
 
-    def _carry_out(self, requests: Sequence[Request], token: str = "") -> str:
-        """Return the new model, or ""."""
+    def _send(self, requests: Sequence[Request], token: str = "") -> None:
         known = {"<token>": token}
         for request in requests:
             if request.method == "DELETE":
@@ -177,7 +173,6 @@ class StockHook(Hook):
             if "model_id" in answer:
                 known["<model>"] = str(answer["model_id"])
                 self._wait(known["<model>"])
-        return known.get("<model>", "")
 
     def _delete(self, path: str) -> None:
         """Delete a resource; retry while in use."""
@@ -273,9 +268,7 @@ class StockHook(Hook):
             "ext": {"rerank": {"query_context": {"query_text": text}}},
         }
 
-    def outcome(
-        self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
-    ) -> tuple[str, str | None]:
+    def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
         hits = [hit["_id"] for hit in answer["hits"]["hits"]]
         model = _model(self.pipeline() or {}) if hits else ""

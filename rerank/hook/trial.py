@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats.templates import check_values
@@ -82,7 +82,7 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
 
     Raises EngineError without a pipeline, UsageError for a query without words.
     """
-    config = _installed(hook)
+    config = hook.config()
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
     stack, depth = hook.stack_of(config), int(config.get("depth", 100))
@@ -92,7 +92,7 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     plain, plain_ms = _timed(lambda: hook.plain(body, count))
     candidates, candidates_ms = _timed(lambda: hook.plain(body, max(depth, count)))
     reranked, reranked_ms = _timed(lambda: _hooked(hook, body, count, hook.asked(text)))
-    outcome, reason = hook.outcome(first, config, text)
+    outcome, reason = hook.outcome(first, text)
     best = _ranking(hook, stack, text, candidates["hits"]["hits"][:depth]).top(count)
     expected = tuple(hit.id for hit in best)
     scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
@@ -132,7 +132,7 @@ def try_queries(
         raise UsageError(
             "judged queries need a search template and the plugin; pass --template and --route plugin"
         )
-    _installed(hook)
+    hook.config()
     judged = [query for query in queries if qrels.relevant(query.id)]
     if not judged:
         raise InputError("no query has a relevant document; check that --queries and --qrels belong together")
@@ -169,14 +169,6 @@ def try_queries(
         outcomes=dict(outcomes.most_common()),
         weights=[{**dict(row), "searches": n} for row, n in weights.most_common()],
     )
-
-
-def _installed(hook: Hook) -> dict[str, Any]:
-    config = hook.config()
-    if config is None:
-        made = f"`rerank hook install --route {hook.route}`"
-        raise EngineError(f"there is no pipeline {hook.name!r}; {made} makes it")
-    return config
 
 
 def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:

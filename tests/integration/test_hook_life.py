@@ -157,9 +157,10 @@ def test_a_rebuilt_index_is_searched_as_before(hook: Hook, dummy: Dummy, rebuilt
     assert dummy.last["features"]["text@v"][1] is not None  # the other index alone is as it was
 
 
-def test_what_the_hook_asks_for_breaks_no_search(hook: Hook, dummy: Dummy) -> None:
-    """A script fails for documents that only the hook wants to see."""
-    prepared(hook, dummy, "whole")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_hook_asks_for_breaks_no_search(hook: Hook, dummy: Dummy, kind: str) -> None:
+    """A script fails for documents that only the hook wants to see, or that only its page has."""
+    prepared(hook, dummy, kind)
     script = "if (doc['n'].value > 20) { throw new IllegalArgumentException('no') } return doc['n'].value"
     body = {**WORDS, "script_fields": {"twice": {"script": script}}}
     for index, most in (("cells", 10), ("spread", 3)):

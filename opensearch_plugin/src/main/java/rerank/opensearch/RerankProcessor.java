@@ -140,9 +140,8 @@ final class RerankProcessor extends AbstractProcessor
         if (plan == null || plan.outcome != null) {
             boolean explains = plan != null && plan.ext.is("explain");
             listener.onResponse(explains ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
-        } else if (response.getFailedShards() > 0 && plan.isRepeated && isIgnoreFailure() == false) {
-            listener.onFailure(new OpenSearchException("rerank: shards may fail because of the fields of the hook"));
         } else {
+            plan.isRepeated &= isIgnoreFailure() == false;
             rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
         }
     }
@@ -154,6 +153,10 @@ final class RerankProcessor extends AbstractProcessor
 
     private void rerank(SearchPlan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
+        if (response.getFailedShards() > 0 && plan.isRepeated) {
+            listener.onFailure(new OpenSearchException("rerank: shards may fail because of the fields of the hook"));
+            return;
+        }
         if (plan.idsOnly && ScoringRequest.haveIds(plan, found) == false) {
             fullHits(plan, start, listener); // documents of other indices are among them
             return;
@@ -235,6 +238,7 @@ final class RerankProcessor extends AbstractProcessor
     /** Search for the candidates again, as full hits. */
     private void fullHits(SearchPlan plan, long start, ActionListener<SearchResponse> listener) {
         plan.idsOnly = false;
+        plan.end(null, null);
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }
