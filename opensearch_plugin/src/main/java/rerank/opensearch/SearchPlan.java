@@ -135,7 +135,8 @@ final class SearchPlan implements ToXContentObject {
      */
     void prepare(Config config, List<Settings> indices, Predicate<String> unreadable) {
         id = config.id() == null || unreadable.test(config.id()) ? null : config.id();
-        categories = config.categories() == null || unreadable.test(config.categories()) ? null : config.categories();
+        boolean given = ext.values.get("categories") instanceof List<?> list && list.isEmpty() == false; // then no hit votes
+        categories = given || config.categories() == null || unreadable.test(config.categories()) ? null : config.categories();
         depth = config.depth();
         timeout = Math.max(config.timeout(), 1);
         int mostFields = Integer.MAX_VALUE;

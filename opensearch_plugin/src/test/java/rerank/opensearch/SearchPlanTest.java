@@ -86,6 +86,15 @@ class SearchPlanTest {
     }
 
     @Test
+    void hitsVoteUnlessTheSearchHasCategories() {
+        List.of(Map.<String, Object>of(), Map.<String, Object>of("categories", List.of("a"))).forEach(ext -> {
+            SearchPlan plan = plan(words(), ext, Map.of());
+            plan.prepare(ConfigTest.read(Map.of("categories_field", "tags")), List.of(INDEX), field -> false);
+            assertEquals(ext.isEmpty() ? "tags" : null, plan.categories);
+        });
+    }
+
+    @Test
     void aSearchWithoutABodyPasses() {
         assertEquals("no_text_query", prepared(null, Map.of(), INDEX).reasonToPass());
     }
