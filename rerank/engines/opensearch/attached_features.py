@@ -114,27 +114,18 @@ class AttachedFeatures(FeatureStore):
         if some := [encoder for encoder in encoders if encoder.name in retrieving]:
             self._doc_values.write(Encoding(some, keep=encoding.keep))
         rows, shards = self.rows, self._shards()
-        work = [
-            (
-                shard,
-                [
-                    -1 if force else rows.encoded(e.name, e.version, shard.uuid, shard.number)
-                    for e in encoders
-                ],
-            )
-            for shard in shards
-        ]
-        if any(min(last) < shard.last for shard, last in work):
-            with self._index.asking("reading documents"):
-                self._index.refresh(self._settings.index)
-        for shard, last in work:
+        with self._index.asking("reading documents"):
+            self._index.refresh(self._settings.index)
+        for shard in shards:
+            place = shard.uuid, shard.number
+            last = [-1 if force else rows.encoded(one.name, one.version, *place) for one in encoders]
             for hits, reached in self._pages(shard, min(last)):
                 some = [encoder for encoder, end in zip(encoders, last) if end < reached]
                 for name, count in self._store(rows, shard, hits, some, force).items():
                     encoded[name] += count
                     encoding.advance(len(hits))
                 for encoder in some:
-                    rows.set_encoded(encoder.name, encoder.version, shard.uuid, shard.number, reached)
+                    rows.set_encoded(encoder.name, encoder.version, *place, reached)
         for name in encoded:
             for other in rows.features.versions().get(name, [])[:-_KEPT]:
                 if other not in encoding.versions(name):
@@ -181,15 +172,11 @@ class AttachedFeatures(FeatureStore):
 
     def _pages(self, shard: Shard, last: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Read the documents after a sequence number; yields hits and the number reached."""
-        body = self._reader.numbered(_after(last, shard), _BATCH)
+        changes = {"range": {"_seq_no": {"gt": last, "lte": shard.last}}}
+        body = self._reader.numbered(changes, _BATCH)
         while last < shard.last:
             hits = self._reader.shard(shard.name, shard.number, body)["hits"]
             last = hits[-1]["_seq_no"] if len(hits) == _BATCH else shard.last
             yield hits, last
             if hits:
                 body["search_after"] = hits[-1]["sort"]
-
-
-def _after(last: int, shard: Shard) -> dict[str, Any]:
-    """The query for complete writes after a sequence number."""
-    return {"range": {"_seq_no": {"gt": last, "lte": shard.last}}}

@@ -202,8 +202,8 @@ def connect(settings: Settings, connections: int = 10) -> OpenSearch:
     )
 
 
-def check(client: OpenSearch, settings: Settings) -> tuple[int, int]:
-    """Return the cluster's (major, minor) version. Raises EngineError."""
+def check(client: OpenSearch, settings: Settings) -> None:
+    """Raise EngineError unless the cluster is OpenSearch of a supported version."""
     with asking(settings, "connecting"):
         try:
             about = client.info()
@@ -225,7 +225,5 @@ def check(client: OpenSearch, settings: Settings) -> tuple[int, int]:
             " rerank needs OpenSearch 2.19 or later"
         )
     found = re.match(r"(\d+)\.(\d+)", number)
-    known = (int(found[1]), int(found[2])) if found else (0, 0)
-    if known < OLDEST:
+    if not found or (int(found[1]), int(found[2])) < OLDEST:
         raise EngineError(f"{settings.where} is OpenSearch {number}; rerank needs 2.19 or later")
-    return known
