@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,8 +52,9 @@ def command(
     ids = _ids_to_delete(delete, delete_from)
     _check(corpus, ids, settings)
     opensearch = cluster.settings(settings)
-    if settings["format"] == "jsonl":
-        _check_for_queries(corpus)
+    for file in corpus:
+        if "quer" in Path(file).name.lower():
+            output.note(f"{file} looks like a file of queries; pass such a file with --queries")
     report = ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
     return Output(report, lambda: _show(report, folder, settings))
 
@@ -132,13 +134,3 @@ def _show_citations(report: IngestReport, format: str) -> None:
         (counts.unresolved, "citation[ names|s name] no reference and [is|are] skipped"),
     ):
         output.note(line)
-
-
-def _check_for_queries(corpus: tuple[str, ...]) -> None:
-    from rerank.formats.beir import looks_like_queries
-
-    for source in filter(looks_like_queries, corpus):
-        output.note(
-            f"{source} looks like a file of queries: its records have no titles. If it is, remove these"
-            " documents, and pass the file with --queries"
-        )

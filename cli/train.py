@@ -42,7 +42,6 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV."),
     option("--dev-pairs FILE", "Labeled pairs for early stopping of concept."),
     option("--query-text FILE", "Texts for word vectors of queries. Default: the queries.", rare=True),
-    option("--query-categories FILE", "Category graph. Default: of the documents.", rare=True),
     options.first_stage("the first stage of the workspace", rare=True),
     options.ignore_categories,
     options.conflicts,
@@ -90,16 +89,15 @@ def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **
 def _judged(values: dict[str, Any]) -> dict[str, Any]:
     import dataclasses
 
-    from rerank.formats import read_categories, read_corpus
+    from rerank.formats import read_corpus
     from rerank.records import Query
 
-    queries, text, edges = values["queries"] or [], values["query_text"], values["query_categories"]
+    queries, text = values["queries"] or [], values["query_text"]
     if values["ignore_categories"]:
         queries = [dataclasses.replace(query, categories=()) for query in queries]
     return {
         "queries": queries,
         "query_text": (Query(d.id, d.content) for d in read_corpus(text)) if text else None,
-        "query_category_edges": read_categories(edges) if edges else None,
     }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -128,34 +126,6 @@ def read_queries(source: Source) -> list[Query]:
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
     return queries
-
-
-_QUERY_SAMPLE = 200
-_QUERY_WORDS = 20
-
-
-def looks_like_queries(source: Source) -> bool:
-    """Whether a file looks like queries, by name and first lines.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "queries.jsonl"
-    ...     _ = path.write_text('{"_id": "q1", "text": "what do wolves hunt"}')
-    ...     looks_like_queries(path)
-    True
-    """
-    if str(source) == "-":
-        return False
-    try:
-        sample = list(islice(read_corpus(source), _QUERY_SAMPLE))
-    except (InputError, OSError):  # the ingest reports it
-        return False
-    if not sample or any(d.title or d.links or d.extra for d in sample):
-        return False
-    if "quer" in Path(source).name.lower():
-        return True
-    short = sum(len(d.text.split()) for d in sample) <= _QUERY_WORDS * len(sample)
-    return short and 2 * sum(d.text.rstrip().endswith("?") for d in sample) >= len(sample)
 
 
 def _id(where: str, record: _Record) -> str:

@@ -172,30 +172,22 @@ def _query_rows(
     rows = []
     for i in shown.tolist():
         id = evaluation.query_ids[i]
-        of_baseline, of_stack = kept[report.baseline].get(id, []), kept[stack].get(id, [])
-        ranks = [{hit.id: hit.rank for hit in run} for run in (of_baseline, of_stack)]
-        relevant = report.relevant.get(id, {})
-        first = [[hit for hit in run if hit.rank <= report.top] for run in (of_baseline, of_stack)]
-        hits = [list(zip(some, score_bars(some, colors))) for some in first]
-        shown_ids = {hit.id for some in first for hit in some}
+        runs = kept[report.baseline].get(id, []), kept[stack].get(id, [])
+        ranks = [{hit.id: hit.rank for hit in run} for run in runs]
+        first = [[hit for hit in run if hit.rank <= report.top] for run in runs]
+        grades = report.relevant.get(id, {})
+        rest = grades.keys() - {hit.id for some in first for hit in some}
+        outside = [(d, grades[d], ranks[0].get(d), ranks[1].get(d)) for d in rest]
         rows.append(
             QueryRow(
-                query=queries.get(id, Query(id, "")),
-                case=report.query_cases.get(id, ""),
-                before=float(before[i]),
-                after=float(after[i]),
-                baseline=hits[0],
-                stack=hits[1],
-                grades=relevant,
-                outside=sorted(
-                    (
-                        (d, grade, ranks[0].get(d), ranks[1].get(d))
-                        for d, grade in relevant.items()
-                        if d not in shown_ids
-                    ),
-                    key=lambda one: (one[3] is None, one[3] or 0, one[0]),
-                ),
-                no_relevant=not any(d in rank for d in relevant for rank in ranks),
+                queries.get(id, Query(id, "")),
+                report.query_cases.get(id, ""),
+                float(before[i]),
+                float(after[i]),
+                *(list(zip(some, score_bars(some, colors))) for some in first),
+                grades,
+                sorted(outside, key=lambda one: (one[3] is None, one[3] or 0, one[0])),
+                no_relevant=not any(d in rank for d in grades for rank in ranks),
             )
         )
     return rows, len(order) - len(rows)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +24,7 @@ from rerank.evaluation.measures import (
 )
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
-from rerank.filters import filters_of
-from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
+from rerank.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.report_page.tables import CaseRow, Entry, EvaluationReport, Row
@@ -74,16 +74,9 @@ def evaluate(
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
     stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
-    queries, qrels, retrieve = as_queries(queries), as_qrels(qrels), as_list(retrieve)
-    judged = JudgedQueries(
-        queries=queries,
-        qrels=qrels,
-        filters=filters_of(filter),
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
-    )
+    shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
+    judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
+    queries, qrels, retrieve = judged.queries, judged.qrels, as_list(retrieve)
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     entries = _entries(workspace, stacks, baseline, first_stage, retrieve)
     if save_run is not None:  # before the long work

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rerank.combiners.score_table import ScoreTable
 from rerank.errors import EngineError, InputError, WorkspaceError
 from rerank.evaluation.protocols import Protocol
-from rerank.filters import Filter
+from rerank.filters import Filter, filters_of
 from rerank.formats.templates import check_values
+from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
@@ -32,6 +34,13 @@ class JudgedQueries:
     infer: bool = True
     seed: int = 0
     progress: Progress | None = None
+
+    @classmethod
+    def of(
+        cls, queries: Queries, qrels: Judgments, filter: str | Sequence[str] = (), **more: Any
+    ) -> JudgedQueries:
+        """Read queries, judgments and filters in any form. more: other fields."""
+        return cls(queries=as_queries(queries), qrels=as_qrels(qrels), filters=filters_of(filter), **more)
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import Any
 
 from rerank.errors import BusyError, InputError, UsageError
 from rerank.evaluation.leakage import Leak, leakage
-from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
+from rerank.evaluation.measures import check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
-from rerank.inputs import Judgments, Queries, as_qrels, as_queries
+from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
 from rerank.results import Report, plain
 from rerank.stack.releases import Release, Releases
@@ -90,22 +90,13 @@ def promote(
     >>> str(rollback(workspace).stack)
     'tfidf*1.00'
     """
-    judged = JudgedQueries(
-        queries=as_queries(queries),
-        qrels=as_qrels(qrels),
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
-    )
+    shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
+    judged = JudgedQueries.of(queries, qrels, ignore_categories=ignore_categories, **shared)
     releases = workspace.releases
     active = _active(workspace, releases)
     named, tuned, candidate = _candidate(workspace, active, stack)
-    before = active.stack
-    measure = measure or str(candidate.tuned.get("measure", "nDCG"))
-    (measure,) = check_measures([measure])
-    evaluation = _compare(workspace, judged, before, candidate, measure)
-    report = _promotion(workspace, before, candidate, evaluation, seed)
+    (measure,) = check_measures([measure or str(candidate.tuned.get("measure", "nDCG"))])
+    report = _compare(workspace, judged, active.stack, candidate, measure)
     report.newer = workspace.outdated(tuned)
     if report.value >= report.before_value and not dry_run:
         if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
@@ -147,7 +138,7 @@ def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tupl
 
 def _compare(
     workspace: Workspace, judged: JudgedQueries, before: Stack, candidate: Stack, measure: str
-) -> Evaluation:
+) -> Promotion:
     runs = {}
     for label, stack in (("before", before), ("candidate", candidate)):
         experiment = Experiment.prepare(
@@ -159,29 +150,23 @@ def _compare(
             versions=workspace.versions(stack),
         )
         runs[label] = ranked_ids(experiment, stack, min(before.depth, candidate.depth))
-    return evaluate_runs(runs, experiment.qrels, [measure])
-
-
-def _promotion(
-    workspace: Workspace, before: Stack, candidate: Stack, evaluation: Evaluation, seed: int
-) -> Promotion:
-    (comparison,) = compare(evaluation, "before", seed=seed)
-    (measure,) = evaluation.measures
-    judged = evaluation.query_ids
+    evaluation = evaluate_runs(runs, experiment.qrels, [measure])
+    (comparison,) = compare(evaluation, "before", seed=judged.seed)
+    ids = evaluation.query_ids
     return Promotion(
         promoted=False,
         name=candidate.name,
         stack=candidate,
         before=before,
         measure=measure,
-        queries=len(judged),
+        queries=len(ids),
         value=evaluation.mean("candidate", measure),
         before_value=evaluation.mean("before", measure),
         p=comparison.p,
         wins=comparison.wins,
         losses=comparison.losses,
-        leaks=leakage(workspace.training_records(candidate), "the candidate", judged)
-        + leakage(workspace.training_records(before), "the stack in use", judged),
+        leaks=leakage(workspace.training_records(candidate), "the candidate", ids)
+        + leakage(workspace.training_records(before), "the stack in use", ids),
     )
 
 

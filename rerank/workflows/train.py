@@ -46,7 +46,6 @@ def train(
     restart: bool = False,
     first_stage: str | None = None,
     query_text: Iterable[Query] | None = None,
-    query_category_edges: Sequence[tuple[str, str]] | None = None,
     infer: bool = True,
     progress: Progress | None = None,
 ) -> TrainReport:
@@ -60,7 +59,7 @@ def train(
     preset: initial settings, for example ``paper``. as_name: name of a single ranker.
     restart: discard interrupted trainings. Default: resume them.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
-    query_text, query_category_edges: text and category graph of queries, if the documents' do not fit.
+    query_text: texts for word vectors of queries. Default: the train queries.
     infer: infer missing categories of queries.
 
     Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
@@ -75,7 +74,6 @@ def train(
         pairs=pairs,
         first_stage=first_stage,
         query_text=query_text,
-        query_category_edges=query_category_edges,
         infer=infer,
         labeled=labeled,
         dev_labeled=dev_labeled,

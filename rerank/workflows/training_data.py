@@ -39,7 +39,6 @@ class Inputs:
     pairs: Sequence[tuple[str, str]] = ()
     first_stage: str | None = None
     query_text: Iterable[Query] | None = None
-    query_category_edges: Sequence[tuple[str, str]] | None = None
     infer: bool = True
     seed: int = 0
     labeled: Sequence[LabeledPair] = ()
@@ -190,7 +189,6 @@ def _of_judgments(
         first_stage=report.first_stage,
         same_language=_same_language(asked, collection.langs),
         category_edges=workspace.category_edges(),
-        query_category_edges=inputs.query_category_edges,
         query_text=Corpus.read(query_text),
         query_texts=[query.text for query in queries],
     )

@@ -384,7 +384,6 @@ def test_training_reads_the_very_tokens_that_ranking_reads():
         toy(4),
         documents=Corpus.read(records),
         category_edges=[("a", "b"), ("b.1", "b")],
-        query_category_edges=[("k0", "k1")],
     )
     made = trainer(data, small())
     ranker = made.fit("joint").ranker
@@ -583,11 +582,3 @@ def test_two_languages_have_two_vocabularies():
     assert {*document.names} == {f"w{i}" for i in range(20)}
     one = trainer(toy(), small()).fit("text").ranker
     assert one.query[0].vocabulary is one.document[0].vocabulary
-
-
-def test_a_category_graph_for_each_side():
-    data = toy(category_edges=[("c0", "top")], query_category_edges=[("k0", "root")])
-    ranker = trainer(data, small()).fit("meta").ranker
-    assert isinstance(ranker.query[0].vocabulary, Vocabulary)
-    assert {*ranker.query[0].vocabulary.names} == {"root", *(f"k{i}" for i in range(20))}
-    assert {*ranker.document[0].vocabulary.names} == {"top", *(f"c{i}" for i in range(20))}

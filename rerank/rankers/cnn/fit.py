@@ -214,7 +214,7 @@ class CnnTrainer:
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
     """Hash of all inputs."""
-    settings = [variant, values_of(config), data.first_stage, data.category_edges, data.query_category_edges]
+    settings = [variant, values_of(config), data.first_stage, data.category_edges]
     digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
     for corpus in (data.documents, data.queries, data.query_text):
         if corpus is not None:

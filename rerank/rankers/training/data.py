@@ -93,7 +93,6 @@ class TrainingData:
     first_stage: str
     same_language: bool
     category_edges: Sequence[tuple[str, str]] | None = None
-    query_category_edges: Sequence[tuple[str, str]] | None = None
     query_text: Corpus | None = None
     query_texts: Sequence[str] = ()
     pairs: tuple[Corpus, Corpus] | None = None
