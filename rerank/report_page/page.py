@@ -175,18 +175,20 @@ def _query_rows(
         runs = kept[report.baseline].get(id, []), kept[stack].get(id, [])
         ranks = [{hit.id: hit.rank for hit in run} for run in runs]
         first = [[hit for hit in run if hit.rank <= report.top] for run in runs]
+        hits = [list(zip(some, score_bars(some, colors))) for some in first]
         grades = report.relevant.get(id, {})
         rest = grades.keys() - {hit.id for some in first for hit in some}
         outside = [(d, grades[d], ranks[0].get(d), ranks[1].get(d)) for d in rest]
         rows.append(
             QueryRow(
-                queries.get(id, Query(id, "")),
-                report.query_cases.get(id, ""),
-                float(before[i]),
-                float(after[i]),
-                *(list(zip(some, score_bars(some, colors))) for some in first),
-                grades,
-                sorted(outside, key=lambda one: (one[3] is None, one[3] or 0, one[0])),
+                query=queries.get(id, Query(id, "")),
+                case=report.query_cases.get(id, ""),
+                before=float(before[i]),
+                after=float(after[i]),
+                baseline=hits[0],
+                stack=hits[1],
+                grades=grades,
+                outside=sorted(outside, key=lambda one: (one[3] is None, one[3] or 0, one[0])),
                 no_relevant=not any(d in rank for d in grades for rank in ranks),
             )
         )

@@ -43,6 +43,13 @@ class MinedFile:
     unrelated: int
     hard: int
 
+    @classmethod
+    def of(cls, name: str, path: str | None, sample: SampledPairs) -> MinedFile:
+        """Count the pairs of a part."""
+        related = sum(pair.related for pair in sample.pairs)
+        unrelated = len(sample.pairs) - related
+        return cls(name, path, sample.documents, sample.groups, related, unrelated, sample.hard)
+
 
 @dataclass
 class MinedPairs(Report):
@@ -118,12 +125,7 @@ def mine_pairs(
         samples[name] = sample
     pairs = {name: sample.pairs for name, sample in samples.items()}
     paths = {} if out is None else _write_pairs(pairs, Path(out))
-    files = []
-    for name, sample in samples.items():
-        positive = sum(pair.related for pair in sample.pairs)
-        negative = len(sample.pairs) - positive
-        path, sizes = paths.get(name), (sample.documents, sample.groups)
-        files.append(MinedFile(name, path, *sizes, positive, negative, sample.hard))
+    files = [MinedFile.of(name, paths.get(name), sample) for name, sample in samples.items()]
     return MinedPairs(source, len(related), int((related.units < 0).sum()), files, pairs)
 
 

@@ -100,16 +100,12 @@ class Inputs:
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
 
-        def embedded(categories: Sequence[tuple[str, ...]], edges: Any) -> Embedding:
-            graph = CategoryGraph.build(categories, edges)
-            options: dict[str, Any] = {"size": config.category_size, "per_node": config.walks}
-            return deepwalk(graph, seed=config.seed + 2, progress=self.progress, **options)
-
-        of_documents, of_queries = data.documents.categories, data.queries.categories
-        if data.query_category_edges is None:
-            shared = embedded([*of_documents, *of_queries], data.category_edges)
-            return shared, shared
-        return embedded(of_documents, data.category_edges), embedded(of_queries, data.query_category_edges)
+        graph = CategoryGraph.build(
+            [*data.documents.categories, *data.queries.categories], data.category_edges
+        )
+        options: dict[str, Any] = {"size": config.category_size, "per_node": config.walks}
+        shared = deepwalk(graph, seed=config.seed + 2, progress=self.progress, **options)
+        return shared, shared
 
 
 def _word_tokens(names: Sequence[str], corpus: Corpus) -> Ragged:
