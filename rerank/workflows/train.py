@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from rerank.config import values_of
+from rerank.config import Options, values_of
 from rerank.errors import BusyError, UsageError, option_name
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
@@ -67,6 +68,8 @@ def train(
     >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
     """
+    names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
+    family, options = family_of(names), configuration(names, config, preset)
     inputs = Inputs(
         queries=as_queries(queries),
         qrels=None if qrels is None else as_qrels(qrels),
@@ -75,35 +78,52 @@ def train(
         first_stage=first_stage,
         query_text=query_text,
         infer=infer,
-        labeled=labeled,
-        dev_labeled=dev_labeled,
+        seed=getattr(options, "seed", 0),
+        labeled=(labeled, dev_labeled),
     )
-    names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
-    called = {variant: as_name or variant for variant in names}
-    family, options = family_of(names), configuration(names, config, preset)
-    if as_name is not None and len(names) != 1:
-        raise UsageError(f"{as_name!r} names one ranker, not {len(names)}; train one ranker")
-    for variant, name in called.items():
-        workspace.check_name(name, family.name, variant)
+    called = _called(workspace, family, names, as_name)
     _check_inputs(family, ", ".join(names), inputs)
-    checkpoints = workspace.folder / "training"
-    resumes = family.resumes and not getattr(options, "untrained", False)
-    if restart and not resumes:
-        raise UsageError(f"{option_name('restart')} has no effect with {', '.join(names)}")
-    for variant, name in called.items() if resumes and not restart else ():
-        check_settings(checkpoints, name, variant, values_of(options))
-    report, data = TrainReport(), None
-    if {"judgments", "pairs"} & {*family.learns_from}:
-        inputs = replace(inputs, seed=getattr(options, "seed", 0))
-        data = training_data(workspace, inputs, report, progress)
-    job = TrainingJob(workspace.engine, data, checkpoints, restart, progress, (labeled, dev_labeled))
+    checkpoints = _checkpoints(workspace, family, options, called, restart)
+    report, read = TrainReport(), {"judgments", "pairs"} & {*family.learns_from}
+    data = training_data(workspace, inputs, report, progress) if read else None
+    job = TrainingJob(workspace.engine, data, checkpoints, restart, progress, inputs.labeled)
     _fit(workspace, family.make_fitter(job, options), called, job, report)
     if report.rankers and not report.rankers[-1].interrupted:
-        try:
-            report.encoded = encode(workspace, progress=progress).encoded
-        except BusyError as error:
-            progress.say(f"{error}: the rankers are active; `rerank encode` stores the features")
+        report.encoded = _encoded(workspace, progress)
     return report
+
+
+def _called(
+    workspace: Workspace, family: Family, names: Sequence[str], as_name: str | None
+) -> dict[str, str]:
+    """Return variant -> name."""
+    if as_name is not None and len(names) != 1:
+        raise UsageError(f"{as_name!r} names one ranker, not {len(names)}; train one ranker")
+    called = {variant: as_name or variant for variant in names}
+    for variant, name in called.items():
+        workspace.check_name(name, family.name, variant)
+    return called
+
+
+def _encoded(workspace: Workspace, progress: Progress) -> dict[str, int]:
+    try:
+        return encode(workspace, progress=progress).encoded
+    except BusyError as error:
+        progress.say(f"{error}: the rankers are active; `rerank encode` stores the features")
+        return {}
+
+
+def _checkpoints(
+    workspace: Workspace, family: Family, options: Options, called: Mapping[str, str], restart: bool
+) -> Path:
+    """Return their folder. Raises UsageError for other settings than before, or a useless restart."""
+    folder = workspace.folder / "training"
+    resumes = family.resumes and not getattr(options, "untrained", False)
+    if restart and not resumes:
+        raise UsageError(f"{option_name('restart')} has no effect with {', '.join(called)}")
+    for variant, name in called.items() if resumes and not restart else ():
+        check_settings(folder, name, variant, values_of(options))
+    return folder
 
 
 _INPUTS: dict[Source, str] = {
@@ -118,11 +138,11 @@ def _check_inputs(family: Family, names: str, inputs: Inputs) -> None:
     given = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
-        "labeled pairs": bool(inputs.labeled),
+        "labeled pairs": bool(inputs.labeled[0]),
     }
     sources, learned = family.learns_from, " or ".join(family.learns_from)
     for source, option in _INPUTS.items():
-        if source not in sources and (given[source] or (source == "labeled pairs" and inputs.dev_labeled)):
+        if source not in sources and (given[source] or (source == "labeled pairs" and inputs.labeled[1])):
             raise UsageError(f"{option}: no effect with {names}, which learns from {learned}; leave it out")
     if "links" not in sources and not any(given[source] for source in sources):
         wanted = ", or ".join(_INPUTS[source] for source in sources)

@@ -31,7 +31,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of :func:`rerank.train`."""
+    """Inputs of :func:`rerank.train`. labeled: train and dev pairs."""
 
     queries: Sequence[Query] = ()
     qrels: Qrels | None = None
@@ -41,8 +41,7 @@ class Inputs:
     query_text: Iterable[Query] | None = None
     infer: bool = True
     seed: int = 0
-    labeled: Sequence[LabeledPair] = ()
-    dev_labeled: Sequence[LabeledPair] = ()
+    labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] = ((), ())
 
 
 @dataclass
