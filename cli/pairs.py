@@ -79,15 +79,10 @@ def _show_predictions(found: PairScores, out: str | None) -> None:
 @options.command(
     "evaluate",
     "Input",
-    option(
-        "--ranker NAME,... ...",
-        "Ranker, tfidf or bm25; with commas: seeds of one. Repeatable.",
-        dest="rankers",
-        required=True,
-    ),
+    option("--ranker NAME...", "Ranker, tfidf or bm25. Repeatable.", dest="rankers", required=True),
     option("--pairs FILE", "Labeled pairs to measure with (test).", required=True),
     _dev_pairs,
-    option("--baseline NAME,...", "Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured."),
+    option("--baseline NAME", "Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured."),
     options.GENERAL,
     options.seed,
     group=command,
@@ -121,11 +116,6 @@ def _show(found: PairsReport) -> None:
     rows = [_cells(one) for one in found.results]
     click.echo(output.table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows]))
     for one in found.results:
-        if len(one.thresholds) > 1 and one.comparisons:
-            p = [(of.measure, of.p_seeds) for of in one.comparisons]
-            over = ", ".join(f"{name} {'no test' if p is None else output.p_value(p)}" for name, p in p)
-            click.echo(f"{one.ranker}: p over seeds, {over}")
-    for one in found.results:
         if one.bins and one.comparisons:
             click.echo(f"\n{one.ranker}: probabilities, {one.calibrated}")
             bins = [
@@ -136,10 +126,7 @@ def _show(found: PairsReport) -> None:
 
 
 def _cells(one: PairRow) -> list[str]:
-    several = len(one.thresholds) > 1
-    cells = [one.ranker]
-    for name, value in one.measures.items():
-        cells.append(f"{value:.4f}" + (f" ± {one.deviations[name]:.4f}" if several else ""))
+    cells = [one.ranker, *(f"{value:.4f}" for value in one.measures.values())]
     cells.append("" if one.calibration_error is None else f"{one.calibration_error:.4f}")
     for of in one.comparisons:
         cells += [f"{of.delta:+.4f}", output.p_value(of.p_holm)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,6 @@ from rerank.evaluation.pairs import (
     calibration,
     f1,
     paired_test,
-    seeds_test,
 )
 from rerank.evaluation.significance import holm
 from rerank.progress import Progress
@@ -67,34 +65,28 @@ class PairScores(Report):
 
 @dataclass(frozen=True)
 class PairComparison:
-    """A ranker compared with the baseline.
-
-    p: randomization test over pairs; p_holm: corrected. p_seeds: paired t-test over seeds, or None.
-    """
+    """A ranker compared with the baseline. p: randomization test over pairs; p_holm: corrected."""
 
     measure: str
     delta: float
     p: float
     p_holm: float
-    p_seeds: float | None
 
 
 @dataclass(frozen=True)
 class PairRow:
-    """Results of a ranker, or of several seeds.
+    """Results of a ranker.
 
-    thresholds: one per seed. measures, deviations: mean and standard deviation over seeds. calibrated: source
-    of probabilities. calibration_error, bins: of the first seed, or None.
+    calibrated: source of probabilities, or None. bins: of the probabilities.
     """
 
     ranker: str
-    thresholds: list[float]
+    threshold: float
     measures: dict[str, float]
-    deviations: dict[str, float]
-    calibrated: str | None
-    calibration_error: float | None
-    bins: list[Bin]
-    comparisons: list[PairComparison]
+    calibrated: str | None = None
+    calibration_error: float | None = None
+    bins: list[Bin] = field(default_factory=list)
+    comparisons: list[PairComparison] = field(default_factory=list)
 
 
 @dataclass
@@ -168,7 +160,7 @@ def evaluate_pairs(
 ) -> PairsReport:
     """Measure how well rankers separate related from unrelated pairs, and compare them with a baseline.
 
-    rankers: also ``tfidf`` or ``bm25``. Commas join the seeds of one ranker.
+    rankers: also ``tfidf`` or ``bm25``.
     baseline: Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
     dev_pairs: set thresholds (best accuracy) and probabilities (sigmoid).
     permutations: of the randomization test.
@@ -190,24 +182,26 @@ def evaluate_pairs(
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
-    groups = {name: _seeds(name) for name in dict.fromkeys([baseline, *rankers])}
-    names = dict.fromkeys(one for seeds in groups.values() for one in seeds)
-    measured = {name: _Scorer(workspace, name, dev_pairs, progress).measure(pairs) for name in names}
-    labels = np.array([pair.related for pair in pairs], np.bool_)
-    by_group = {name: [measured[one] for one in seeds] for name, seeds in groups.items()}
-    results = _compare(by_group, baseline, labels, permutations, seed)
-    scores = {name: one.scores for name, one in measured.items()}
-    return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """One seed. calibration: source of probabilities, error, bins."""
-
-    scores: Array
-    threshold: float
-    measures: dict[str, float]
-    calibration: tuple[str | None, float | None, list[Bin]]
+    labels = [pair.related for pair in pairs]
+    scores: dict[str, Array] = {}
+    results = []
+    for name in dict.fromkeys([baseline, *rankers]):
+        scorer = _Scorer(workspace, name, dev_pairs, progress)
+        scores[name] = scorer.scores([pair[:2] for pair in pairs])
+        results.append(scorer.measure(scores[name], labels))
+    first = [(scores[baseline], results[0].threshold)]
+    tests = [
+        paired_test(
+            [(scores[one.ranker], one.threshold)], first, labels, permutations=permutations, seed=seed
+        )
+        for one in results[1:]
+    ]
+    corrected = iter(holm([test[measure] for test in tests for measure in MEASURES]))
+    for one, test in zip(results[1:], tests):
+        for measure in MEASURES:
+            delta = one.measures[measure] - results[0].measures[measure]
+            one.comparisons.append(PairComparison(measure, delta, test[measure], next(corrected)))
+    return PairsReport(len(pairs), sum(labels), len(dev_pairs), baseline, results, scores)
 
 
 class _Scorer:
@@ -221,62 +215,26 @@ class _Scorer:
         self.scores = partial(score_pairs, workspace.engine, signal, progress=progress)
         self.name, ranker = name, rankers.get(name)
         self.relates = ranker if isinstance(ranker, Relates) else None
-        self.dev = self._labeled(dev_pairs) if dev_pairs else None
+        self.dev = None
+        if dev_pairs:
+            self.dev = self.scores([pair[:2] for pair in dev_pairs]), [pair.related for pair in dev_pairs]
         own = self.relates.threshold if self.relates else None
         self.threshold = best_threshold(*self.dev) if self.dev else own
 
-    def measure(self, pairs: Sequence[LabeledPair]) -> _Measured:
+    def measure(self, scores: Array, labels: Sequence[bool]) -> PairRow:
         if self.threshold is None:
             raise UsageError(f"{self.name} has no threshold; give --dev-pairs to choose one")
-        scores, labels = self._labeled(pairs)
-        found: tuple[str | None, float | None, list[Bin]] = (None, None, [])
-        if self.relates and self.relates.bounds == (0.0, 1.0):
-            found = "its own", *calibration(scores, labels)
-        elif self.dev:
-            found = "fitted on dev", *calibration(Sigmoid.fit(*self.dev)(scores), labels)
         measures = {
             "accuracy": accuracy(scores, labels, self.threshold),
             "F1": f1(scores, labels, self.threshold),
             "AUC": auc(scores, labels),
         }
-        return _Measured(scores, self.threshold, measures, found)
-
-    def _labeled(self, pairs: Sequence[LabeledPair]) -> tuple[Array, list[bool]]:
-        return self.scores([pair[:2] for pair in pairs]), [pair.related for pair in pairs]
-
-
-def _compare(
-    groups: dict[str, list[_Measured]],
-    baseline: str,
-    labels: NDArray[np.bool_],
-    permutations: int,
-    seed: int,
-) -> list[PairRow]:
-    values = {name: {m: [one.measures[m] for one in of] for m in MEASURES} for name, of in groups.items()}
-    answers = {name: [(one.scores, one.threshold) for one in seeds] for name, seeds in groups.items()}
-    tests = {
-        name: paired_test(answers[name], answers[baseline], labels, permutations=permutations, seed=seed)
-        for name in groups
-        if name != baseline
-    }
-    corrected = iter(holm([test[measure] for test in tests.values() for measure in MEASURES]))
-    rows = []
-    for name, seeds in groups.items():
-        means = {measure: float(np.mean(of)) for measure, of in values[name].items()}
-        comparisons = [
-            PairComparison(
-                measure=measure,
-                delta=float(means[measure] - np.mean(values[baseline][measure])),
-                p=tests[name][measure],
-                p_holm=next(corrected),
-                p_seeds=seeds_test(values[name][measure], values[baseline][measure]),
-            )
-            for measure in (MEASURES if name in tests else ())
-        ]
-        deviations = {m: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for m, of in values[name].items()}
-        thresholds = [one.threshold for one in seeds]
-        rows.append(PairRow(name, thresholds, means, deviations, *seeds[0].calibration, comparisons))
-    return rows
+        if self.relates and self.relates.bounds == (0.0, 1.0):
+            return PairRow(self.name, self.threshold, measures, "its own", *calibration(scores, labels))
+        if self.dev is None:
+            return PairRow(self.name, self.threshold, measures)
+        found = calibration(Sigmoid.fit(*self.dev)(scores), labels)
+        return PairRow(self.name, self.threshold, measures, "fitted on dev", *found)
 
 
 def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPair]) -> None:
@@ -287,12 +245,3 @@ def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPai
             f"{plural(len(both), 'pair[ is|s are]')} also in --dev-pairs, for example {a!r}"
             f" and {b!r}; remove {'it' if len(both) == 1 else 'them'} from one of the files"
         )
-
-
-def _seeds(group: str) -> list[str]:
-    names = [one.strip() for one in group.split(",")]
-    wrong = [one for one, count in Counter(names).items() if count > 1 or not one]
-    if wrong:
-        problem = f"names {wrong[0]!r} more than once" if wrong[0] else "has an empty name"
-        raise UsageError(f"--ranker {group!r} {problem}; name the ranker of each seed once")
-    return names

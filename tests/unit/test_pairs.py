@@ -209,21 +209,16 @@ def test_evaluate(folder):
     for name, row in by.items():
         scores = found.scores[name]
         assert row.measures["AUC"] == pytest.approx(roc_auc_score(labels, scores))
-        assert row.measures["accuracy"] == accuracy_score(labels, scores >= row.thresholds[0])
-        assert row.measures["F1"] == pytest.approx(f1_score(labels, scores >= row.thresholds[0]))
+        assert row.measures["accuracy"] == accuracy_score(labels, scores >= row.threshold)
+        assert row.measures["F1"] == pytest.approx(f1_score(labels, scores >= row.threshold))
         assert row.calibrated == "fitted on dev"
     assert by["tfidf"].measures["AUC"] == 1.0
     assert by["lsi"].measures["AUC"] < 1.0
     (delta, *_) = by["lsi"].comparisons
     assert delta.delta == by["lsi"].measures["accuracy"] - by["tfidf"].measures["accuracy"]
     assert delta.p_holm >= delta.p
-    assert delta.p_seeds is None
     rows = found.rows()
     assert {tuple(row) for row in rows[1:]} == {tuple(rows[1])}
-    several = evaluate_pairs(workspace, ["lsi,s2net"], TEST, dev_pairs=DEV, permutations=50)
-    row = several.results[1]
-    assert row.measures["AUC"] == np.mean([by[name].measures["AUC"] for name in ("lsi", "s2net")])
-    assert row.comparisons[0].p_seeds is None  # both seeds differ by the same
 
 
 def test_predict(folder):
@@ -249,9 +244,6 @@ def test_commands(folder, run, tmp_path):
     done = run("pairs", "evaluate", "--ranker", "lsi", *files, *where)
     assert done.out.startswith("15 pairs, 3 related, thresholds of 15 dev pairs\n")
     assert "lsi: probabilities, fitted on dev" in done.out
-    seeds = run("pairs", "evaluate", "--ranker", "lsi,s2net", *files, *where)
-    assert "lsi,s2net: p over seeds, accuracy no test" in seeds.out
-    assert " ± " in seeds.out
     found = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
     assert [one["ranker"] for one in found["results"]] == ["bm25", "lsi"]
     assert "scores" not in found
@@ -285,9 +277,6 @@ def test_bad_input(folder, run, tmp_path):
     )
     run(*evaluate, "--ranker", "opca", *dev).fails(1, "'opca' is not trained")
     run(*evaluate, "--ranker", "nothing", *dev).fails(2, "'nothing' is unknown")
-    run(*evaluate, "--ranker", "lsi,s2net,bm25", "--baseline", "tfidf,bm25", *dev).fails(2, "do not pair")
-    run(*evaluate, "--ranker", "lsi,lsi", *dev).fails(2, "names 'lsi' more than once", "each seed once")
-    run(*evaluate, "--ranker", "lsi,", *dev).fails(2, "'lsi,' has an empty name")
     run(*predict, "--ranker", "lsi", "--threshold", "nan").fails(2, "--threshold")
     run(*predict, "--ranker", "lsi", "--threshold", 0.5, *dev).fails(2, "--threshold or --dev-pairs")
     (tmp_path / "p.tsv").write_text("red0\tviolet\t1\n")
@@ -334,5 +323,5 @@ def test_a_ranker_that_relates_features_itself(folder, monkeypatch):
     assert [row["predicted"] for row in found.rows()] == [1, 0], "by the threshold of its own"
     report = evaluate_pairs(workspace, ["related"], TEST, baseline="related")
     (row,) = report.results
-    assert (row.thresholds, row.calibrated) == ([0.75], "its own")
+    assert (row.threshold, row.calibrated) == (0.75, "its own")
     assert row.calibration_error == calibration(report.scores["related"], [p.related for p in TEST])[0]

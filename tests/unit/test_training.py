@@ -29,7 +29,7 @@ from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
-from rerank.rankers.cnn.towers import Ragged, Vocabulary
+from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob
