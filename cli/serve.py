@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from typing import Any
 
 import click
 
 from rerank.errors import NotInstalledError
+from rerank.service.settings import Settings, check_exposure, check_names, read_tokens
 
 from . import options
 from .options import Command, option
 
 
-def _limit(spec: str, default: float, help: str, **about: Any) -> options.Option:
-    return option(spec, help, default=default, rare=True, **about)
+def _option(spec: str, help: str, **about: Any) -> options.Option:
+    """Make an option with the default of its setting."""
+    name = spec.partition(" ")[0].lstrip("-").replace("-", "_")
+    return option(spec, help, default=getattr(Settings, name), **about)
 
 
+_limit = partial(_option, rare=True)
 _SECONDS = options.Real(0, 3600, min_open=True)
 
 
 _OPTIONS = (
     "Service",
-    option("--host TEXT", "Address to listen on.", default="127.0.0.1"),
-    option("--port N", "Port; 0: any free port.", type=options.Whole(0, 65535), default=8765),
-    option("--workers N", "Number of processes.", default=1),
-    option("--threads N", "Requests that a process scores at the same time.", default=4),
+    _option("--host TEXT", "Address to listen on."),
+    _option("--port N", "Port; 0: any free port.", type=options.Whole(0, 65535)),
+    _option("--workers N", "Number of processes."),
+    _option("--threads N", "Requests that a process scores at the same time."),
     option("--stack STACK", "Stack of requests that do not name a stack. Default: the active stack."),
     option("--only NAME,...", "Endpoints: rerank, search, rerank_ids, hook. Default: all."),
     "Candidates",
@@ -37,13 +42,13 @@ _OPTIONS = (
     option("--insecure", "Allow other machines to connect without a token."),
     option("--log-queries", "Write the words of queries to the log."),
     "Limits",
-    _limit("--max-body N", 16 * 2**20, "Largest body of a request, in bytes."),
-    _limit("--max-candidates N", 1000, "Most documents of a request.", type=options.Whole(1, 100_000)),
-    _limit("--max-encoded N", 4, "Most documents to encode for a search.", type=options.Whole(0)),
-    _limit("--max-requests N", 64, "Most requests that a process accepts at the same time."),
-    _limit("--max-connections N", 1024, "Most connections of a process."),
-    _limit("--deadline SECONDS", 10.0, "Time limit for an answer.", type=_SECONDS),
-    _limit("--request-timeout SECONDS", 10.0, "Time limit for each transfer.", type=_SECONDS),
+    _limit("--max-body N", "Largest body of a request, in bytes."),
+    _limit("--max-candidates N", "Most documents of a request.", type=options.Whole(1, 100_000)),
+    _limit("--max-encoded N", "Most documents to encode for a search.", type=options.Whole(0)),
+    _limit("--max-requests N", "Most requests that a process accepts at the same time."),
+    _limit("--max-connections N", "Most connections of a process."),
+    _limit("--deadline SECONDS", "Time limit for an answer.", type=_SECONDS),
+    _limit("--request-timeout SECONDS", "Time limit for each transfer.", type=_SECONDS),
     options.GENERAL,
     options.folder,
     options.as_json,
@@ -68,7 +73,6 @@ def command(
         os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores
     try:
         from rerank.service.server import serve
-        from rerank.service.settings import Settings, check_exposure, check_names, read_tokens
     except ModuleNotFoundError as error:
         raise NotInstalledError.of(error, "the service") or error from error
 

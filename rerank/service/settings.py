@@ -30,24 +30,9 @@ class Token:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the service.
+    """The settings of the service; ``rerank serve --help-all`` describes them.
 
-    folder:          the workspace.
-    host, port:      address; port 0: any free port.
-    workers:         processes; threads: per process, for scoring.
-    stack:           default stack or file; None: the stack in use.
-    tokens:          accepted bearer tokens; empty: none needed.
-    only:            endpoints to serve; empty: all, but see :func:`withheld`.
-    max_body:        bytes of a body.
-    max_candidates:  documents, hits or depth of a request.
-    max_encoded:     documents that one hook call may encode.
-    max_requests:    running and waiting requests per process.
-    deadline:        seconds to answer a complete request.
-    request_timeout: seconds for each of headers, body and answer.
-    max_connections: connections per process.
-    hosts:           host names accepted without a token, in addition to localhost.
-    infer_categories: infer missing categories of queries.
-    log_queries:     log query words.
+    tokens: empty: none needed. only: empty: all endpoints, but see :func:`withheld`.
     """
 
     folder: str
