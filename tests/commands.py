@@ -7,12 +7,13 @@ import gzip
 import io
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from rerank.cli.program import run as main
 
 from rerank.demo import COLLECTION
+from tests.node import Node
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run that was started in the background ignores ctrl-C, and so would every command it starts.
@@ -110,6 +112,22 @@ def write_json_lines(path: Path, records: list[dict[str, Any]]) -> str:
     return str(path)
 
 
+@contextmanager
+def index_of_others(node: Node, documents: list[dict[str, Any]], *, graph: bool) -> Iterator[str]:
+    """An index with fields of other names, and for vectors if ``graph``."""
+    index = f"attached-{secrets.token_hex(4)}"
+    fields = {name: {"type": "text"} for name in ("name", "body")}
+    node.request("PUT", f"/{index}", {"settings": {"index.knn": graph}, "mappings": {"properties": fields}})
+    try:
+        for one in documents:
+            source = {"name": one["title"], "body": one.get("text", "")}
+            node.request("PUT", f"/{index}/_doc/{one['_id']}", source)
+        node.request("POST", f"/{index}/_refresh")
+        yield index
+    finally:
+        node.request("DELETE", f"/{index}")
+
+
 @pytest.fixture(scope="session")
 def run() -> Callable[..., Result]:
     """Run the command in this process."""
@@ -162,6 +180,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         *(str(folder / f"{split}.tsv") for split in SPLITS),
         documents,
     )
+
+
+def like_the_demo(small: Small, folder: Path) -> Path:
+    """The files of the small collection, compressed and named like those of the demo."""
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        content = Path(getattr(small, name)).read_bytes()
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(content))
+    for split in SPLITS:
+        shutil.copy(getattr(small, split), folder / "qrels")
+    shutil.copy(small.categories, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

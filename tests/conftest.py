@@ -38,6 +38,17 @@ __all__ = ["plain", "run", "script", "small", "spawn", "trained", "workspace", "
 NODES = {"node": "node", "ml_node": "ml", "plugin_node": "plugin"}
 """The nodes that many files share: what asks for one runs in the process that has it."""
 
+FIRST = (
+    "plugin",
+    "tests/integration/test_opensearch_cluster.py",
+    "ml",
+    "node",
+    "tests/end_to_end/test_tutorials.py",
+    "tests/integration/test_hook_plugin.py",
+    "tests/integration/test_opensearch_interruptions.py",
+)
+"""Groups and files that take minutes: started last, each would leave the other cores without work."""
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Several files are run in processes beside each other, single files in this one."""
@@ -48,11 +59,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         for group in sorted({NODES[name] for name in fixtures & NODES.keys()}):
             item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):  # one process of several
+        items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """The place of a test's group or file in ``FIRST``, or behind it."""
+    marker = item.get_closest_marker("xdist_group")
+    group = marker.args[0] if marker else item.nodeid.partition("::")[0]
+    return FIRST.index(group) if group in FIRST else len(FIRST)
 
 
 class Files(LoadGroupScheduling):

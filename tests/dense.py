@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,6 @@ import numpy as np
 from rerank import Workspace
 from rerank.config import options_of, over, values_of
 from rerank.engines.base import SearchRequest
-from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
@@ -27,14 +28,6 @@ def collection(size=60, seed=0):
         links = [str(j) for j in range(topic, size, 6) if j != i and rng.random() < 0.5]
         found.append(Document(str(i), text=" ".join(words), links=tuple(links)))
     return found
-
-
-class Said(Progress):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
 
 
 def trainer(tiny, progress=None, documents=None, scale=None, **changes):
@@ -91,6 +84,18 @@ def judge(folder, write_lines):
 
 def options(tiny, *more):
     return ("--model", tiny, "--passage-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
+
+
+def wait_for_step(process, folder, step, name="dense"):
+    """Wait until a training in a process has written a checkpoint at this step or later, or has ended."""
+    state = folder / "training" / name / "state.json"
+    while process.poll() is None:
+        try:
+            if json.loads(state.read_text())["step"] >= step:
+                break
+        except (OSError, ValueError):
+            pass  # not written yet
+        time.sleep(0.002)
 
 
 def stored(folder, name="dense"):

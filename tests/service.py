@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,10 +81,15 @@ class Server:
         return [json.loads(line) for line in whole.splitlines()]
 
     def wait_for(self, event: str, count: int = 1) -> None:
-        until = time.monotonic() + 30
-        while sum(line["event"] == event for line in self.log()) < count:
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.05)
+        wait_until(lambda: sum(line["event"] == event for line in self.log()) >= count)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for two minutes at the most."""
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @contextmanager

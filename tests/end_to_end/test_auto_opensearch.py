@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 import rerank
 from rerank.engines.opensearch import Settings
-from rerank.progress import Progress
 from rerank.workflows import ranker_choice
 from rerank.workflows.ranker_choice import Rule
-
-
-class Interrupted(Progress):
-    """Ctrl-C when the second ranker begins."""
-
-    def start(self, title, total=None, unit=""):
-        if title == "fit cllsi":
-            raise KeyboardInterrupt
+from tests.commands import like_the_demo
+from tests.watch import Watch
 
 
 def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monkeypatch):
     rules = tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi"))
     monkeypatch.setattr(ranker_choice, "RULES", rules)
-    folder, index = tmp_path / "theirs", "auto-books"
-    (folder / "qrels").mkdir(parents=True)
-    for path, name in (
-        (small.corpus, "corpus.jsonl"),
-        (small.queries, "queries.jsonl"),
-        (small.train, "qrels/train.tsv"),
-        (small.dev, "qrels/dev.tsv"),
-        (small.test, "qrels/test.tsv"),
-    ):
-        shutil.copy(path, folder / name)
+    folder, index = like_the_demo(small, tmp_path / "theirs"), "auto-books"
+    (folder / "categories.tsv").unlink()
     command = ("auto", folder, "-w", tmp_path / "ws", "--url", node.url, "--index", index)
     with pytest.raises(KeyboardInterrupt):
-        rerank.auto(folder, tmp_path / "ws", opensearch=Settings((node.url,), index), progress=Interrupted())
+        rerank.auto(
+            folder,
+            tmp_path / "ws",
+            opensearch=Settings((node.url,), index),
+            progress=Watch(title="fit cllsi"),
+        )
     done = run(*command)
     assert done.code == 0, done.err
     for part in (

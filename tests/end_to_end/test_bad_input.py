@@ -21,26 +21,10 @@ from tests.states import STACK, good, state
 GZIP = gzip.compress(b"".join(good(500)))
 LINES = {
     "broken JSON": (b'{"_id": "x", "text": \n', "invalid JSON"),
-    "not an object": (b'["x"]\n', "not a JSON object"),
-    "no _id": (b'{"text": "cell"}\n', "missing field _id"),
-    "an empty _id": (b'{"_id": " ", "text": "cell"}\n', "_id is empty"),
-    "an _id of the wrong type": (b'{"_id": 1.5}\n', "_id: expected"),
     "a text of the wrong type": (b'{"_id": "x", "text": ["a"]}\n', "text: expected"),
-    "categories of the wrong type": (
-        b'{"_id": "x", "categories": {"a": 1}}\n',
-        "categories: expected",
-    ),
     "no UTF-8": (b'{"_id": "x", "text": "caf\xe9"}\n', "byte 26 (0xe9) is not UTF-8"),
-    "a number that is none": (
-        b'{"_id": "x", "text": "a", "year": NaN}\n',
-        "invalid JSON",
-    ),
-    "a number beyond the range": (
-        b'{"_id": "x", "text": "a", "year": 1e400}\n',
-        "invalid JSON",
-    ),
-    "half a surrogate pair": (b'{"_id": "x", "text": "\\ud83d"}\n', "invalid JSON"),
 }
+"""One of each kind; tests/unit/test_formats.py has all."""
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
@@ -240,49 +224,30 @@ def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("option", "content", "what"),
     [
-        ("q\td\tone\n", ":1: "),
-        ("q\td\t1\nq\td\t2\n", ":2: "),
-        (None, "no such file"),
+        ("--qrels", "q\td\tone\n", ":1: "),
+        ("--qrels", "q\td\t1\nq\td\t2\n", ":2: "),
+        ("--qrels", None, "no such file"),
+        ("--queries", '{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n', ":2: query id 'q'"),
+        ("--queries", None, "no such file"),
+        ("--text-pairs", '{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: document"),
+        ("--text-pairs", None, "no such file"),
     ],
 )
-def test_qrels_that_are_none(run, small, workspace, tmp_path, content, what):
-    file = tmp_path / "qrels"
-    if content is not None:
-        file.write_text(content)
-    for command in (["train", "text"], ["tune", "--stack", STACK], ["evaluate", "--stack", STACK]):
-        run(*command, "--queries", small.queries, "--qrels", file, "-w", workspace).fails(1, what, str(file))
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ('{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n', ":2: query id 'q'"),
-        (None, "no such file"),
-    ],
-)
-def test_queries_that_are_none(run, small, workspace, tmp_path, content, what):
-    file = tmp_path / "queries"
-    if content is not None:
-        file.write_text(content)
-    for command in (["train", "text"], ["tune", "--stack", STACK], ["evaluate", "--stack", STACK]):
-        run(*command, "--queries", file, "--qrels", small.dev, "-w", workspace).fails(1, what, str(file))
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ('{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: document is empty"),
-        (None, "no such file"),
-    ],
-)
-def test_pairs_that_are_none(run, workspace, tmp_path, content, what):
-    file = tmp_path / "pairs"
+def test_files_that_cannot_be_read(run, small, workspace, tmp_path, option, content, what):
+    file = tmp_path / "file"
     if content is not None:
         file.write_text(content)
     old = state(run, workspace)
-    run("train", "s2net", "--text-pairs", file, "-w", workspace).fails(1, what, str(file))
+    given = {"--queries": small.queries, "--qrels": small.dev, option: file}
+    commands = (["train", "text"], ["tune", "--stack", STACK], ["evaluate", "--stack", STACK])
+    if option == "--text-pairs":
+        commands, given = (["train", "s2net"],), {option: file}
+    for command in commands:
+        run(*command, *(one for pair in given.items() for one in pair), "-w", workspace).fails(
+            1, what, str(file)
+        )
     assert state(run, workspace) == old
 
 
@@ -311,11 +276,7 @@ def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
 def test_a_signal_that_was_not_trained_names_the_command(run, small, trained, plain):
     files = ("--queries", small.queries, "--qrels", small.dev)
     for folder, signal_ in ((trained, "joint"), (plain, "meta")):
-        for command in (
-            ["query", "cells"],
-            ["tune", *files],
-            ["evaluate", *files],
-        ):
+        for command in (["query", "cells"], ["tune", *files], ["evaluate", *files]):
             done = run(*command, "--stack", f"tfidf,{signal_}", "-w", folder)
             done.fails(1, f"signal '{signal_}' is not trained", f"`rerank train {signal_} --queries QUERIES")
 
@@ -383,15 +344,6 @@ def test_a_language_that_is_none(run, tmp_path):
     (tmp_path / "ok").write_bytes(b"".join(good(3)))
     run("ingest", tmp_path / "ok", "--lang", "english", "-w", tmp_path / "ws").fails(2, "not a language code")
     assert not (tmp_path / "ws").exists()
-
-
-def test_a_stack_that_was_not_tuned_names_the_command(run, small, trained):
-    run("query", "cells", "--stack", "tfidf,text", "-w", trained).fails(
-        1,
-        "not tuned; tune it with `rerank tune --stack tfidf,text",
-        "or give weights: --stack 'tfidf*0.50 + text*0.50'",
-    )
-    run("query", "cells", "--stack", "none.json", "-w", trained).fails(1, "no such stack file")
 
 
 def every_command(small, folder):

@@ -477,11 +477,3 @@ def test_evaluate_for_people(run, small, trained):
     assert "nDCG@5" in lines[1]
     assert "share of the categories" in done.out
     assert "queries without categories got them from their first candidates" in done.err
-
-
-def test_evaluate_with_two_first_stages(run, small, trained):
-    done = run(
-        "evaluate", "--stack", "bm25*0.5+text*0.5", "--stack", "tfidf*0.5+bm25*0.5", "--baseline", "tfidf",
-        "--queries", small.queries, "--qrels", small.test, "-w", trained, "--json",
-    )  # fmt: skip
-    assert [row["first_stage"] for row in done.json["results"]] == ["tfidf", "bm25", "tfidf"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from rerank import Document, Workspace
 from rerank.testing import check_ranker
 from tests import dense
-from tests.dense import stored
+from tests.dense import stored, wait_for_step
 
 TOPICS = 6
 TEXTS = [{key: one[key] for key in ("_id", "text")} for one in dense.documents()]
@@ -119,19 +117,11 @@ def test_killed_and_run_again_gives_the_same(run, forks, labeled, tiny, tmp_path
     more = ("--steps", 40, "--every", "10", "--patience", "100", "--precision", "fp32")
     settings = [*map(str, ("--labeled-pairs", train, "--dev-pairs", dev, *options(tiny, *more)))]
     assert run("train", "concept", *settings, "-w", whole).code == 0
-    state = broken / "training" / "concept" / "state.json"
     process = forks.start("train", "concept", *settings, "-w", broken)
-    end = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            if json.loads(state.read_text())["step"] >= 10:
-                break
-        except (OSError, ValueError):
-            pass
-        time.sleep(0.002)
+    wait_for_step(process, broken, 10, "concept")
     process.kill()
     done = run("train", "concept", *settings, "--json", "-w", broken)
     assert done.code == 0, done
     assert done.json["rankers"][0]["epochs"] == 40
-    assert not state.exists()
+    assert not list(broken.glob("training/*/*"))
     assert stored(broken, "concept") == stored(whole, "concept")

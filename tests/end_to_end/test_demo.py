@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 from rerank.cli import output
 
 import rerank.demo
+from tests.commands import like_the_demo
 
 STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # MiniLM is installed for the tests
 
@@ -18,13 +16,7 @@ STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # MiniLM is installed for 
 @pytest.fixture
 def tiny_demo(small, tmp_path, monkeypatch):
     """The small collection in the demo's place."""
-    folder = tmp_path / "collection"
-    (folder / "qrels").mkdir(parents=True)
-    for name in ("corpus", "queries"):
-        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(Path(getattr(small, name)).read_bytes()))
-    shutil.copy(small.categories, folder / "categories.tsv")
-    for split in ("train", "dev", "test"):
-        shutil.copy(getattr(small, split), folder / "qrels")
+    folder = like_the_demo(small, tmp_path / "collection")
     monkeypatch.setattr(rerank.demo, "COLLECTION", folder)
     return folder
 

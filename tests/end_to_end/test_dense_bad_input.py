@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rerank import Workspace
-from tests.dense import documents, options, stored
+from tests.dense import documents, options, stored, wait_for_step
 
 
 @pytest.fixture
@@ -51,11 +51,6 @@ def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
     bare = made(documents(links=False), "bare")
     args = ("train", "dense", "--model", tiny, "--passage-tokens", 16, "-w", bare)
     run(*args).fails(1, "no links to each other", "`categories` and --structure-from categories")
-    for source, what in (
-        ("cocitation", "linked by the same third one (0 links)"),
-        ("categories", "no two documents share a category (0 have any"),
-    ):
-        run(*args, "--structure-from", source).fails(1, what)
     assert nothing_left(bare)
     some = made([{**d, "categories": [d["title"][:7]]} for d in documents(links=False)], "some")
     run("train", "dense", *options(tiny), "-w", some).fails(1, "categories (48 documents have some)")
@@ -63,22 +58,6 @@ def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
     found = fitted(run("train", "dense", *options(tiny, "--steps", 20, "--json"), *source, "-w", some))
     assert (found["structure_from"], found["links"], found["left_out"]) == ("categories", 0, 0)
     assert found["train_links"] + found["held_out"] == 6 * 8 * 7 / 2
-
-
-def test_one_component_that_holds_all(run, made, tiny):
-    """Everything is reachable from everything: the nearest 64 are related, the others negatives."""
-    ring = [{**d, "links": [f"d{(i + 1) % 90}"]} for i, d in enumerate(documents(90))]
-    folder = made(ring, "ring")
-    found = fitted(run("train", "dense", *options(tiny, "--steps", 6, "--json"), "-w", folder))
-    assert found["masked"] == 0
-    small = made(ring[:20], "small")
-    again = ("train", "dense", *options(tiny, "--steps", 6, "--held-out", 0), "-w", small)
-    done = run(*again)
-    assert (done.code, done.out) == (1, ""), done
-    assert "anchors had a negative" in done.err.splitlines()[-1]
-    assert "lower --related" in done.err
-    assert nothing_left(small)
-    assert run(*again, "--related", "3", "--restart").code == 0
 
 
 def test_two_documents(run, made, tiny):
@@ -103,10 +82,6 @@ def test_one_batch_only(run, made, tiny):
 def test_only_documents_without_text(run, made, tiny):
     bare = made([{"_id": f"d{i}", "links": ["d0", "d1"]} for i in range(4)], "bare")
     run("train", "dense", *options(tiny), "-w", bare).fails(1, "no document has any text")
-    half = made(
-        [{"_id": f"d{i}", "text": "" if i else "w1", "links": ["d0", "d1"]} for i in range(4)], "half"
-    )
-    run("train", "dense", *options(tiny), "-w", half).fails(1, "no two documents related by links have text")
     mixed = documents()
     for i in range(0, 48, 3):
         mixed[i] = {"_id": f"d{i}", "links": mixed[i]["links"]}
@@ -300,17 +275,10 @@ def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninte
     """At the beginning, after the first checkpoint, and after the third."""
     settings = options(tiny, *FORTY)
     broken = made(name="broken")
-    state = broken / "training" / "dense" / "state.json"
     process = forks.start("train", "dense", *settings, "-w", broken)
-    end = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < end:
-        if not after and "median distance" in process.err:
-            break
-        try:
-            if after and json.loads(state.read_text())["step"] >= after:
-                break
-        except (OSError, ValueError):
-            pass
+    if after:
+        wait_for_step(process, broken, after)
+    while not after and process.poll() is None and "median distance" not in process.err:
         time.sleep(0.002)
     process.send_signal(how)
     code = process.wait(120)
@@ -320,7 +288,7 @@ def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninte
     again = run("train", "dense", *settings, "--json", "-w", broken)
     assert again.code == 0, again
     assert fitted(again)["epochs"] == 40
-    assert not state.exists()
+    assert not list(broken.glob("training/*/*"))
     assert stored(broken) == uninterrupted
 
 
@@ -351,10 +319,7 @@ def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny,
     model = shutil.copytree(tiny, tmp_path / "model")
     settings = options(model, "--steps", 4000, "--every", "5")
     process = forks.start("train", "dense", *settings, "-w", folder)
-    state = folder / "training" / "dense" / "state.json"
-    while not state.exists():
-        assert process.poll() is None, process.err
-        time.sleep(0.02)
+    wait_for_step(process, folder, 0)
     process.kill()
     assert run("train", "dense", "--untrained", "--model", tiny, "-w", folder).code == 0
     train = ("train", "dense", *settings)

@@ -22,7 +22,7 @@ from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.search.scorer import ScoringInput
 from rerank.workspace import Workspace
-from tests.node import Node
+from tests.commands import index_of_others
 from tests.service import serving
 
 SIZE = 120
@@ -77,18 +77,7 @@ def index(knn_node) -> Iterator[str]:
 
 
 def train(run, folder: Path, passages: int) -> Any:
-    options = (
-        "--layers",
-        "1",
-        "--steps",
-        4,
-        "--passage-tokens",
-        32,
-        "--passages",
-        passages,
-        "--batch",
-        8,
-    )
+    options = ("--layers", "1", "--steps", 4, "--passage-tokens", 32, "--passages", passages, "--batch", 8)
     return run("train", "dense", *options, "-w", folder, "--json").json
 
 
@@ -182,17 +171,9 @@ def test_documents_and_versions_that_come_later(cluster, index, knn_node, part, 
 
 
 @pytest.mark.parametrize("graph", [True, False])
-def test_an_attached_index(cluster, knn_node: Node, part, run, tmp_path, graph):
+def test_an_attached_index(cluster, knn_node, part, run, tmp_path, graph):
     """Others go on writing their documents, and see no more of them than before."""
-    name = f"attached-{secrets.token_hex(4)}"
-    text = {"type": "text"}
-    body = {"settings": {"index.knn": graph}, "mappings": {"properties": {"name": text, "body": text}}}
-    knn_node.request("PUT", f"/{name}", body)
-    try:
-        for document in part.documents[:30]:
-            source = {"name": document["title"], "body": document.get("text", "")}
-            knn_node.request("PUT", f"/{name}/_doc/{document['_id']}", source)
-        knn_node.request("POST", f"/{name}/_refresh")
+    with index_of_others(knn_node, part.documents[:30], graph=graph) as name:
         folder = tmp_path / "ws"
         fields = ["title=name", "text=body"]
         assert run("attach", "--url", knn_node.url, "--index", name, *fields, "-w", folder).code == 0
@@ -210,5 +191,3 @@ def test_an_attached_index(cluster, knn_node: Node, part, run, tmp_path, graph):
         assert knn_node.request("GET", f"/{name}/_count")["count"] == 29
         again = run(*query, "-w", folder, "-k", 10, "--json").json
         assert first not in {hit["id"] for hit in again["hits"]}
-    finally:
-        knn_node.request("DELETE", f"/{name}")

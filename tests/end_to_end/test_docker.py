@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
+from tests.commands import like_the_demo
 from tests.installed import with_only
 from tests.node import (
     QUICK,
@@ -56,10 +56,7 @@ STAGES = {
         ("hadolint", ["Dockerfile"]),
         ("shellcheck", ["steps.sh", "pin.sh"]),
         ("check-jsonschema", ["--builtin-schema", "vendor.compose-spec", "compose.yaml"]),
-        (
-            "yamllint",
-            ["--strict", "-d", YAMLLINT, "compose.yaml"],
-        ),
+        ("yamllint", ["--strict", "-d", YAMLLINT, "compose.yaml"]),
     ],
     ids=["Dockerfile", "steps.sh", "compose.yaml by its schema", "compose.yaml by yamllint"],
 )
@@ -204,14 +201,7 @@ def opensearch(token) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def collection(small, tmp_path_factory) -> Path:
     """The small collection, laid out like the demo's."""
-    folder: Path = tmp_path_factory.mktemp("collection")
-    (folder / "qrels").mkdir()
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        (folder / f"{name}.gz").write_bytes(gzip.compress((small.folder / name).read_bytes()))
-    for split in ("train", "dev", "test"):
-        shutil.copy(small.folder / f"{split}.tsv", folder / "qrels")
-    shutil.copy(small.categories, folder)
-    return folder
+    return like_the_demo(small, tmp_path_factory.mktemp("demo") / "collection")
 
 
 @pytest.mark.slow

@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
-
-from tests.states import state
 
 
 def test_projections_from_judgments_and_from_pairs(run, small, tmp_path):
@@ -79,24 +74,3 @@ def test_encode_goes_on(script, run, workspace, small, write_lines, tmp_path):
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
-
-
-def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_path):
-    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
-    few = ("--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
-    done = run("train", "s2net", *judged, "--init", "random", "--dim", 16, *few)
-    assert done.code == 0, done.err
-    old = state(run, workspace)
-    (start,) = (workspace / "rankers").glob("s2net-*")
-
-    (tmp_path / "contradiction.tsv").write_text(Path(small.train).read_text() + "q\td\t1\nq\td\t0\n")
-    contradiction = ("--queries", small.queries, "--qrels", tmp_path / "contradiction.tsv")
-    run("train", "s2net", *contradiction, *few).fails(1, "contradiction.tsv:", "'d' was already judged 1")
-    assert state(run, workspace) == old
-
-    # The stored features are 16 numbers wide, and the ranker's matrix no longer.
-    arrays = load_file(start / "model.safetensors")
-    arrays["query.matrix"] = np.ascontiguousarray(arrays["query.matrix"][:, :8])
-    save_file(arrays, start / "model.safetensors")
-    asked = ("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "-w", workspace)
-    run(*asked).fails(1, "the stored s2net features have 16 numbers, not 8; train s2net again")

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from rerank.formats import read_qrels
+from tests.commands import index_of_others
 
 SIGNALS = "tfidf,text,meta"
 
@@ -200,15 +201,7 @@ def test_the_same_union_on_a_cluster(run, knn_node, small, trained, tmp_path, as
 
 @pytest.mark.parametrize("graph", [True, False])
 def test_an_attached_index(run, knn_node, small, trained, tmp_path, asked, graph):
-    index = f"attached-{secrets.token_hex(4)}"
-    text = {"type": "text"}
-    body = {"settings": {"index.knn": graph}, "mappings": {"properties": {"name": text, "body": text}}}
-    knn_node.request("PUT", f"/{index}", body)
-    try:
-        for document in small.documents[:30]:
-            source = {"name": document["title"], "body": document["text"]}
-            knn_node.request("PUT", f"/{index}/_doc/{document['_id']}", source)
-        knn_node.request("POST", f"/{index}/_refresh")
+    with index_of_others(knn_node, small.documents[:30], graph=graph) as index:
         folder = tmp_path / "ws"
         fields = ["title=name", "text=body"]
         done = run("attach", "--url", knn_node.url, "--index", index, *fields, "-w", folder)
@@ -228,5 +221,3 @@ def test_an_attached_index(run, knn_node, small, trained, tmp_path, asked, graph
                     assert hit["signals"][name]["raw"] == pytest.approx(scores[hit["id"]][name]["raw"])
             else:
                 assert hit["signals"]["bm25"]["raw"] == 0
-    finally:
-        knn_node.request("DELETE", f"/{index}")

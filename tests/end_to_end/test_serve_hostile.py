@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.endpoints import elsewhere
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving
 
@@ -105,13 +105,13 @@ def test_half_a_request_is_ended(server, case):
     with connect(server) as raw:
         raw.sendall(HALVES[case])
         answer = rest(raw)
-    assert 0.9 < time.monotonic() - begin < 10
+    assert 0.9 < time.monotonic() - begin < 20
     assert b" 408 " in answer
 
 
 def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
     """Half heads and half bodies, more than there may be connections and requests."""
-    options = ("--max-requests", 4, "--request-timeout", 5, "--deadline", 5, "--max-connections", 60)
+    options = ("--max-requests", 4, "--request-timeout", 12, "--deadline", 12, "--max-connections", 60)
     with serving(script, trained, tmp_path, *options) as server:
         slow = [connect(server) for _ in range(150)]
         for number, raw in enumerate(slow):
@@ -122,7 +122,7 @@ def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
         with ThreadPoolExecutor(2) as pool:
             answers = list(pool.map(lambda _: server.post("/v1/search", WOLF).status, range(20)))
         assert answers == [200] * 20
-        assert time.monotonic() - begin < 4
+        assert time.monotonic() - begin < 11
         assert server.metric("rerank_requests_in_hand") == 0
         ended = [rest(raw) for raw in slow]
         assert 40 < sum(b" 408 " in answer for answer in ended) <= 60
@@ -131,7 +131,7 @@ def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
 
 def test_an_answer_that_is_not_read_is_ended(server):
     folder = f"/proc/{server.process.pid}/fd"
-    before, until = len(os.listdir(folder)), time.monotonic() + 10
+    before, until = len(os.listdir(folder)), time.monotonic() + 60
     with connect(server) as raw:
         while len(os.listdir(folder)) <= before:
             assert time.monotonic() < until
@@ -246,10 +246,7 @@ def test_a_cluster_that_is_none(script, trained, tmp_path):
     """Some other server answers at the cluster's URL."""
     answers = [b"{}", b"[]", b"<html>Welcome</html>"]
     with Proxy(rule=lambda request: Answer(200, answers[0], "application/json")) as proxy:
-        folder = Path(shutil.copytree(trained, tmp_path / "ws"))
-        text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
-        table = f'[opensearch]\nurl = "{proxy.url}"\nindex = "none"\n'
-        (folder / "rerank.toml").write_text(f"{text}\n{table}")
+        folder = elsewhere(trained, tmp_path, int(proxy.url.rpartition(":")[2]))
         with serving(script, folder, tmp_path) as server:
             while answers:
                 server.post("/v1/search", WOLF).fails(502)

@@ -10,7 +10,7 @@ import pytest
 from rerank.cli import output
 
 import rerank
-from rerank.progress import Progress
+from tests.watch import Watch
 
 STACK = "tfidf,text,meta"
 
@@ -61,6 +61,9 @@ def test_new_documents_and_the_head_of_the_table(run, small, judged):
 def test_candidates_of_different_first_stages_are_told(run, small, judged):
     told = run("evaluate", "--stack", "text", "--baseline", "bm25", *judged(small.test)).out
     assert "the stacks have different candidates: bm25 for bm25; tfidf for text\n" in told
+    both = ("--stack", "bm25*0.5+text*0.5", "--stack", "tfidf*0.5+bm25*0.5", "--baseline", "tfidf", "--json")
+    rows = run("evaluate", *both, *judged(small.test)).json["results"]
+    assert [row["first_stage"] for row in rows] == ["tfidf", "bm25", "tfidf"]
 
 
 def test_a_query_is_ranked_by_the_stack_in_use(run, ws):
@@ -80,21 +83,6 @@ def test_a_lone_signal_has_its_own_scores(run, ws):
     assert "raise --depth" in few.err
 
 
-class Stop(Progress):
-    """Ctrl-C at the twelfth iteration of the descent."""
-
-    def __init__(self):
-        self.left = 0
-
-    def start(self, title, total=None, unit=""):
-        self.left = 12 if title == "s2net" else 0
-
-    def advance(self, count=1):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-
 def test_what_is_held_out_is_tuned_on_and_an_interrupted_training_is_repeated(run, small, ws, judged):
     held = ws / "held-out.tsv"
     told = run("train", "lsi", "--dim", 20, *judged(small.train)).out
@@ -108,7 +96,7 @@ def test_what_is_held_out_is_tuned_on_and_an_interrupted_training_is_repeated(ru
         queries=queries,
         qrels=rerank.read_qrels(small.train),
         config={"dim": 20, "init": "lsi"},
-        progress=Stop(),
+        progress=Watch(at=12, unit="iteration"),
     )
     assert [(one.ranker.name, one.interrupted) for one in report.rankers] == [("s2net", True)]
     assert "interrupted" not in run("status", "-w", ws).out

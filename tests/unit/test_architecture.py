@@ -178,14 +178,6 @@ def opened(module):
 # --------------------------------------------------------------------------------------- the public names
 
 
-@pytest.mark.parametrize("name", rerank.__all__)
-def test_a_public_name_is_there_and_says_what_it_is(name):
-    found = getattr(importlib.import_module("rerank"), name)
-    assert found.__doc__
-    assert found.__name__ == name
-    assert name in dir(rerank)
-
-
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="module 'rerank' has no attribute 'nonsense'"):
         _ = rerank.nonsense

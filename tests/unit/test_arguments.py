@@ -11,8 +11,8 @@ import rerank
 from rerank import Document, Qrels, Query, Workspace
 from rerank.config import build
 from rerank.errors import InputError, UsageError
-from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
+from tests.watch import Watch
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
 
@@ -104,13 +104,9 @@ def test_files_without_anything_in_them(workspace, tmp_path):
         rerank.ingest(workspace, [empty], replace=True)
     assert len(workspace.engine) == 2
 
-    class Listen(Progress):
-        def say(self, line):
-            said.append(line)
-
-    said: list[str] = []
-    assert rerank.ingest(workspace, empty, progress=Listen()).documents == 2
-    (line,) = said
+    watch = Watch()
+    assert rerank.ingest(workspace, empty, progress=watch).documents == 2
+    (line,) = watch.said
     assert line.startswith(f"{empty}: no documents")
 
 

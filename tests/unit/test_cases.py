@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,15 @@ import pytest
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.combiners.linear import CASES
 from rerank.errors import InputError
-from rerank.rankers.base import Ranker
+from tests.rankers import Plain, put
 
 TOPICS = ("a", "b", "c")
 
 
-class Same(Ranker):
+class Same(Plain):
     """Score: how many categories query and document share. Without any it is 0 for all."""
 
-    family, name, version, bounds, uses_categories = "same", "same", "v1", (0.0, 3.0), True
+    family, name, bounds, uses_categories = "same", "same", (0.0, 3.0), True
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[c in d.categories for c in TOPICS] for d in documents], np.float32)
@@ -31,13 +30,6 @@ class Same(Ranker):
 
     def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
         return features.astype(np.float64) @ query
-
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-
-    @classmethod
-    def load(cls, folder: Path) -> Same:
-        return cls()
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +42,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for i in range(6)
     ]
     workspace.engine.write(documents)
-    workspace.install(Same())
-    workspace._rankers["same", None] = workspace._rankers["same", "v1"] = Same()  # nobody registers its kind
+    put(workspace, Same())
     brought = [Query(f"q{i}", "wolf", ("bc"[i % 2],)) for i in range(4)]
     bare = [Query(f"p{i}", "wolf") for i in range(4)]
     qrels = Qrels(
@@ -109,11 +100,7 @@ def test_without_weight_for_categories_there_is_one_case(topics: Any) -> None:
 def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).stack
-    weights = {
-        "given": stack,
-        "inferred": stack.for_case("inferred"),
-        "none": stack.for_case("none"),
-    }
+    weights = {"given": stack, "inferred": stack.for_case("inferred"), "none": stack.for_case("none")}
 
     def value(queries: Sequence[Query], **options: Any) -> float:
         judged = Qrels((q.id, d, g) for q in queries for d, g in qrels[q.id].items())

@@ -27,7 +27,7 @@ from rerank.records import Document
 from tests.dense import changed
 from tests.quintuplets import vectors
 from tests.unit.test_cocitation import X, Y
-from tests.unit.test_dense_training import Stop
+from tests.watch import Watch
 from tests.words import Words
 
 
@@ -337,7 +337,7 @@ def test_training_finds_held_out_co_citations(tiny):
 
 
 def test_a_checkpoint_of_other_places_is_refused(tiny, tmp_path):
-    trainer(tiny, Stop(13), tmp_path).fit()
+    trainer(tiny, Watch(at=13), tmp_path).fit()
     documents = collection()
     rows = documents[-1].extra["citations"]
     moved = [{**row, "sentence": 0} for row in rows]

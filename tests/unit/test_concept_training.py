@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError
-from rerank.progress import Progress
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabeledPair
+from tests.watch import Watch
 
 TOPICS = 5
 
@@ -200,22 +200,6 @@ def test_dev_pairs_are_not_in_batches(tiny):
         assert not {(graph.ids[a], graph.ids[b]) for a, b in ends_of(drawn)} & kept
 
 
-class Stop(Progress):
-    """Ctrl-C after so many steps."""
-
-    def __init__(self, at):
-        self.left = at
-
-    def advance(self, count=1):
-        pass
-
-    def show(self, **values):
-        if "loss" in values:
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(("at", "layers"), [(4, 0), (7, 1)])
 def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at, layers):
     """Four steps are an epoch; checkpoints are written after steps 3 and 6. Head, momentum encoder and queue
@@ -224,7 +208,7 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at, 
     short = {"steps": 9, "every": 3, "patience": 50, "train_layers": layers}
     whole = trainer(tiny, **short)
     history = whole.fit().history
-    broken = trainer(tiny, tmp_path / "checkpoint", Stop(at), **short)
+    broken = trainer(tiny, tmp_path / "checkpoint", Watch(at=at), **short)
     assert broken.fit().interrupted
     again = trainer(tiny, tmp_path / "checkpoint", **short)
     assert again.fit().history == history
@@ -240,10 +224,7 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"queue": 500},
-            "500 keys is longer than 30 texts to learn from; give --queue 30 or less",
-        ),
+        ({"queue": 500}, "500 keys is longer than 30 texts to learn from; give --queue 30 or less"),
         ({"train": TRAIN[:15] + TRAIN[15:21]}, "the related pairs make 1 component"),
     ],
 )

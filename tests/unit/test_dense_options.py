@@ -17,8 +17,9 @@ from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
-from tests.dense import Said, changed, collection, trainer
+from tests.dense import changed, collection, trainer
 from tests.quintuplets import vectors
+from tests.watch import Watch
 from tests.words import Words
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
@@ -139,6 +140,9 @@ def test_every_setting_is_what_a_copy_of_it_has():
         {"objective": "quintuplet", "structural_margin": -1.0},
         {"objective": "quintuplet", "structural_margin": float("nan")},
         {"rate": float("inf")},
+        {"objective": "quintuplet", "gamma": 2.0},
+        {"passage_tokens": 3},
+        {"batch": 10, "accumulate": 3},
     ],
 )
 def test_settings_that_cannot_be(changes):
@@ -177,18 +181,18 @@ def test_bfloat16_is_used_where_it_is_asked_for(tiny):
 
 
 def test_without_anything_held_out_the_last_step_is_kept(tiny):
-    said = Said()
+    said = Watch()
     fit = trainer(tiny, said, held_out=0.0).fit()
     assert fit.best == fit.steps == 6
     assert [m.measures for m in fit.history] == [{}] * 3
-    assert any("nothing is held out" in line for line in said.lines)
+    assert any("nothing is held out" in line for line in said.said)
 
 
 def test_a_margin_that_cannot_be_kept_is_said(tiny):
     def lines(**changes):
-        said = Said()
+        said = Watch()
         fit = trainer(tiny, said, steps=1, **changes).fit()
-        return fit.counts["distance"], [line for line in said.lines if "too large for" in line]
+        return fit.counts["distance"], [line for line in said.said if "too large for" in line]
 
     wide, said = lines(objective="quintuplet", structural_margin=0.5)
     assert wide > 0.5

@@ -141,6 +141,8 @@ def test_nothing_related_says_what_else_could_serve():
         plain, "cocitation"
     )
     assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
+    half = [Document("a", links=("b",)), Document("b", text="w2")]
+    assert "no two documents related by links have text" in message(half)
 
 
 def test_which_layers_learn():

@@ -13,7 +13,6 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
-from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
@@ -27,6 +26,7 @@ from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.trainer import SHARES, between
 from rerank.records import Document
 from tests.dense import changed
+from tests.watch import Watch
 
 on_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes a batch at once, in bf16")
 
@@ -162,19 +162,6 @@ def weights_of(fit):
     return {name: w.clone() for name, w in fit.encoder.model.state_dict().items()}
 
 
-class Stop(Progress):
-    """Interrupts at a step, as ctrl-C would."""
-
-    def __init__(self, at):
-        self.left = at
-
-    def advance(self, count=1):
-        if count == 1:
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-
-
 SHORT = {"objective": "quintuplet", "steps": 8, "every": 3}
 
 
@@ -186,7 +173,7 @@ def uninterrupted(tiny):
 @pytest.mark.parametrize("at", [2, 4, 7])
 def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, uninterrupted, at):
     whole, folder = uninterrupted, tmp_path / "checkpoint"
-    broken = train(tiny, folder, Stop(at), **SHORT)
+    broken = train(tiny, folder, Watch(at=at), **SHORT)
     assert broken.interrupted
     assert broken.steps < 8
     rest = train(tiny, folder, **SHORT)
@@ -205,9 +192,7 @@ def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path)
     whole = train(tiny, **short)
     assert whole.best
     folder = tmp_path / "checkpoint"
-    stop = Stop(5)
-    stop.start = lambda title, *_: setattr(stop, "left", 5)  # not while the frozen layers are computed
-    assert train(tiny, folder, stop, **short).interrupted
+    assert train(tiny, folder, Watch(at=5), **short).interrupted
     rest, theirs = train(tiny, folder, **short), weights_of(whole)
     assert rest.history == whole.history
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
@@ -219,7 +204,7 @@ def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path)
 
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
-    train(tiny, folder, Stop(5), steps=8, every=3)
+    train(tiny, folder, Watch(at=5), steps=8, every=3)
     with pytest.raises(TrainingError, match=r"other settings, or of another model.*restart"):
         train(tiny, folder, steps=8, every=3, rate=1e-4)
     (folder / "state.json").write_text("{")
@@ -263,7 +248,7 @@ def test_a_loss_with_a_state_goes_on_to_the_same_result(tiny, tmp_path, monkeypa
     whole = train(tiny, loss=Remembers(), **short)
     assert Remembers.epochs == [0, 1]
     folder = tmp_path / "checkpoint"
-    assert train(tiny, folder, Stop(at), loss=Remembers(), **short).interrupted
+    assert train(tiny, folder, Watch(at=at), loss=Remembers(), **short).interrupted
     Remembers.epochs.clear()
     rest, theirs = train(tiny, folder, loss=Remembers(), **short), weights_of(whole)
     assert Remembers.epochs == ([1] if at == 4 else [])
@@ -379,20 +364,6 @@ def test_links_taken_away_twice_are_gone_once():
     assert rest.matrix().toarray().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
 
 
-def test_no_links_at_all(tiny):
-    encoder = load(tiny)
-    texts = Texts.read([Document("a", text="w1", links=("gone",)), Document("b", text="w2")], encoder.tokens)
-    with pytest.raises(TrainingError, match=r"no links to each other.*1 to unknown ids"):
-        DenseTask(texts, encoder, options_of(tiny))
-
-
-def test_linked_documents_without_text(tiny):
-    encoder = load(tiny)
-    texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
-    with pytest.raises(TrainingError, match="no two documents related by links have text"):
-        DenseTask(texts, encoder, options_of(tiny, held_out=0))
-
-
 def test_models_that_are_none(tmp_path, tiny):
     with pytest.raises(UsageError, match="no model on this machine"):
         model_folder(str(tmp_path / "nowhere"))
@@ -405,14 +376,6 @@ def test_models_that_are_none(tmp_path, tiny):
         TextEncoder.load(tiny, layers=3, longest=16)
     with pytest.raises(UsageError, match="at most 64 tokens, not 128"):
         TextEncoder.load(tiny)
-
-
-def test_settings_that_cannot_be():
-    for changes in ({"objective": "quintuplet", "gamma": 2.0}, {"passage_tokens": 3}):
-        with pytest.raises(UsageError):
-            DenseConfig.of(**changes)
-    with pytest.raises(UsageError, match="cannot be cut into 3 equal parts"):
-        DenseConfig.of(batch=10, accumulate=3)
 
 
 def test_ndcg_of_held_out_links_by_hand():

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from rerank.errors import TrainingError, UsageError
 from rerank.formats import read_qrels
-from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
@@ -16,6 +15,7 @@ from rerank.workflows.status import status
 from rerank.workflows.train import train
 from rerank.workflows.training_data import HELD_OUT
 from rerank.workspace import Workspace
+from tests.watch import Watch
 
 COUNT = 40
 NOUNS = ["apple", "pear", "fig", "plum"]
@@ -116,27 +116,8 @@ def test_the_first_stage_is_recorded(workspace, first_stage):
     assert workspace.ranker("text").trained["first_stage"] == first_stage
 
 
-class Interrupt(Progress):
-    """Interrupts as soon as an epoch is reported; epoch 0: at the first step."""
-
-    def __init__(self, epoch):
-        self.epoch, self.unit, self.said = epoch, "", []
-
-    def start(self, title, total=None, unit=""):
-        self.unit = unit
-
-    def advance(self, count=1):
-        if not self.epoch and count and self.unit == "step":
-            raise KeyboardInterrupt
-
-    def say(self, line):
-        self.said.append(line)
-        if f"text, epoch {self.epoch} of" in line:
-            raise KeyboardInterrupt
-
-
 def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
-    watch = Interrupt(1)
+    watch = Watch(line="text, epoch 1 of")
     report = fit(workspace, ("text", "meta"), progress=watch)
     assert [(f.ranker.name, f.epoch, f.interrupted) for f in report.rankers] == [("text", 1, True)]
     assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best one"
@@ -147,12 +128,12 @@ def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
 def test_an_interrupted_training_is_resumed_by_the_same_call(workspace):
     config = structs.replace(CONFIG, epochs=3)
     expected = fit(workspace, config=config).rankers[0].ranker.version
-    assert fit(workspace, config=config, progress=Interrupt(2)).rankers[0].interrupted
+    assert fit(workspace, config=config, progress=Watch(line="text, epoch 2 of")).rankers[0].interrupted
     (left,) = status(workspace).unfinished
     assert (left.name, left.done * 3) == ("text", left.of)
     with pytest.raises(TrainingError, match=r"filters 8, now 9.*restart"):
         fit(workspace, config=structs.replace(config, filters=9))
-    watch = Interrupt(9)
+    watch = Watch()
     assert fit(workspace, config=config, progress=watch).rankers[0].ranker.version == expected
     assert "text continues at epoch 1 of 3" in watch.said
     assert status(workspace).unfinished == []
@@ -161,11 +142,7 @@ def test_an_interrupted_training_is_resumed_by_the_same_call(workspace):
 def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
     before = fit(workspace).rankers[0].ranker.version
     with pytest.raises(KeyboardInterrupt, match="text; nothing of it was kept"):
-        fit(
-            workspace,
-            config=structs.replace(CONFIG, seed=9),
-            progress=Interrupt(0),
-        )
+        fit(workspace, config=structs.replace(CONFIG, seed=9), progress=Watch(at=1))
     assert workspace.ranker("text").version == before
 
 

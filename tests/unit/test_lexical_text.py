@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, tune
-from rerank.rankers.base import Ranker
+from tests.rankers import Plain, put
 
 WORDS = {"lupo": "wolf", "volpe": "fox"}
 
 
-class Dictionary(Ranker):
+class Dictionary(Plain):
     """Score: whether the document has the Italian word for the query's English one."""
 
-    family, name, version, bounds = "dictionary", "dictionary", "v1", (0.0, 1.0)
+    family, name = "dictionary", "dictionary"
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[word in d.content.split() for word in WORDS] for d in documents], np.float32)
@@ -28,13 +28,6 @@ class Dictionary(Ranker):
     def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
         return features.astype(np.float64) @ query
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-
-    @classmethod
-    def load(cls, folder: Path) -> Dictionary:
-        return cls()
-
 
 TEXTS = {"w": "un lupo grigio", "f": "una volpe grigia", "b": "un lupo e una volpe", "o": "un gufo"}
 QUERY = Query("q", "fox", lexical_text="lupo")
@@ -44,9 +37,7 @@ QUERY = Query("q", "fox", lexical_text="lupo")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("lexical") / "ws", lang="it")
     workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
-    workspace.install(Dictionary())
-    for version in (None, "v1"):
-        workspace._rankers["dictionary", version] = Dictionary()  # nobody registers its kind
+    put(workspace, Dictionary())
     return workspace
 
 

@@ -48,6 +48,7 @@ def test_every_command_is_a_function():
 )
 def test_every_public_name_has_an_example(found):
     assert ">>> " in found.__doc__, f"{found.__name__}: an example in the docstring, which runs as a test"
+    assert found.__name__ in (*dir(rerank), *dir(rerank.testing))
 
 
 def test_the_reference_has_every_public_name():

@@ -22,13 +22,13 @@ from rerank.evaluation.pairs import (
     paired_test,
     seeds_test,
 )
-from rerank.rankers.base import Ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, LabeledPair, Query
 from rerank.search.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal, RankerSignal
 from rerank.workflows.pairs import evaluate_pairs, predict_pairs
+from tests.rankers import Plain
 
 RNG = np.random.default_rng(3)
 LABELS = RNG.random(300) < 0.4
@@ -289,10 +289,10 @@ def test_bad_input(folder, run, tmp_path):
     ).fails(1, "1 pair, and all related", "rerank mine pairs")
 
 
-class Related(Ranker):
+class Related(Plain):
     """Relates features itself: one number, the count of words."""
 
-    family, name, version, bounds, threshold = "related", "related", "1", (0.0, 1.0), 0.75
+    family, name, threshold = "related", "related", 0.75
 
     def encode_documents(self, documents):
         return np.array([[len(one.title)] for one in documents], np.float32)
@@ -305,13 +305,6 @@ class Related(Ranker):
 
     def relatedness(self, a, b):
         return 1 / (1 + np.abs(a - b)[:, 0].astype(np.float64))
-
-    def save(self, folder):
-        folder.mkdir(parents=True)
-
-    @classmethod
-    def load(cls, folder):
-        return cls()
 
 
 def test_a_ranker_that_relates_features_itself(folder, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import UsageError
-from rerank.rankers.base import Ranker
+from tests.rankers import Plain, put
 
 TEXTS = {
     "wolf": "a wolf hunts at night and a wolf hunts by day",
@@ -30,10 +30,10 @@ AT: dict[str, Any] = {
 }
 
 
-class Short(Ranker):
+class Short(Plain):
     """Score: how short the document is."""
 
-    family, name, version, bounds = "short", "short", "v1", (0.0, 1.0)
+    family, name = "short", "short"
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[1 / len(d.content)] for d in documents], np.float32)
@@ -44,21 +44,12 @@ class Short(Ranker):
     def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
         return features[:, 0].astype(np.float64)
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-
-    @classmethod
-    def load(cls, folder: Path) -> Short:
-        return cls()
-
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("plain") / "ws", lang="en")
     workspace.engine.write(Document(id, text=text, extra={"age": 1}) for id, text in TEXTS.items())
-    workspace.install(Short())
-    # Nobody registers its kind.
-    workspace._rankers["short", None] = workspace._rankers["short", "v1"] = Short()
+    put(workspace, Short())
     return workspace
 
 

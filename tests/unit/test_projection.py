@@ -30,6 +30,7 @@ from rerank.workflows.train import train
 from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 from tests.projections import comparisons
+from tests.watch import Watch
 
 # -------------------------------------------------------------------------------------------- ranker
 
@@ -149,12 +150,7 @@ def test_s2net_learns_what_words_mean(workspace):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"negatives": 8},
-        {"beta": 1e-4},
-        {"init": "cllsi"},
-        {"graded": True},
-    ],
+    [{"negatives": 8}, {"beta": 1e-4}, {"init": "cllsi"}, {"graded": True}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_the_variants_learn_too(workspace, changes):
@@ -170,27 +166,8 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
     assert fit(workspace, config=structs.replace(CONFIG, seed=2)).rankers[0].ranker.version != one
 
 
-class Listen(Progress):
-    """Keeps what is said, and interrupts after so many iterations."""
-
-    def __init__(self, interrupt=None):
-        self.said, self.interrupt, self.steps, self.unit = [], interrupt, 0, ""
-
-    def start(self, title, total=None, unit=""):
-        self.unit = unit
-
-    def say(self, line):
-        self.said.append(line)
-
-    def advance(self, count=1):
-        self.steps += count * (self.unit == "iteration")
-        if self.interrupt is not None and self.steps > self.interrupt:
-            self.interrupt = None
-            raise KeyboardInterrupt
-
-
 def test_auto_takes_the_start_that_is_best_on_dev(workspace):
-    listen = Listen()
+    listen = Watch()
     fit(workspace, config=structs.replace(CONFIG, init="auto"), progress=listen)
     trained = workspace.ranker("s2net").trained
     (line,) = (line for line in listen.said if line.startswith("s2net starts from"))
@@ -206,7 +183,7 @@ def test_an_interrupted_training_can_be_repeated(workspace, changes, after):
     """It leaves nothing behind: the same command gives the ranker of an uninterrupted training."""
     config = structs.replace(CONFIG, **changes)
     expected = fit(workspace, config=config).rankers[0].ranker.version
-    listen = Listen(interrupt=after)
+    listen = Watch(at=after + 1, unit="iteration")
     if "init" in changes:
         with pytest.raises(KeyboardInterrupt, match=r"nothing was kept; lsi was not reached") as stopped:
             fit(workspace, ["s2net", "lsi"], config=config, progress=listen)
@@ -244,7 +221,7 @@ def test_pairs_beside_judgments(workspace):
 
 
 def test_a_dimension_above_the_rank_is_said(workspace):
-    listen = Listen()
+    listen = Watch()
     fit(workspace, ("cllsi", "s2net"), config=structs.replace(CONFIG, dim=28, init="cllsi"), progress=listen)
     assert any("cllsi" in line and "of the 28" in line for line in listen.said)
     assert workspace.ranker("cllsi").query.matrix.shape[1] < 28

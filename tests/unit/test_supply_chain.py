@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rerank import __version__
 from rerank.errors import NotInstalledError
 
 tomllib = pytest.importorskip("tomllib")
@@ -35,10 +34,6 @@ def test_the_name_is_ours():
         for file in files:
             for line in file.read_text("utf-8").splitlines():
                 assert not re.search(r"(?<![\w-])rerank\[[a-z]", line), f"{file}: {line}"
-
-
-def test_the_version_is_told_without_metadata(run):
-    assert __version__ in run("--version").out
 
 
 @pytest.mark.parametrize(("name", "extra"), [("service.txt", "service"), ("train.txt", "train")])

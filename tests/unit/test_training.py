@@ -26,7 +26,7 @@ from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import CnnTrainer
 from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.rankers.cnn.network import TorchRanker, TorchTower
+from rerank.rankers.cnn.network import TorchTower
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
 from rerank.rankers.cnn.towers import Ragged
@@ -35,6 +35,7 @@ from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
+from tests.watch import Watch
 
 COLLECTION = 30
 TEMPORARY = TemporaryDirectory()
@@ -255,35 +256,16 @@ def toy(n=20, candidates=8, **changes):
     return replace(data, **changes)
 
 
+def losses(watch):
+    """Of each epoch, as it was said."""
+    return [float(re.search(r"loss ([\d.]+)", line)[1]) for line in watch.said]
+
+
 def small(**changes):
     sizes = {"filters": 16, "vector_size": 16, "hidden": (32, 16), "word_size": 12, "category_size": 12}
     how = {"epochs": 3, "rate": 5e-3, "dropout": 0.0, "word_epochs": 1, "walks": 1, "width": 1}
     head = changes.pop("head", "cosine")
     return structs.replace(CnnConfig.of(head=head), **{**sizes, **how, **changes})
-
-
-class Watch(Progress):
-    """Keeps the lines of a training, and interrupts it at a step or as soon as an epoch is reported."""
-
-    def __init__(self, at=None, epoch=None):
-        self.said, self.unit, self.steps, self.at, self.epoch = [], "", 0, at, epoch
-
-    def start(self, title, total=None, unit=""):
-        self.unit = unit
-
-    def advance(self, count=1):
-        self.steps += count * (self.unit == "step")
-        if self.steps == self.at:
-            raise KeyboardInterrupt
-
-    def say(self, line):
-        self.said.append(line)
-        if self.epoch and f"epoch {self.epoch} of" in line:
-            raise KeyboardInterrupt
-
-    @property
-    def losses(self):
-        return [float(re.search(r"loss ([\d.]+)", line)[1]) for line in self.said]
 
 
 @pytest.mark.parametrize("importance", [True, False])
@@ -315,40 +297,13 @@ def test_windows_by_the_book(importance):
         assert float(other.to_dense().abs().max()) > 0.01
 
 
-def test_twenty_pairs_reach_zero_hinge_loss():
-    torch.manual_seed(0)
-    random = np.random.default_rng(0)
-    config = small(head="mlp")
-    embeddings = [
-        Embedding(
-            [f"w{i}" for i in range(20)], random.normal(size=(21, 12)).astype(np.float32), ints([1] * 20)
-        )
-        for _ in range(2)
-    ]
-    model = TorchRanker(*([TorchTower(one, config, "text")] for one in embeddings), config)
-    tokens = Ragged.of([[i + 1] for i in range(20)])
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
-    losses = []
-    for _ in range(150):
-        query, document = model.encode("query", [tokens]), model.encode("document", [tokens])
-        # Query i: document i above document i + 1.
-        loss = pairwise_hinge(model.score(query, document), model.score(query, document.roll(-1, 0)))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[0] > 0.9
-    assert losses[-1] == 0.0
-
-
-@pytest.mark.parametrize("name", ["text", "meta", "joint"])
-def test_the_trainer_learns_twenty_pairs_by_heart(name):
+def test_the_trainer_learns_twenty_pairs_by_heart():
     """Query i has candidates i and i + 3, so these are the only pairs there are."""
     watch = Watch()
     config = small(head="mlp", sampling="first-stage", negatives=4, epochs=150, patience=150)
-    fitted = trainer(toy(candidates=2), config, watch).fit(name)
-    assert watch.losses[0] > 0.9
-    assert watch.losses[-1] == 0
+    fitted = trainer(toy(candidates=2), config, watch).fit("joint")
+    assert losses(watch)[0] > 0.9
+    assert losses(watch)[-1] == 0
     assert fitted.dev == pytest.approx(1)
     assert fitted.baseline == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant one
     assert not fitted.interrupted
@@ -486,7 +441,7 @@ def test_an_interruption_keeps_the_best_epoch(within):
     """In epoch 4, and as soon as its result is reported: a reported best epoch is kept."""
     data, config = toy(), small(**LONG)
     done = 3 if within else 4
-    watch = Watch(at=3 * steps_of(data) + 1) if within else Watch(epoch=4)
+    watch = Watch(at=3 * steps_of(data) + 1) if within else Watch(line="epoch 4 of")
     fitted = trainer(data, config, watch).fit("text")
     assert fitted.interrupted
     assert (len(fitted.curve), fitted.epochs) == (done, 4)

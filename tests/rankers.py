@@ -1,0 +1,28 @@
+"""Rankers without weights, for tests of what is done with scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rerank import Workspace
+from rerank.rankers.base import Ranker
+
+
+class Plain(Ranker):
+    """Its files hold nothing."""
+
+    version, bounds = "v1", (0.0, 1.0)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Any:
+        return cls()
+
+
+def put(workspace: Workspace, ranker: Ranker) -> None:
+    """Install a ranker whose family is not registered."""
+    workspace.install(ranker)
+    workspace._rankers[ranker.name, None] = workspace._rankers[ranker.name, ranker.version] = ranker
