@@ -94,8 +94,7 @@ def cross_validated(
         protocol = Protocol("retrieved", DEPTH)
         table, _ = experiment.table(protocol, names, names[0], every_case=reads, cached=True)
         table = table.of("given") if reads else table
-        bounds = {name: ranker.bounds for name, ranker in experiment.pipeline.rankers.items()}
-        how = {"first_stage": names[0], "normalizations": args.normalizations, "bounds": bounds}
+        how = {"first_stage": names[0], "normalizations": args.normalizations}
         found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]
         values[stack] = {q: sum(one.per_query[q] for one in found) / args.deals for q in found[0].per_query}
         reached = ", ".join(f"{one.value:.4f}" for one in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from rerank.combiners.linear import DECIMALS, Linear
 from rerank.errors import UsageError
 
 Array = NDArray[np.float64]
-Bounds = Mapping[str, tuple[float, float]]
 Integers = NDArray[np.int64]
 
 PARTS = 20
@@ -120,6 +119,6 @@ class Grid:
         """Return a grid with one setting."""
         return Grid(self.normalization, self.weights[[setting]])
 
-    def linear(self, setting: int, signals: Sequence[str], bounds: Bounds) -> Linear:
-        """Return a setting as a combiner. bounds: signal -> range."""
-        return Linear(tuple(signals), tuple(self.weights[setting].tolist()), self.normalization, bounds)
+    def linear(self, setting: int, signals: Sequence[str]) -> Linear:
+        """Return a setting as a combiner."""
+        return Linear(tuple(signals), tuple(self.weights[setting].tolist()), self.normalization)

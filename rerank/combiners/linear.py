@@ -50,7 +50,6 @@ class Linear:
     signals:       S names.
     weights:       S numbers; they need not sum to 1.
     normalization: one of NORMALIZATIONS.
-    bounds:        signal -> (low, high), for ``bounds`` only.
     cases:         case -> weights that replace the default.
 
     Raises UsageError for inconsistent values.
@@ -63,7 +62,6 @@ class Linear:
     signals: tuple[str, ...]
     weights: tuple[float, ...]
     normalization: str = "min-max"
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     cases: Mapping[str, Linear] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,12 +78,6 @@ class Linear:
             raise UsageError(
                 f"unknown normalization {self.normalization!r}; choose one of {', '.join(NORMALIZATIONS)}"
             )
-        for name in self.signals if self.normalization == "bounds" else ():
-            low, high = self.bounds.get(name, (0.0, 0.0))
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise UsageError(
-                    f"normalization 'bounds' needs a finite range of {name}, low < high; use another method"
-                )
         for case, one in self.cases.items():
             if case not in CASES or one.signals != self.signals or one.cases:
                 raise UsageError(
@@ -129,8 +121,7 @@ class Linear:
                 f" {plural(len(scores), 'candidate[|s]')} a score that is not finite;"
                 f" train {name} again or leave it out of the stack"
             )
-        ranges = [self.bounds[name] for name in self.signals] if self.normalization == "bounds" else None
-        normalized = normalize(scores, self.normalization, ranges)
+        normalized = normalize(scores, self.normalization)
         return Combined(combine(normalized, self.values), normalized, normalized * self.values)
 
     def relevance(self, final: Array) -> Array:
@@ -163,7 +154,6 @@ class Linear:
         return replace(
             self,
             signals=tuple(names.get(name, name) for name in self.signals),
-            bounds={names.get(name, name): pair for name, pair in self.bounds.items()},
             cases={case: one.renamed(names) for case, one in self.cases.items()},
         )
 

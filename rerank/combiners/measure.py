@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rerank.combiners.grid import Grid
 from rerank.combiners.normalize import normalize
 from rerank.combiners.score_table import ScoreTable
-from rerank.errors import InputError, UsageError
+from rerank.errors import InputError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.text import plural
@@ -76,11 +76,10 @@ def query_values(
     query: Judged,
     grid: Grid,
     measure: RankMeasure,
-    ranges: Sequence[tuple[float, float]] | None,
 ) -> Array:
     """Return one query's measure per setting: raw (n, S) -> (G,). Ties keep the order of ids."""
     result = np.zeros(len(grid))
-    columns = normalize(raw, grid.normalization, ranges).T  # (S, n)
+    columns = normalize(raw, grid.normalization).T  # (S, n)
     # (levels, n) for each signal. A setting adds one row of each, in the order of Linear.combine.
     weighted = [np.outer(levels, column) for levels, column in zip(grid.levels, columns)]
     for start in range(0, len(grid), _HEIGHT):
@@ -117,7 +116,6 @@ def sum_values(
     judged: Sequence[Judged],
     grids: Sequence[Grid],
     measure: RankMeasure,
-    ranges: Sequence[tuple[float, float]] | None,
     groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
@@ -127,24 +125,7 @@ def sum_values(
         if len(query.positions):
             raw = table.scores[query.row, : query.count]
             for total, grid in zip(totals, grids):
-                total[group] += query_values(raw, query, grid, measure, ranges)
+                total[group] += query_values(raw, query, grid, measure)
         if progress is not None:
             progress(1)
     return totals
-
-
-def ranges_of(
-    signals: Sequence[str],
-    normalizations: Sequence[str],
-    bounds: Mapping[str, tuple[float, float]] | None,
-) -> list[tuple[float, float]] | None:
-    """Return each signal's range for ``bounds``; None if unused.
-
-    Raises UsageError for a missing range.
-    """
-    if "bounds" not in normalizations:
-        return None
-    missing = [name for name in signals if name not in (bounds or {})]
-    if missing:
-        raise UsageError(f"normalization 'bounds' needs a range of {missing[0]}; name another method")
-    return [(bounds or {})[name] for name in signals]

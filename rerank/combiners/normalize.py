@@ -19,27 +19,24 @@ TRIED = ("min-max", "z-score", "none")
 PER_QUERY = ("min-max", "z-score", "rank")
 """Methods that ignore the scale of scores, to try if other searches can find candidates."""
 
-NORMALIZATIONS = (*PER_QUERY, "none", "bounds")
+NORMALIZATIONS = (*PER_QUERY, "none")
 """All methods; see :func:`normalize`."""
 
 NOISE = 1e-6
 """Largest relative difference of a constant signal: in fp32, equal documents can differ in the last bits."""
 
 
-def normalize(
-    scores: NDArray[Any], method: str, bounds: Sequence[tuple[float, float]] | None = None
-) -> Array:
+def normalize(scores: NDArray[Any], method: str) -> Array:
     """Normalize one query's scores per column: (n, S) -> (n, S) float64.
 
         min-max   (x - min) / (max - min); 0 if constant
         z-score   (x - mean) / population standard deviation; 0 if constant
         rank      share of other candidates with lower scores; ties count half
         none      x
-        bounds    (x - low) / (high - low) with (S,) ranges; not clipped
 
     Columns are constant if max - min is at most ``NOISE`` times the largest magnitude. Scores must be finite.
     Candidate order does not change the result.
-    Raises UsageError for an unknown method or missing bounds.
+    Raises UsageError for an unknown method.
 
     >>> normalize(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
@@ -50,22 +47,14 @@ def normalize(
         raise UsageError(f"unknown normalization {method!r}; choose one of {', '.join(NORMALIZATIONS)}")
     if method == "none" or columns.size == 0:
         return np.transpose(columns)
-    low: Array
-    span: Array
-    if method != "bounds":
-        low, high = columns.min(axis=1), columns.max(axis=1)
-        span = high - low
-        constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
-        columns[constant] = 0.0
-        if method != "min-max":
-            each = _z_score if method == "z-score" else _rank
-            return np.transpose(np.array([each(column) for column in columns]))
-        low[constant], span[constant] = 0.0, 1.0
-    else:
-        if bounds is None or len(bounds) != len(columns):
-            raise UsageError("normalization 'bounds' needs a range for every signal; name another method")
-        low, high = np.array(bounds, dtype=np.float64).T
-        span = high - low
+    low, high = columns.min(axis=1), columns.max(axis=1)
+    span = high - low
+    constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
+    columns[constant] = 0.0
+    if method != "min-max":
+        each = _z_score if method == "z-score" else _rank
+        return np.transpose(np.array([each(column) for column in columns]))
+    low[constant], span[constant] = 0.0, 1.0
     columns -= low[:, None]
     columns /= span[:, None]
     return np.transpose(columns)

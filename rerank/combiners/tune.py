@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rerank.combiners.grid import PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import Linear
-from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
+from rerank.combiners.measure import Judged, judge, sum_values
 from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
@@ -48,7 +48,6 @@ class TuneOptions:
     cut:            measured documents per ranking; None: all.
     normalizations: methods to try.
     parts:          weight steps are 1 / parts.
-    bounds:         signal -> range, for ``bounds`` only.
     """
 
     first_stage: str
@@ -57,7 +56,6 @@ class TuneOptions:
     cut: int | None = None
     normalizations: Sequence[str] = TRIED
     parts: int = PARTS
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -135,10 +133,8 @@ class TuningProblem:
     judged: list[Judged]
     none_relevant: int
     grids: list[Grid]
-    ranges: list[tuple[float, float]] | None
     first: int | None
     first_value: float
-    bounds: Mapping[str, tuple[float, float]]
     parts: int
     complete: bool
 
@@ -153,19 +149,17 @@ class TuningProblem:
         measure = RankMeasure.parse(options.measure, options.cut)
         chosen = table.only(options.signals or table.signals)
         signals = chosen.signals
-        bounds = {name: pair for name, pair in options.bounds.items() if name in signals}
         for normalization in options.normalizations:
-            Linear(signals, (1,) * len(signals), normalization, bounds)  # raises early
-        ranges = ranges_of(signals, options.normalizations, options.bounds)
+            Linear(signals, (1,) * len(signals), normalization)  # raises early
         judged, none_relevant = judge(chosen, qrels, measure)
         grids = [
-            _grid(chosen, judged, normalization, measure, ranges, options.parts)
+            _grid(chosen, judged, normalization, measure, options.parts)
             for normalization in dict.fromkeys(options.normalizations)
         ]
         value = 0.0
         if first not in signals:
             alone = [Grid("none", weight_grid("none", 1))]
-            (sums,) = sum_values(table.only([first]), judged, alone, measure, None, [0] * len(judged))
+            (sums,) = sum_values(table.only([first]), judged, alone, measure, [0] * len(judged))
             value = float(sums[0, 0]) / len(judged)
         column = signals.index(first) if first in signals else None
         complete = _is_complete(chosen, options.parts)
@@ -175,17 +169,15 @@ class TuningProblem:
             judged,
             none_relevant,
             grids,
-            ranges,
             column,
             value,
-            bounds,
             options.parts,
             complete,
         )
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
         """Return summed values per grid: (groups, G)."""
-        return sum_values(self.table, self.judged, self.grids, self.measure, self.ranges, groups, progress)
+        return sum_values(self.table, self.judged, self.grids, self.measure, groups, progress)
 
     def choose(self, means: Sequence[Array]) -> tuple[int, int]:
         """Return the best (normalization, setting). Ties: the first normalization."""
@@ -196,13 +188,13 @@ class TuningProblem:
 
     def linear(self, which: int, setting: int) -> Linear:
         """Return a setting as a combiner."""
-        return self.grids[which].linear(setting, self.table.signals, self.bounds)
+        return self.grids[which].linear(setting, self.table.signals)
 
     def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
         """Return a setting's values on some judged queries: (n,)."""
         which, setting = chosen
         judged, only = [self.judged[index] for index in queries], [self.grids[which].only(setting)]
-        (values,) = sum_values(self.table, judged, only, self.measure, self.ranges, range(len(judged)))
+        (values,) = sum_values(self.table, judged, only, self.measure, range(len(judged)))
         return values[:, 0]
 
     def result(self, means: Sequence[Array]) -> TuningResult:
@@ -282,7 +274,6 @@ def _grid(
     judged: Sequence[Judged],
     normalization: str,
     measure: RankMeasure,
-    ranges: Sequence[tuple[float, float]] | None,
     parts: int,
 ) -> Grid:
     """Return all settings, or a shortlist from some queries."""
@@ -295,7 +286,7 @@ def _grid(
         queries = [queries[index] for index in sorted(chosen.tolist())]
     if not queries:
         return Grid(normalization, np.eye(count))
-    rows = [normalize(table.scores[query.row, : query.count], normalization, ranges) for query in queries]
+    rows = [normalize(table.scores[query.row, : query.count], normalization) for query in queries]
     spread = np.ones(count)
     if normalization == "none":  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
@@ -305,7 +296,7 @@ def _grid(
 
     def measured(settings: Integers) -> Array:
         grid = Grid("none", settings / parts)
-        (values,) = sum_values(sample, queries, [grid], measure, None, [0] * len(queries))
+        (values,) = sum_values(sample, queries, [grid], measure, [0] * len(queries))
         return np.asarray(values[0])
 
     weights = shortlist(count, parts, measured) / spread

@@ -25,15 +25,14 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     normalization: str
     cases: dict[str, Weights] = {}
 
-    def linear(self, bounds: Mapping[str, tuple[float, float]]) -> Linear:
+    def linear(self) -> Linear:
         """Return the weights of all cases. Raises UsageError for inconsistent values."""
         names, shares = parse_stack(self.stack)
         return Linear(
             names,
             shares or (),
             normalization=self.normalization,
-            bounds={name: pair for name, pair in bounds.items() if name in names},
-            cases={case: one.linear(bounds) for case, one in self.cases.items()},
+            cases={case: one.linear() for case, one in self.cases.items()},
         )
 
 
@@ -52,7 +51,6 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     retrieve: list[str]
     depth: int
     versions: dict[str, str]
-    bounds: dict[str, tuple[float, float]]
     tuned: dict[str, Any]
     sum: str = ""
 

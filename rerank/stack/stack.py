@@ -80,7 +80,6 @@ class Stack:
         normalization: str | None = None,
         depth: int = 1000,
         versions: Mapping[str, str] | None = None,
-        bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> Stack:
         """Parse ``tfidf*0.35 + text*0.40 + meta*0.25``; a single name gets all the weight.
 
@@ -95,7 +94,7 @@ class Stack:
                 raise UsageError(f"stack {text!r} has no weights; tune them, or write them: {_even(names)}")
             weights = (1.0,)
         normalization = normalization or ("min-max" if len(names) > 1 else "none")
-        combiner = Linear(names, weights, normalization, bounds or {})
+        combiner = Linear(names, weights, normalization)
         first = first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0]
         return cls(combiner, first, depth, versions=versions or {})
 
@@ -183,7 +182,6 @@ class Stack:
             "retrieve": self.retrievers,
             "depth": self.depth,
             "versions": self.versions,
-            "bounds": self.combiner.bounds,
             "tuned": self.tuned,
         }
         if self.search is not None:
@@ -207,7 +205,7 @@ class Stack:
         file = decode(data)
         try:
             return cls(
-                combiner=file.linear(file.bounds),
+                combiner=file.linear(),
                 first_stage=file.first_stage,
                 depth=file.depth,
                 retrieve=tuple(file.retrieve),

@@ -140,13 +140,11 @@ def tune(
     experiment = Experiment.prepare(workspace, signals, judged, retrieve=retrieve, searches=searches)
     if search is not None:
         search = workspace.engine.check_template(search, experiment.queries[0])
-    rankers = experiment.pipeline.rankers
     options = {
         "first_stage": first,
         "measure": measure,
         "cut": asked.cut,
         "normalizations": tuple(normalizations) or _normalizations(workspace, search),
-        "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
     }
     weights = _Weights(experiment, asked, retrieve, search, options)
     weights.tune(signals)

@@ -11,11 +11,10 @@ from rerank.combiners.linear import Linear
 
 
 def linear(normalization: str) -> Linear:
-    bounds = {"tfidf": (0.0, 1.0), "text": (0.0, 1.0)}
-    return Linear(("tfidf", "text"), (2, 3), normalization, bounds)
+    return Linear(("tfidf", "text"), (2, 3), normalization)
 
 
-@pytest.mark.parametrize("normalization", ["min-max", "z-score", "none", "bounds"])
+@pytest.mark.parametrize("normalization", ["min-max", "z-score", "none"])
 @given(rows=st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
 def test_from_0_to_1_in_the_same_order(normalization, rows):
     final = linear(normalization).combine(np.array(rows)).final

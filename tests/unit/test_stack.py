@@ -20,7 +20,6 @@ from rerank.stack.ranking import Hit, SignalScore
 from rerank.stack.stack import Stack
 
 TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
-BOUNDS = {"tfidf": (0.0, 1.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
 
 # ----------------------------------------------------------------------------------------------- notation
 
@@ -106,8 +105,6 @@ def test_the_notation_is_exact(weights):
         {"weights": (2, -1)},
         {"weights": (1, float("inf"))},
         {"normalization": "robust"},
-        {"normalization": "bounds"},
-        {"normalization": "bounds", "bounds": {"a": (0, 1), "b": (1, 1)}},
     ],
 )
 def test_a_stack_that_does_not_fit_together(fields):
@@ -125,7 +122,7 @@ def test_settings_of_a_stack_that_are_refused(fields):
 
 
 def full_stack():
-    return Stack.parse(TEXT, normalization="bounds", depth=500, versions={"text": "3f"}, bounds=BOUNDS)
+    return Stack.parse(TEXT, normalization="z-score", depth=500, versions={"text": "3f"})
 
 
 def test_the_file_gives_the_stack_back_and_is_readable(tmp_path):
@@ -158,7 +155,7 @@ def changed(**fields):
         (changed(depth=True), InputError, ": Expected `int`, got `bool` - at `$.depth`"),
         (changed(normalization="robust"), InputError, ": unknown normalization 'robust'"),
         (changed(first_stage=None), InputError, ": Expected `str`, got `null` - at `$.first_stage`"),
-        (changed(bounds={"tfidf": [0]}), InputError, ": Expected `array` of length 2, got 1 - at `$.bounds"),
+        (changed(bounds={}), InputError, ": Object contains unknown field `bounds`"),
         (changed(versions={"text": 3}), InputError, ": Expected `str`, got `int` - at `$.versions"),
         (changed(tuned={"signals": "text"}), InputError, ": Expected `array | null`, got `str`"),
     ],
@@ -193,14 +190,11 @@ def test_normalize_by_hand():
     root = np.sqrt(1.5)
     np.testing.assert_allclose(normalize(raw, "z-score"), [[-root, 0], [root, 0], [0, 0]])
     assert normalize(raw, "none").tolist() == raw.tolist()
-    assert normalize(raw, "bounds", [(0, 4), (5, 6)]).tolist() == [[0.25, 0], [0.75, 0], [0.5, 0]]
     assert raw[0, 0] == 1.0
     for method in ("min-max", "z-score", "none"):
         assert normalize(np.empty((0, 2)), method).shape == (0, 2)
     with pytest.raises(UsageError, match="unknown normalization 'robust'"):
         normalize(raw, "robust")
-    with pytest.raises(UsageError, match="needs a range"):
-        normalize(raw, "bounds")
 
 
 def is_constant(column):
@@ -317,9 +311,8 @@ def test_a_broken_signal_is_named():
 
 def test_a_file_that_was_damaged_is_refused(tmp_path):
     """A bit of every byte: an error, or the same stack. Who changes it by hand takes the sum out."""
-    bounds = {name: BOUNDS[name] for name in ("tfidf", "text")}
     stack = replace(
-        Stack.parse("tfidf*0.35 + text*0.65", normalization="bounds", bounds=bounds, versions={"text": "v1"}),
+        Stack.parse("tfidf*0.35 + text*0.65", normalization="z-score", versions={"text": "v1"}),
         retrieve=("tfidf", "s2net:200"),
         tuned={"measure": "nDCG", "value": 0.5},
     )
@@ -337,10 +330,10 @@ def test_a_file_that_was_damaged_is_refused(tmp_path):
             refused += 1
     assert refused > len(whole) // 2
     edited = json.loads(whole)
-    edited["bounds"]["text"] = [-1.0, 2.0]
+    edited["depth"] = 20
     path.write_text(json.dumps(edited))
     with pytest.raises(InputError, match=r'"sum" does not match'):
         Stack.load(path)
     del edited["sum"]
     path.write_text(json.dumps(edited))
-    assert Stack.load(path).combiner.bounds["text"] == (-1.0, 2.0)
+    assert Stack.load(path).depth == 20

@@ -59,7 +59,7 @@ def by_tuner(stack, table, qrels, measure="nDCG"):
     table, by = table.only(stack.signals), RankMeasure.parse(measure)
     grid = Grid(stack.normalization, np.array([stack.weights]))
     judged, _ = measuring.judge(table, qrels, by)
-    (values,) = measuring.sum_values(table, judged, [grid], by, None, range(len(judged)))
+    (values,) = measuring.sum_values(table, judged, [grid], by, range(len(judged)))
     return {one.query: value for one, value in zip(judged, values[:, 0].tolist())}
 
 
@@ -173,9 +173,9 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
     judged, _ = measuring.judge(table, qrels, by)
     for normalization in ("min-max", "z-score", "none"):
         grid = Grid(normalization, weight_grid(normalization, len(signals), 5))
-        (sums,) = measuring.sum_values(table, judged, [grid], by, None, [0] * len(judged))
+        (sums,) = measuring.sum_values(table, judged, [grid], by, [0] * len(judged))
         for setting in range(0, len(grid), 7):
-            stack = grid.linear(setting, signals, {})
+            stack = grid.linear(setting, signals)
             expected = by_ir_measures(stack, rows, qrels, measure)
             assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
             assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
@@ -214,17 +214,6 @@ def test_many_candidates_and_many_relevant_ones():
         for measure in ("nDCG", "nDCG@10", "RR", "AP"):
             expected = by_ir_measures(stack, rows, qrels, measure)
             assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
-
-
-def test_fixed_bounds():
-    table, qrels, rows = random_case(1)
-    bounds = {"bm25": (0.0, 50.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
-    tuned = tune(table, qrels, first_stage="bm25", normalizations=["bounds"], bounds=bounds)
-    assert dict(tuned.combiner.bounds) == bounds
-    evaluated = by_ir_measures(tuned.combiner, rows, qrels)
-    assert tuned.value == pytest.approx(sum(evaluated.values()) / len(evaluated), abs=1e-12)
-    with pytest.raises(UsageError, match="finite range of bm25"):
-        tune(table, qrels, first_stage="bm25", normalizations=["bounds"])
 
 
 # --------------------------------------------------------------------------------------------- the choice
