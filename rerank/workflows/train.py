@@ -120,7 +120,8 @@ def _checkpoints(
     folder = workspace.folder / "training"
     resumes = family.resumes and not getattr(options, "untrained", False)
     if restart and not resumes:
-        raise UsageError(f"{option_name('restart')} has no effect with {', '.join(called)}")
+        what = "--untrained" if family.resumes else ", ".join(called)
+        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
     for variant, name in called.items() if resumes and not restart else ():
         check_settings(folder, name, variant, values_of(options))
     return folder

@@ -116,12 +116,7 @@ class Sampler:
         size = len(judged)
         positive_column = columns[:size]
         drawn_columns = columns[size : size + drawn.size].reshape(drawn.shape)
-        relevant = np.zeros((size, len(documents)), dtype=bool)
-        wanted = np.concatenate([one.documents for one in judged])
-        row = np.repeat(np.arange(size), [len(one.documents) for one in judged])
-        at = np.minimum(np.searchsorted(documents, wanted), len(documents) - 1)
-        there = documents[at] == wanted
-        relevant[row[there], at[there]] = True
+        relevant = np.stack([np.isin(documents, one.documents) for one in judged])
         owner = np.repeat(np.arange(size), drawn.shape[1])
         worse = drawn_columns.ravel()
         usable = ~relevant[owner, worse]

@@ -47,31 +47,22 @@ class HeldOut:
         held:   (H, 2) pairs.
         usable: (N,) bool: with text.
         """
+        from scipy.sparse import csr_matrix
+
         rng = np.random.default_rng((seed, 1))
         held = held[usable[held].all(axis=1)]
-        ends = rng.permutation(np.unique(held))
-        count = min(anchors, max(1, size // 2))
-        chosen = ends[:count]
-        both = np.concatenate((held, held[:, ::-1]))
-        mine = both[np.isin(both[:, 0], chosen)]
-        needed = np.unique(np.concatenate((chosen, mine[:, 1])))
+        links = csr_matrix((np.ones(len(held)), (*held.T,)), shape=graph.adjacency.shape)
+        links = links + links.T
+        count, ends = min(anchors, max(1, size // 2)), rng.permutation(np.unique(held))
+        needed = np.union1d(ends[:count], links[ends[:count]].indices)
         if len(needed) > size:  # fewer anchors, so that their links fit
-            keep = max(1, int(count * size / len(needed)))
-            chosen = chosen[:keep]
-            mine = both[np.isin(both[:, 0], chosen)]
-            needed = np.unique(np.concatenate((chosen, mine[:, 1])))
+            count = max(1, int(count * size / len(needed)))
+            needed = np.union1d(ends[:count], links[ends[:count]].indices)
         rest = np.setdiff1d(np.flatnonzero(usable), needed)
         extra = rng.permutation(rest)[: max(0, size - len(needed))]
         pool = np.sort(np.concatenate((needed, extra))).astype(np.int64)
-        place = np.full(len(usable), -1)
-        place[pool] = np.arange(len(pool))
-        at = np.sort(place[chosen])
-        row = np.full(len(usable), -1)
-        row[pool[at]] = np.arange(len(at))
-        wanted = np.zeros((len(at), len(pool)), dtype=bool)
-        if len(mine):
-            wanted[row[mine[:, 0]], place[mine[:, 1]]] = True
-        known = graph.matrix()[pool[at]][:, pool].toarray() > 0
+        at = np.searchsorted(pool, np.sort(ends[:count]))
+        wanted, known = (one[pool[at]][:, pool].toarray() > 0 for one in (links, graph.matrix()))
         known[np.arange(len(at)), at] = True
         assert not (known & wanted).any(), "a held-out link is in the training graph"
         return cls(pool, at, wanted, known)

@@ -47,7 +47,7 @@ class Tokens:
         """Special tokens, with the prompt, before and after a sequence."""
         (plain,), (framed,) = self._ids(["a"], False), self._ids(["a"], True)
         start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
-        (prompt,) = self._ids([self.prompt.rstrip()], False)
+        prompt = self([self.prompt.rstrip()])[0] if self.prompt else []
         return [*framed[:start], *prompt], framed[start + len(plain) :]
 
     @property
