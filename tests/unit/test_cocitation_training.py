@@ -102,9 +102,7 @@ def sampler_of(texts, config):
     neighbors = Structure.find(texts, config).neighbors
     passages = Passages(texts.tokens, 14, 8)
     words = Vocabulary(np.arange(1, 60, dtype=np.int32), mask=0)
-    return QuintupletSampler(
-        neighbors, passages, words, config.batch, isolated=config.keeps_isolated, seed=config.seed
-    )
+    return QuintupletSampler(neighbors, passages, words, config.batch, isolated=False, seed=config.seed)
 
 
 # ------------------------------------------------------------------------------------------------ the graph

@@ -141,11 +141,6 @@ class DenseConfig(EncoderConfig, frozen=True):
         return 1.0 if self.objective == "cocitation" else 2.0
 
     @property
-    def keeps_isolated(self) -> bool:
-        """Whether unrelated documents are anchors."""
-        return self.objective == "quintuplet" and self.gamma > 0
-
-    @property
     def separator(self) -> bool:
         """Whether a separator follows titles (Ding et al.)."""
         return self.positives == "cited"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rerank.config import values_of
-from rerank.engines.base import Engine
 from rerank.errors import TrainingError
-from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Texts
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
-
-if TYPE_CHECKING:
-    from rerank.rankers.dense.texts import Texts
 
 RELATED = {"links": "linked", "categories": "with a common category", "cocitation": "cited together"}
 """Pairs of documents, by their relation."""
@@ -41,7 +39,7 @@ class DenseFitter:
         """Fine-tune an encoder, unless ``untrained``."""
         job, config, progress = self.job, self.config, self.job.progress
         encoder = config.load()
-        texts = read_collection(job.engine, encoder.tokens, config, progress, encoder.separator)
+        texts = self._read(encoder)
 
         def ranker(trained: Mapping[str, Any]) -> DenseRanker:
             passages = texts.longest(encoder, config.passages)
@@ -52,15 +50,16 @@ class DenseFitter:
         if config.untrained:
             made = ranker({"settings": values_of(config)})
             return TrainingResult(made, 0, 0, None, None, False, remarks=(f"{config.model}, untrained",))
-        from rerank.rankers.dense.task import DenseTask
-
         task = DenseTask(texts, encoder, config, progress, job.checkpoint(name))
         run = task.fit()
         if not run.best and task.evaluator:
             progress.say(f"no step was better than the untrained encoder, which {name} uses")
-        missing = left_out(texts)
-        for line in describe_left_out(missing):
-            progress.say(line)
+        counts = {**asdict(texts.graph.counts), "left_out": texts.graph.left_out}
+        counts["without_text"] = int((~texts.usable).sum())
+        missing = {reason: counts[reason] for reason in _LEFT_OUT}
+        for reason, count in missing.items():
+            if count:
+                progress.say(plural(count, f"{_LEFT_OUT[reason]} [is|are] left out"))
         pairs, relation = len(task.graph.pairs()), config.structure_from
         details = {
             "documents": len(texts.titles),
@@ -80,45 +79,16 @@ class DenseFitter:
         )
         return task.result(run, ranker(task.record(run)), "held-out pairs", remark, {**missing, **details})
 
-
-def left_out(texts: Texts) -> dict[str, int]:
-    """Count unused links and documents by reason."""
-    counts = {**asdict(texts.graph.counts), "left_out": texts.graph.left_out}
-    counts["without_text"] = int((~texts.usable).sum())
-    return {name: counts[name] for name in _LEFT_OUT}
-
-
-def describe_left_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield a sentence per reason."""
-    for reason, text in _LEFT_OUT.items():
-        if counts[reason]:
-            yield plural(counts[reason], f"{text} [is|are] left out")
-
-
-def read_collection(
-    engine: Engine,
-    tokenize: Callable[[list[str]], list[list[int]]],
-    config: DenseConfig,
-    progress: Progress,
-    separator: Sequence[int] | None = None,
-) -> Texts:
-    """Tokenize documents and read their relation.
-
-    separator: optional tokens after titles.
-
-    Raises TrainingError without documents.
-    """
-    from rerank.rankers.dense.texts import Texts
-
-    size = len(engine)
-    if not size:
-        raise TrainingError("there are no documents yet; run `rerank ingest` first")
-    with progress.step("read documents", size, "doc") as advance:
-        texts = Texts.read(
-            engine.documents(),
-            tokenize,
-            advance,
-            structure_from=config.structure_from,
-            separator=separator if config.separator else None,
-        )
-    return texts.without_judged(config.leave_out)
+    def _read(self, encoder: TextEncoder) -> Texts:
+        """Tokenize the documents and read their relation. Raises TrainingError without documents."""
+        engine, config = self.job.engine, self.config
+        if not (size := len(engine)):
+            raise TrainingError("there are no documents yet; run `rerank ingest` first")
+        separator = encoder.separator if config.separator else None
+        relation = config.structure_from
+        with self.job.progress.step("read documents", size, "doc") as advance:
+            documents = engine.documents()
+            texts = Texts.read(
+                documents, encoder.tokens, advance, structure_from=relation, separator=separator
+            )
+        return texts.without_judged(config.leave_out)
