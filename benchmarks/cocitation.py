@@ -339,7 +339,7 @@ def run(args: Any, path: Path) -> None:
     pieces = document_tokens(whole, encoder.tokens, encoder.separator)
     titles = encoder.tokens(tasks.titles)
     print(
-        f"{len(texts.titles)} texts, {len(texts.graph.network)} cited together; to find:"
+        f"{len(texts.tokens)} texts, {len(texts.graph.network)} cited together; to find:"
         f" {', '.join(f'{len(found)} {level}' for level, found in tasks.ranking.items())},"
         f" {len(tasks.cited)} articles that cite others; {len(tasks.titles)} titles",
         flush=True,
@@ -355,7 +355,7 @@ def run(args: Any, path: Path) -> None:
             if one.reference in number
         }
         ends = np.array(sorted(edges), dtype=np.int32)
-        return Texts(texts.tokens, texts.titles, LinkGraph.from_edges(texts.graph.ids, *ends.T))
+        return Texts(texts.tokens, LinkGraph.from_edges(texts.graph.ids, *ends.T))
 
     structure.by_pagerank = remembered(structure.by_pagerank)
     for how, seed in todo:

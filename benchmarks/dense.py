@@ -83,7 +83,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         seed=seed,
     )
     begin, cpu = time.time(), time.process_time()
-    task = task_of(Texts(texts.tokens, texts.titles, graph), loaded, config, variant, Say())
+    task = task_of(Texts(texts.tokens, graph), loaded, config, variant, Say())
     fit = task.fit()
     return {
         "recall": test.recall(loaded.encode(pool)).tolist(),
@@ -146,7 +146,7 @@ def main() -> None:
 def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
     """Hold the test's links out; asserts and prints that none of them is left in the graph."""
     graph, held = texts.graph.hold_out(share, split)
-    size = len(texts.titles)
+    size = len(texts.tokens)
     test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
     overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
     print(

@@ -156,7 +156,7 @@ def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarr
     passages = Passages.of(of.texts, loaded, 1)
     usable = np.flatnonzero(of.texts.usable)
     encoded = loaded.encode([passages.get(d).tolist() for d in usable.tolist()])
-    vectors = np.zeros((len(of.texts.titles), encoded.shape[1]), np.float32)
+    vectors = np.zeros((len(of.texts.tokens), encoded.shape[1]), np.float32)
     vectors[usable] = encoded
     pool = vectors[of.test.pool]
     recall = of.test.recall(pool, (1, 5, 10))
@@ -225,7 +225,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
             patience=options.patience,
             **settings,
         )
-    texts = Texts(of.texts.tokens, of.texts.titles, of.graph)
+    texts = Texts(of.texts.tokens, of.graph)
     fit = task_of(texts, loaded, config, variant, Say()).fit()
     after = measured(of, loaded, seed)
     np.savez(kept(options, name, how, seed), **after)

@@ -62,7 +62,7 @@ class DenseFitter:
                 progress.say(plural(count, f"{_LEFT_OUT[reason]} [is|are] left out"))
         pairs, relation = len(task.graph.pairs()), config.structure_from
         details = {
-            "documents": len(texts.titles),
+            "documents": len(texts.tokens),
             "outside": texts.outside,
             "structure_from": relation,
             "links": texts.graph.counts.links,
@@ -73,7 +73,7 @@ class DenseFitter:
         }
         outside = f" and {plural(texts.outside, 'reference[|s] outside the collection')}"
         remark = (
-            f"{plural(len(texts.titles) - texts.outside, 'document[|s]')}{outside * bool(texts.outside)},"
+            f"{plural(len(texts.tokens) - texts.outside, 'document[|s]')}{outside * bool(texts.outside)},"
             f" {plural(pairs, 'pair[|s]')} {RELATED[relation]} to learn from,"
             f" {len(task.held):,} held out"
         )

@@ -34,7 +34,6 @@ class Texts:
     """
 
     tokens: Ragged
-    titles: list[str]
     graph: LinkGraph
     categorized: int = 0
     outside: int = 0
@@ -51,7 +50,6 @@ class Texts:
     ) -> Texts:
         """Tokenize streamed documents. separator: tokens after titles."""
         flat: list[NDArray[np.int32]] = []
-        titles: list[str] = []
         categorized = 0
 
         def stream() -> Iterator[Document]:
@@ -60,21 +58,19 @@ class Texts:
             while batch := list(islice(rest, BATCH)):
                 for document, tokens in zip(batch, document_tokens(batch, tokenize, separator)):
                     flat.append(np.array(tokens, dtype=np.int32))
-                    titles.append(document.title or document.text[:60])
                     categorized += bool(document.categories)
                     yield document
                 if progress is not None:
                     progress(len(batch))
 
         graph = relation_graph(stream(), structure_from)
-        outside = graph.ids[len(titles) :]
+        outside = graph.ids[len(flat) :]
         if isinstance(graph, CitationGraph):
             names = [graph.citations.titles[key] for key in outside]
             flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(names)]
-            titles += names
         joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
         offsets = np.cumsum([0, *(len(one) for one in flat)]).astype(np.int64)
-        return cls(Ragged(joined, offsets), titles, graph, categorized, len(outside))
+        return cls(Ragged(joined, offsets), graph, categorized, len(outside))
 
     def without_judged(self, files: Sequence[str]) -> Texts:
         """Exclude pairs relevant to one query in ``files``."""
