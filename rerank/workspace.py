@@ -34,9 +34,9 @@ from rerank.rankers.store import RankerStore
 from rerank.records import Query, SearchTemplate
 from rerank.search.pipeline import Pipeline, ResultPage
 from rerank.stack.parse import retriever_depths
-from rerank.stack.releases import KEPT, Releases, called, tuned_versions
+from rerank.stack.releases import KEPT, Releases, tuned_versions
 from rerank.stack.signals import SEARCH, check_retriever, learned, resolve
-from rerank.stack.stack import Stack, find_stack
+from rerank.stack.stack import Stack, called, find_stack
 from rerank.text import language
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -186,15 +186,6 @@ class Releases:
             return self._release(number).stack == stack
         except RerankError:
             return False
-
-
-def called(signals: Iterable[str]) -> str:
-    """Return the stack name, for any order of signals.
-
-    >>> called(["tfidf", "bm25"])
-    'bm25,tfidf'
-    """
-    return ",".join(sorted(signals))
 
 
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -68,7 +68,8 @@ class Stack:
             object.__setattr__(self, "retrieve", ())
         if self.retrieve and self.first_stage == SEARCH:
             raise UsageError(
-                f"your search finds all candidates; leave out the retrievers {', '.join(self.retrieve)}"
+                "your search finds all candidates: rankers would ignore its filters;"
+                f" leave out the retrievers {', '.join(self.retrieve)}"
             )
 
     @classmethod
@@ -115,7 +116,7 @@ class Stack:
         """
         if not self.tuned and len(self.signals) > 1:
             return str(self)
-        return ",".join(sorted(self.tuned_for))
+        return called(self.tuned_for)
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
@@ -239,6 +240,15 @@ class Stack:
         except (InputError, WorkspaceError) as error:
             raise type(error)(f"{os.fspath(path)}: {error}") from error
         return stack
+
+
+def called(signals: Iterable[str]) -> str:
+    """Return the stack name, for any order of signals.
+
+    >>> called(["tfidf", "bm25"])
+    'bm25,tfidf'
+    """
+    return ",".join(sorted(signals))
 
 
 def find_stack(
