@@ -1,4 +1,4 @@
-"""``rerank mine``: training data."""
+"""``rerank mine``: labeled pairs and co-citations."""
 
 from __future__ import annotations
 
