@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from rerank.evaluation.overlap import Bucket
 from rerank.evaluation.significance import Comparison
-from rerank.report_page.depths import DepthRow
 from rerank.stack.ranking import Hit
 
 WIDTH, HEIGHT = 360, 240
@@ -111,18 +110,6 @@ def score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
     return bars
 
 
-def depth_chart(rows: Sequence[DepthRow], title: str) -> Markup:
-    """Draw nDCG over the number of candidates."""
-    curves = [
-        ("curve ceiling", [(row.candidates, row.ceiling) for row in rows]),
-        ("curve first", [(row.candidates, row.first_stage) for row in rows]),
-        ("curve ten", [(row.candidates, row.weighted) for row in rows]),
-    ]
-    last = rows[-1]
-    about = f"with {last.candidates}: weighted {last.weighted:.4f}, first stage {last.first_stage:.4f}"
-    return _chart([c for c in curves if c[1]], title, about, "candidates", logarithmic=True)
-
-
 def training_charts(name: str, history: Mapping[str, Any]) -> tuple[Markup, Markup]:
     """Draw dev measure and loss; a line marks the kept step."""
     points = [(point[0], point[2]) for point in history["curve"] if point[2] is not None]
@@ -160,7 +147,6 @@ def _chart(
     about: str,
     label: str,
     *,
-    logarithmic: bool = False,
     marked: float | None = None,
 ) -> Markup:
     left, bottom = 52, HEIGHT - 40
@@ -168,30 +154,23 @@ def _chart(
     places = [place for _, points in curves for place, _ in points] or [0.0]
     pad = (max(values) - min(values)) * 0.06 or 0.01
     y = Scale(min(values) - pad, max(values) + pad, bottom, 10)
-
-    def along(place: float) -> float:
-        return math.log10(max(place, 1)) if logarithmic else place
-
     low, high = min(places), max(places)
-    x = Scale(along(low), along(high), left + 6, WIDTH - 20)
-    if logarithmic:
-        marks = [10.0**power for power in range(12) if low <= 10**power <= high]
-    else:
-        marks = [one for one in ticks(low, high) if float(one).is_integer()]
+    x = Scale(low, high, left + 6, WIDTH - 20)
+    marks = [one for one in ticks(low, high) if float(one).is_integer()]
     parts = _rows(y, left, [(value, f"{value:g}") for value in ticks(y.low, y.high, 5)])
-    parts += [_text(x(along(one)), bottom + 16, f"{one:,g}", "soft", "middle") for one in marks]
+    parts += [_text(x(one), bottom + 16, f"{one:,g}", "soft", "middle") for one in marks]
     parts.append(_line(left, bottom, WIDTH - 8, bottom, "axis"))
     parts.append(_text((left + WIDTH) / 2, bottom + 34, label, "soft", "middle"))
     if marked is not None and low <= marked <= high:
-        parts.append(_line(x(along(marked)), 10, x(along(marked)), bottom, "plain"))
+        parts.append(_line(x(marked), 10, x(marked), bottom, "plain"))
     for kind, points in curves:
-        path = "L".join(f"{x(along(place)):g} {y(value):g}" for place, value in points)
+        path = "L".join(f"{x(place):g} {y(value):g}" for place, value in points)
         if len(points) > 1:
             parts.append(f'<path class="{kind}" d="M{path}"/>')
         if len(points) <= 30 and "first" not in kind:
             knot = kind.replace("curve", "knot")
             parts += [
-                f'<circle cx="{x(along(place)):g}" cy="{y(value):g}" r="3" class="{knot}">'
+                f'<circle cx="{x(place):g}" cy="{y(value):g}" r="3" class="{knot}">'
                 f"<title>{place:g}: {value:.4f}</title></circle>"
                 for place, value in points
             ]

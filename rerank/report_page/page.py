@@ -17,7 +17,6 @@ from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
 from rerank.report_page.charts import (
-    depth_chart,
     interval_chart,
     overlap_chart,
     score_bars,
@@ -125,7 +124,6 @@ def _charts(report: EvaluationReport, measure: str, stack: str) -> dict[str, Any
     title = f"Difference to {report.baseline} in {measure}"
     return {
         "intervals": interval_chart(compared, _intervals(report), title),
-        "depths": depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
         "overlaps": _overlap_charts(overlaps[1:] or overlaps),  # by grade, if there are several grades
     }
 

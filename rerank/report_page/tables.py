@@ -12,7 +12,6 @@ from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison, compare, holm
-from rerank.report_page.depths import DepthRow
 from rerank.results import Report
 from rerank.search.build_table import ScoringReport
 from rerank.stack.ranking import Hit
@@ -93,7 +92,7 @@ class EvaluationReport(Report):
 
     compared: measures. scoring: protocol -> counts. new_documents: tables without relevant documents of
     training queries, or None. pairs: number of relevant documents. seen_pairs: also relevant in training.
-    cases: means by source of categories. by_depth: with fewer candidates. runs: written files. per_query:
+    cases: means by source of categories. runs: written files. per_query:
     protocol -> values. kept: protocol -> stack -> query -> first hits, then other relevant documents.
     relevant: query -> document -> grade. query_cases: query -> source of categories. top: number of first
     hits. stacks: label -> stack.
@@ -108,7 +107,6 @@ class EvaluationReport(Report):
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
     candidate_recall: list[Recall] = field(default_factory=list)
     category_overlap: list[Overlap] = field(default_factory=list)
-    by_depth: list[DepthRow] = field(default_factory=list)
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None

@@ -177,11 +177,9 @@ class _Tables:
             protocol,
             deepest=deepest,
             keep=keep,
-            depths_of=list(report.stacks)[-1] if keep and not report.by_depth else None,
         )
         report.scoring[str(protocol)] = rankings.scoring
         report.candidate_recall += rankings.recall
-        report.by_depth = report.by_depth or rankings.by_depth
         if keep:
             report.kept[str(protocol)] = rankings.kept
             report.query_cases = report.query_cases or rankings.cases

@@ -15,7 +15,6 @@ from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.records import Qrels, SearchTemplate
-from rerank.report_page.depths import DepthRow, by_depth
 from rerank.report_page.tables import Recall
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
@@ -33,7 +32,7 @@ class Rankings:
     """Rankings under one protocol.
 
     ranked: stack -> rankings. cases: query -> source of its categories. kept: stack -> query -> first hits
-    and relevant documents. by_depth: see :func:`rank_all`.
+    and relevant documents.
     """
 
     scoring: ScoringReport
@@ -41,7 +40,6 @@ class Rankings:
     cases: dict[str, str] = field(default_factory=dict)
     recall: list[Recall] = field(default_factory=list)
     kept: dict[str, dict[str, list[Hit]]] = field(default_factory=dict)
-    by_depth: list[DepthRow] = field(default_factory=list)
 
     def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
         """Return stack -> query -> ids, without these (query, document) pairs."""
@@ -59,12 +57,10 @@ def rank_all(
     *,
     deepest: int = 0,
     keep: int = 0,
-    depths_of: str | None = None,
 ) -> Rankings:
     """Rank the candidates of all queries by each stack.
 
-    deepest: largest N of ``retrieved:N``. keep: hits to keep. depths_of: stack to measure with fewer
-    candidates.
+    deepest: largest N of ``retrieved:N``. keep: hits to keep.
     """
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
     for label, stack in stacks.items():
@@ -86,8 +82,6 @@ def rank_all(
             ranked[label], kept = _rank(table, stack, first, keep, experiment.qrels, protocol.cut)
             if keep:
                 rankings.kept[label] = kept
-            if label == depths_of and not retrieve and protocol.kind == "retrieved":
-                rankings.by_depth = by_depth(table, stack, first, experiment.qrels)
     rankings.ranked = {label: ranked[label] for label in stacks}
     return rankings
 
