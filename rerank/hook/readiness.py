@@ -120,12 +120,15 @@ def index_problems(
         )
     try:
         engine.index.check()
+        count, lacking = engine.missing_features, "document[ has|s have] no features of {}"
+        if engine.attached_features is not None:  # moved documents with the same text make searches slower
+            count = engine.attached_features.changed
+            lacking = "document[ is|s are] new, or [was|were] written since {} was encoded"
         problems += word_problems(engine.index, workspace.words)
         for name, version in workspace.versions().items():
-            missing = engine.missing_features(name, version)
+            missing = count(name, version)
             if missing:
-                lacking = plural(missing, "document[ has|s have]")
-                problems.append(f"{lacking} no features of {name}; encode them")
+                problems.append(f"{plural(missing, lacking).format(name)}; encode them")
     except (EngineError, UsageError, WorkspaceError) as error:
         problems.append(str(error))
     return problems

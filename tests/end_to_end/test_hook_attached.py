@@ -310,7 +310,7 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     as_queried(plugged, run, library, texts[:2])
     assert 0 < missing(service) - before <= 2  # only the document with another text
     lines = run("status", "-w", library).out
-    assert f"{SIZE} features missing: run `rerank encode -w {library}`" in lines
+    assert f"1 feature missing: run `rerank encode -w {library}`" in lines
     (problem, _) = hook_status(run, library)["problems"]
     assert problem.startswith(f"{SIZE} documents are new")
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.index import Index
+from rerank.engines.opensearch.index import OURS, Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
@@ -65,6 +65,15 @@ class AttachedFeatures(FeatureStore):
             for hits, _ in self._pages(shard, rows.encoded(name, version, shard.uuid, shard.number)):
                 known = rows.of_texts([self._document(hit) for hit in hits])
                 count += int(rows.features.read(name, version, known)[1].sum())
+        return count
+
+    def changed(self, name: str, version: str) -> int:
+        """Count the documents written since the last encoding. Every search reads those that it finds."""
+        rows, count = self.rows, 0
+        for shard in self._shards():
+            last = rows.encoded(name, version, shard.uuid, shard.number)
+            body = {**OURS, "size": 0, "track_total_hits": True, "query": _after(last, shard)}
+            count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
         return count
 
     def prepared(self, name: str, version: str) -> int | None:
@@ -172,11 +181,15 @@ class AttachedFeatures(FeatureStore):
 
     def _pages(self, shard: Shard, last: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Read the documents after a sequence number; yields hits and the number reached."""
-        changes = {"range": {"_seq_no": {"gt": last, "lte": shard.last}}}
-        body = self._reader.numbered(changes, _BATCH)
+        body = self._reader.numbered(_after(last, shard), _BATCH)
         while last < shard.last:
             hits = self._reader.shard(shard.name, shard.number, body)["hits"]
             last = hits[-1]["_seq_no"] if len(hits) == _BATCH else shard.last
             yield hits, last
             if hits:
                 body["search_after"] = hits[-1]["sort"]
+
+
+def _after(last: int, shard: Shard) -> dict[str, Any]:
+    """The query for complete writes after a sequence number."""
+    return {"range": {"_seq_no": {"gt": last, "lte": shard.last}}}
