@@ -29,6 +29,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -85,12 +86,13 @@ NEARER = (
 )
 
 
-def articles(archive: Path, folder: Path) -> list[dict[str, Any]]:
+def articles(archive: Path, folder: Path, most: int | None = None) -> list[dict[str, Any]]:
+    """Read articles, or the first ones of the archive."""
     path = folder / "articles.jsonl"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".part").open("w", encoding="utf-8") as file:
-            for article in read_jats(archive):
+            for article in islice(read_jats(archive), most):
                 document = article.document()
                 cited = document.extra
                 row = {
@@ -281,6 +283,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--test-articles", type=int, default=80)
     parser.add_argument("--queries", type=int, default=250)
     parser.add_argument("--pool", type=int, default=1000)
+    parser.add_argument("--articles", type=int, help="only the first ones; each number needs its own --out")
     parser.add_argument("--abstracts", action="store_true", help="learn from title and abstract of articles")
     parser.add_argument("--test-negatives", action="store_true", help="pool of test articles' references")
     parser.add_argument("--table", action="store_true", help="of the runs that are there, and no more runs")
@@ -297,7 +300,7 @@ def main() -> None:
 
 def run(args: Any, path: Path) -> None:
     torch.set_num_threads(1)
-    rows = articles(args.archive, args.out)
+    rows = articles(args.archive, args.out, args.articles)
     done = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     shape = [
         args.layers,

@@ -32,8 +32,11 @@ MEASURES = ("MAP sentence", "MAP paragraph", "MAP section", "sentence > paragrap
 def trained(options: argparse.Namespace) -> dict[str, Any]:
     """Do the runs that are missing; return means per seed, and tests."""
     size = [f"--{name}={getattr(options, name)}" for name in ("layers", "tokens", "steps", "batch", "rate")]
+    if options.articles:
+        size.append(f"--articles={options.articles}")
+    out = options.work / f"elife-{options.articles or 'all'}"
     given = cocitation.arguments().parse_args(
-        [str(options.data / "elife-jats.tar.xz"), "--out", str(options.work / "elife"), *size]
+        [str(options.data / "elife-jats.tar.xz"), "--out", str(out), *size]
         + ["--abstracts", "--test-negatives", "--seeds", str(options.seeds)]
         + ["--strategies", options.strategies, "--train-layers", str(options.train_layers)]
     )
@@ -48,8 +51,9 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "collection": "eLife",
         "start": f"MiniLM, {options.layers} layers",
-        "note": f"{options.steps} steps of {options.batch} triplets, rate {options.rate:g}, the first"
-        f" {options.tokens} tokens; the last {options.train_layers or options.layers} layers learn."
+        "note": f"{options.articles or 'All'} articles, {options.steps} steps of {options.batch} triplets,"
+        f" rate {options.rate:g}, the first {options.tokens} tokens; the last"
+        f" {options.train_layers or options.layers} layers learn."
         f" {len(first['MAP sentence'])} queries per level.",
         "rows": [
             {
@@ -72,7 +76,7 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """One step: the runs are kept one by one in the work folder."""
-    name = f"elife-minilm_{options.layers}-{options.tokens}-{options.steps}"
+    name = f"elife-{options.articles or 'all'}-minilm_{options.layers}-{options.tokens}-{options.steps}"
     yield Step(name, "tables 1 and 2", partial(trained, options))
 
 
@@ -82,6 +86,7 @@ def main() -> None:
     parser.add_argument("--strategies", default="sentence,direct,paragraph,section,hard 1.0,contrastive")
     for name, default in (("layers", 2), ("train-layers", 1), ("tokens", 32), ("steps", 60), ("batch", 48)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--articles", type=int, help="only the first ones of the archive")
     parser.add_argument("--rate", type=float, default=5e-4)
     options = parser.parse_args()
     carry_out("001", steps(options), options)
