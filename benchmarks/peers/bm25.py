@@ -21,7 +21,7 @@ GRID = list(product((0.6, 0.9, 1.2, 1.6, 2.0, 3.0), (0.0, 0.25, 0.5, 0.75, 0.9),
 @cache
 def tokens(collection: Collection, titles: int) -> Any:
     """Return the stems of all documents."""
-    # user:
+    # user: bm25 rerank lambdamart
     stem = Stemmer.Stemmer(collection.languages[0])
     texts = [
         f"{title} " * titles + text
@@ -37,7 +37,7 @@ class Index:
     def __init__(self, collection: Collection, k1: float = 1.2, b: float = 0.75, titles: int = 0) -> None:
         self.ids = collection.ids
         self.stem = Stemmer.Stemmer(collection.languages[0])
-        # user:
+        # user: bm25 rerank lambdamart
         self.bm25 = bm25s.BM25(k1=k1, b=b, method="lucene")
         self.bm25.index(tokens(collection, titles), show_progress=False)
         self.stop = collection.languages[1]

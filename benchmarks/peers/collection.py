@@ -119,7 +119,7 @@ def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings:
         "p50_ms": round(1000 * spent[len(spent) // 2], 3) if spent else None,
         "p99_ms": round(1000 * spent[int(0.99 * (len(spent) - 1))], 3) if spent else None,
         "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + costs.memory,
-        "lines": user_lines(Path(sys.argv[0])),
+        "lines": user_lines(peer),
         "settings": settings,
     }
     folder = collection.folder / "runs"
@@ -128,12 +128,26 @@ def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings:
     print(json.dumps({"peer": peer, **facts}), flush=True)
 
 
-def user_lines(script: Path) -> int:
-    """Count the lines of code between ``# user:`` and ``# end``."""
-    inside, count = False, 0
-    for line in script.read_text().splitlines():
-        inside = (inside or line.strip() == "# user:") and line.strip() != "# end"
-        count += inside and bool(line.strip()) and not line.strip().startswith("#")
+def user_lines(peer: str) -> int:
+    """Count the lines between ``# user:`` and ``# end`` in the script and the peers that it imports.
+
+    Words after ``# user:`` limit a block to peers with one of them in their names.
+    """
+    here = Path(sys.argv[0]).resolve().parent
+    used = {
+        Path(module.__file__ or "") for module in sys.modules.values() if getattr(module, "__file__", None)
+    }
+    count = 0
+    for path in sorted(used):
+        inside = False
+        for line in path.read_text().splitlines() if path.resolve().parent == here else ():
+            text = line.strip()
+            if text.startswith("# user:"):
+                words = text.removeprefix("# user:").split()
+                inside = not words or any(word in peer for word in words)
+            elif text == "# end":
+                inside = False
+            count += inside and bool(text) and not text.startswith("#")
     return count
 
 

@@ -31,7 +31,7 @@ def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str,
     """Weighted sum of min-max scores by ranx, the weight tuned on dev."""
     import ranx
 
-    # user:
+    # user: +
     dev_runs, test_runs = ([ranx.Run(run) for run in runs] for runs in (dev, test))
     params = ranx.optimize_fusion(
         qrels=ranx.Qrels(qrels),
@@ -65,7 +65,7 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
                 negative = wrong[len(rows) % len(wrong)]
                 rows.append((collection.queries[query], texts[document], texts[negative]))
     rows = random.Random(0).sample(rows, min(most, len(rows)))
-    # user:
+    # user: minilm-tuned
     model = SentenceTransformer(folder, device="cpu")
     length, model.max_seq_length = model.max_seq_length, 128
     data = Dataset.from_dict(
@@ -92,13 +92,17 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
 def runs_of(model: Any, collection: Collection, name: str, costs: Costs) -> None:
     """Write reranked, retrieved and fused runs of an encoder."""
     with costs.time("indexing"):
+        # user: minilm
         vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
+        # end
     costs.bytes = vectors.nbytes
     np.savez(collection.folder / f"{name}.npz", vectors=vectors, seconds=costs.indexing)
     place = {id: i for i, id in enumerate(collection.ids)}
 
     def search(text: str) -> dict[str, float]:
+        # user: minilm
         return best(collection.ids, vectors @ model.encode(text, normalize_embeddings=True))
+        # end
 
     test = costs.answer(collection.of("test"), search)
     write(collection, f"{name}-retrieve", test, costs)

@@ -35,9 +35,14 @@ def count_work() -> None:
     auto_training.time = clock  # type: ignore[attr-defined]
 
 
+def names(stack: Stack) -> list[str]:
+    """Return signals and retrievers without their depths."""
+    return sorted({*stack.signals, *(one.partition(":")[0] for one in stack.retrievers)})
+
+
 def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Costs) -> Run:
     """Answer each test query by the query path."""
-    pipeline = workspace.pipeline(sorted({*stack.signals, *stack.retrievers}))
+    pipeline = workspace.pipeline(names(stack))
     lang = LANGUAGES[collection.languages[1]]
 
     def search(text: str) -> dict[str, float]:
@@ -49,7 +54,7 @@ def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Co
 
 def export(workspace: Workspace, stack: Stack, collection: Collection) -> None:
     """Write features.json: split -> query -> the best ids, and a row of signals for each."""
-    pipeline = workspace.pipeline(sorted({*stack.signals, *stack.retrievers}))
+    pipeline = workspace.pipeline(names(stack))
     found: dict[str, dict[str, tuple[list[str], list[list[float]]]]] = {"dev": {}, "test": {}}
     for split, answers in found.items():
         for query, text in collection.of(split).items():

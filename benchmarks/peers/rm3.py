@@ -21,19 +21,20 @@ def main() -> None:
     options.add_argument("folder")
     collection = Collection.load(options.parse_args().folder)
     costs = Costs()
-    with tempfile.TemporaryDirectory() as folder, costs.time("indexing"):
-        # user:
-        stemmer = {
-            "english": "porter",
-            "italian": "ItalianSnowballStemmer",
-            "german": "GermanSnowballStemmer",
-        }
-        indexer = pt.IterDictIndexer(folder, meta={"docno": 60}, stemmer=stemmer[collection.languages[0]])
-        rows = ({"docno": id, "text": text} for id, text in zip(collection.ids, collection.texts))
-        index = pt.IndexFactory.of(indexer.index(rows))
-        bm25 = pt.terrier.Retriever(index, wmodel="BM25", num_results=DEPTH)
-        expanded = {n: bm25 >> pt.rewrite.RM3(index, fb_terms=n, fb_docs=5) >> bm25 for n in (10, 20, 40)}
-        # end
+    with tempfile.TemporaryDirectory() as folder:
+        with costs.time("indexing"):
+            # user:
+            stemmer = {
+                "english": "porter",
+                "italian": "ItalianSnowballStemmer",
+                "german": "GermanSnowballStemmer",
+            }
+            indexer = pt.IterDictIndexer(folder, meta={"docno": 60}, stemmer=stemmer[collection.languages[0]])
+            rows = ({"docno": id, "text": text} for id, text in zip(collection.ids, collection.texts))
+            index = pt.IndexFactory.of(indexer.index(rows))
+            bm25 = pt.terrier.Retriever(index, wmodel="BM25", num_results=DEPTH)
+            expanded = {n: bm25 >> pt.rewrite.RM3(index, fb_terms=n, fb_docs=5) >> bm25 for n in (10, 20, 40)}
+            # end
         costs.bytes = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
         def search(by: pt.Transformer, text: str) -> dict[str, float]:
