@@ -384,7 +384,7 @@ def main() -> None:
     parser.add_argument("--corpus", default=str(collection / "corpus.jsonl.gz"))
     parser.add_argument("--queries", default=str(collection / "queries.jsonl.gz"))
     parser.add_argument("--words", type=int, default=5, help="of each query; 0: all (default: 5)")
-    parser.add_argument("--stack", default=WEIGHTS)
+    parser.add_argument("--stack", default=WEIGHTS, help="with weights")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--warm", type=int, default=300, help="rounds before those that count")
     parser.add_argument("--clients", type=int, default=8)
@@ -469,6 +469,8 @@ def main() -> None:
                 )
         stats = node.request("GET", "/_rerank/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
+        if stats["passed"] or stats["failed"]:
+            raise SystemExit("some searches were not reranked: the figures do not count")
 
 
 if __name__ == "__main__":
