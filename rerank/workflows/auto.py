@@ -23,7 +23,6 @@ from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import join_names, plural
-from rerank.workflows import ranker_choice
 from rerank.workflows.auto_record import Record
 from rerank.workflows.auto_training import MODEL, Options, Trainings
 from rerank.workflows.collection_folder import Folder, read_folder
@@ -171,7 +170,7 @@ class _Auto:
         self.say("queries", parts, *splits.notes)
         first, others = self._first_stage()
         trainings = Trainings(self.workspace, self.queries, splits, options, record, self.say)
-        choices = [trainings.run(rule, first) for rule in ranker_choice.RULES]
+        choices = trainings.run_all(first)
         # Without a gain on dev, the encoder trained on links equals the untrained one.
         trained = [one.ranker for one in reversed(choices) if one.trained]
         different = {self.workspace.ranker(name).version: name for name in trained}

@@ -15,6 +15,7 @@ from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import PACKAGED
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
+from rerank.workflows import ranker_choice
 from rerank.workflows.auto_record import Record
 from rerank.workflows.ranker_choice import Budget, CollectionFacts, RankerChoice, Rule
 from rerank.workflows.splits import Splits
@@ -69,11 +70,18 @@ class Trainings:
             facts = replace(facts, languages=(workspace.lang, facts.languages[1]))
         self.budget = Budget(facts, options.minutes)
 
-    def run(self, rule: Rule, first: str) -> RankerChoice:
-        """Apply a rule, and train its ranker if it is chosen. first: first stage."""
+    def run_all(self, first: str) -> list[RankerChoice]:
+        """Apply the rules. first: first stage."""
+        chosen = {rule.ranker: self._run(rule, first) for rule in ranker_choice.RULES}
+        for rule in ranker_choice.RULES:
+            if chosen[rule.ranker].too_long and rule.share < 1:  # the others have left time
+                chosen[rule.ranker] = self._run(replace(rule, share=1.0), first)
+        return [*chosen.values()]
+
+    def _run(self, rule: Rule, first: str) -> RankerChoice:
         choice, name, options = self.budget.choose(rule), rule.ranker, self.options
         if not choice.trained:
-            return self._said(choice)
+            return choice if choice.too_long and rule.share < 1 else self._said(choice)
         steps = self.record.steps(self.workspace, name, choice.steps)
         if steps is not None:
             self.say("rankers", f"{choice} (done before)")

@@ -33,6 +33,8 @@ CORES = 1.5
 """Cores that trainings use on an idle machine of two."""
 SCORING, SCORING_PASSAGES = 0.015, 0.01
 """Seconds of one core to score 1,000 candidates of a query, and for each passage of a document."""
+ENCODING = 0.014
+"""Seconds of one core to encode a passage."""
 LEAST_STEPS = 0.25
 """Smallest share of a ranker's steps that is worth training."""
 
@@ -156,14 +158,20 @@ def _passages(facts: CollectionFacts) -> int:
     return min(8, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))
 
 
+def _candidates(facts: CollectionFacts) -> float:
+    """Return the thousands of candidates that tuning and evaluation score."""
+    return (3 * facts.dev_queries + facts.test_queries) * min(facts.documents, 1000) / 1000
+
+
 def _encoding(facts: CollectionFacts) -> tuple[float, float, int]:
-    return 5.0, 0.014 * facts.documents, _passages(facts)
+    scoring = SCORING_PASSAGES * _candidates(facts)
+    return 5.0, ENCODING * facts.documents + scoring, _passages(facts)
 
 
 def _adapter(facts: CollectionFacts) -> tuple[float, float, int]:
     before, passage, passages = _encoding(facts)
     judged = min(facts.documents, facts.train_pairs)  # of these, two passages are encoded to learn
-    return before + 0.02 * facts.train_queries + 2 * passage * judged / facts.documents, passage, passages
+    return before + 0.02 * facts.train_queries + 2 * ENCODING * judged, passage, passages
 
 
 def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:
@@ -252,6 +260,11 @@ class RankerChoice:
     steps: int = 0
     minutes: int | None = None
 
+    @property
+    def too_long(self) -> bool:
+        """Whether only its training time is the reason to skip it."""
+        return not self.trained and self.minutes is not None
+
     def __str__(self) -> str:
         more = "" if self.minutes is None else f"; --minutes {self.minutes} trains it completely"
         return f"{self.ranker} is {'trained' if self.trained else 'skipped'}: {self.reason}{more}"
@@ -267,12 +280,8 @@ class Budget:
     spent: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        facts, each = self.facts, SCORING
-        if _encoder(facts) is None:
-            each += SCORING_PASSAGES * _passages(facts)
-        after = each * (3 * facts.dev_queries + facts.test_queries) * min(facts.documents, 1000) / 1000
         seconds = 60 * CORES * self.minutes
-        self.left = seconds - min(after, seconds / 2)
+        self.left = seconds - min(SCORING * _candidates(self.facts), seconds / 2)
 
     def choose(self, rule: Rule) -> RankerChoice:
         """Apply a rule."""
