@@ -54,7 +54,6 @@ per_query = option("--per-query FILE", "Write the measures of each query to this
     options.infer,
     "Measures",
     measures,
-    option("--category-overlap", "Also show shared categories of queries and documents.", rare=True),
     option("--allow-leakage", "Do not warn about queries that are also in the training set.", rare=True),
     "Output",
     option("--report FILE", "Write an HTML page with all results.", dest="page"),
@@ -91,7 +90,7 @@ def command(
         _write(per_query, report.per_query_table())
 
     def show_all() -> None:
-        show(report, allow_leakage=allow_leakage, category_overlap=settings["category_overlap"])
+        show(report, allow_leakage=allow_leakage)
         show_remarks(report)
 
     return Output(report, show_all)
@@ -174,7 +173,7 @@ LEAK = "†"
 """Mark of a stack that was trained or tuned on some of the queries."""
 
 
-def show(report: EvaluationReport, *, allow_leakage: bool = False, category_overlap: bool = False) -> None:
+def show(report: EvaluationReport, *, allow_leakage: bool = False) -> None:
     """Print the tables; first warn about training and tuning queries."""
     from rerank.evaluation.leakage import format_leakage
 
@@ -198,8 +197,6 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False, category_over
         *_without_value(report),
     ):
         output.note(line)
-    if category_overlap and report.category_overlap:
-        _show_overlap(report)
     for path in report.runs:
         output.note(f"run written to {path}")
 
@@ -249,21 +246,6 @@ def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
     values = next(iter(evaluation.values.values())) if evaluation is not None else {}
     text = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
     return [(sum(map(math.isnan, found.tolist())), f"{text} {name}") for name, found in values.items()]
-
-
-def _show_overlap(report: EvaluationReport) -> None:
-    found = report.category_overlap
-    click.echo("\nshare of the categories of a relevant document that its query has")
-    body = [
-        [bucket.bucket, *(f"{100 * of.buckets[at].share:.1f} %  {of.buckets[at].pairs:>7,}" for of in found)]
-        for at, bucket in enumerate(found[0].buckets)
-    ]
-    body += [
-        ["the query has none", *(f"{of.without_query:,}" for of in found)],
-        ["the document has none", *(f"{of.without_document:,}" for of in found)],
-    ]
-    head = ["all" if of.grade is None else f"grade {of.grade}" for of in found]
-    click.echo(output.table(["", *head], body))
 
 
 def _show_new_documents(report: EvaluationReport) -> None:

@@ -370,23 +370,13 @@ class Workspace:
         own = _training_record(stack.tuned.get("seen"))
         return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
-    def history(self, name: str, version: str | None = None) -> dict[str, Any]:
-        """Return the ``history`` stored by :meth:`install`, or empty. Default version: the newest."""
-        found = self._installed.read(name, version, "training.json")
-        return found if isinstance(found, dict) else {}
-
-    def install(
-        self, ranker: Ranker, seen: TrainingRecord | None = None, history: Mapping[str, Any] | None = None
-    ) -> None:
+    def install(self, ranker: Ranker, seen: TrainingRecord | None = None) -> None:
         """Store a trained ranker as the newest version; versions without a stack are removed.
 
-        seen: training and dev queries. history: how it was trained.
+        seen: training and dev queries.
         """
         self.check_name(ranker.name, ranker.family, ranker.variant or ranker.name)
-        extra = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
-        if history:
-            extra["training.json"] = json.dumps(history) + "\n"
-        self._installed.install(ranker, extra)
+        self._installed.install(ranker, {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {})
         # Loaded from disk on the next use, so tests check the stored ranker.
         self.forget_rankers()
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from overlap import category_overlap
 from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
@@ -36,7 +37,6 @@ from translations import translated
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
 from rerank.evaluation.measures import evaluate_runs
-from rerank.evaluation.overlap import category_overlap
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_tests
 from rerank.formats import read_qrels, read_queries

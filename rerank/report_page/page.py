@@ -1,31 +1,28 @@
-"""The HTML page of an evaluation."""
+"""The HTML page of an evaluation. Its only script, ``page.js``, is allowed by its hash."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from functools import cache
+from pathlib import Path
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 import rerank
-from rerank.evaluation.leakage import format_leakage
-from rerank.evaluation.overlap import Overlap
+from rerank.evaluation.leakage import HOW, format_leakage
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
-from rerank.report_page.charts import (
-    interval_chart,
-    overlap_chart,
-    score_bars,
-    training_charts,
-)
-from rerank.report_page.facts import coverage, histories, splits
+from rerank.report_page.charts import interval_chart, score_bars
 from rerank.report_page.tables import EvaluationReport
-from rerank.report_page.template import render
 from rerank.stack.ranking import Hit
+from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.workspace import Workspace
 
@@ -86,46 +83,89 @@ def evaluation_page(
     stack, stacks = list(report.stacks)[-1], list(report.stacks.values())
     rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
     leaks = [leak for row in report.results for leak in row.leaks]
-    return render(
-        "evaluation.html",
-        r=report,
-        verdict=_verdict(report, protocol, stack, measure),
-        collection=f"{workspace.folder.resolve().name}, {plural(len(workspace.engine), 'document[|s]')}",
-        date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        version=rerank.__version__,
-        split=split,
-        splits=splits(workspace, report.stacks, evaluation.query_ids),
-        leaks=format_leakage(leaks, report.queries + report.none_relevant) if leaks else "",
-        others=others or {},
-        compared=_compared,
-        intervals_of=_intervals,
-        protocol=protocol,
-        measure=measure,
-        stack=stack,
-        rows=rows,
-        left_out=left_out,
-        cases=sorted({row.case for row in rows if row.case}),
-        signals=_signals(report, stack),
-        titles=_titles(workspace, rows),
-        stacks={row.stack: row for row in report.results if row.protocol == protocol},
-        tuned={label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")},
-        curves={
-            name: (history, *training_charts(name, history))
-            for name, history in histories(workspace, stacks).items()
-        },
-        **_charts(report, measure, stack),
-        coverage=coverage(workspace, report, stacks),
+    compared = [c for c in report.comparisons if c.measure == measure]
+    title = f"Difference to {report.baseline} in {measure}"
+    return (
+        _environment()
+        .get_template("evaluation.html")
+        .render(
+            r=report,
+            verdict=_verdict(report, protocol, stack, measure),
+            collection=f"{workspace.folder.resolve().name}, {plural(len(workspace.engine), 'document[|s]')}",
+            date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            version=rerank.__version__,
+            split=split,
+            splits=_splits(workspace, report.stacks, evaluation.query_ids),
+            leaks=format_leakage(leaks, report.queries + report.none_relevant) if leaks else "",
+            others=others or {},
+            compared=_compared,
+            intervals_of=_intervals,
+            protocol=protocol,
+            measure=measure,
+            stack=stack,
+            rows=rows,
+            left_out=left_out,
+            cases=sorted({row.case for row in rows if row.case}),
+            signals=_signals(report, stack),
+            titles=_titles(workspace, rows),
+            stacks={row.stack: row for row in report.results if row.protocol == protocol},
+            tuned={
+                label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")
+            },
+            intervals=interval_chart(compared, _intervals(report), title),
+            coverage=_coverage(workspace, report, stacks),
+        )
     )
 
 
-def _charts(report: EvaluationReport, measure: str, stack: str) -> dict[str, Any]:
-    overlaps = [one for one in report.category_overlap if one.pairs]
-    compared = [c for c in report.comparisons if c.measure == measure]
-    title = f"Difference to {report.baseline} in {measure}"
-    return {
-        "intervals": interval_chart(compared, _intervals(report), title),
-        "overlaps": _overlap_charts(overlaps[1:] or overlaps),  # by grade, if there are several grades
-    }
+@cache
+def _environment() -> Environment:
+    """Templates: strings are escaped, except Markup; undefined names are errors."""
+    environment = Environment(
+        loader=PackageLoader("rerank.report_page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": "{:.4f}".format, "count": "{:,}".format}
+    script = (Path(__file__).parent / "templates" / "page.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}
+    return environment
+
+
+def _splits(
+    workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[str]
+) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return (ranker or stack, use) -> number of queries that it was fitted on, and those measured here."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for label, stack in stacks.items():
+        for name, known in workspace.training_records(stack).items():
+            for kind, how in HOW.items():
+                if known.get(kind):
+                    counts = len(known[kind]), len(known.among(kind, judged))
+                    found.setdefault((name or label, how), counts)
+    return found
+
+
+def _coverage(
+    workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]
+) -> list[tuple[str, int, int]]:
+    """Return queries and documents that can be scored: text, count and total."""
+    scoring = next(iter(report.scoring.values()))
+    queries, documents = scoring.queries, len(workspace.engine)
+    rows = [
+        ("judged queries with a text", queries, queries + scoring.unknown_queries),
+        ("queries with candidates", queries - scoring.without_hits, queries),
+        ("queries with inferred categories", scoring.inferred_categories, queries),
+        ("relevant documents in the workspace", report.pairs - scoring.unknown_documents, report.pairs),
+    ]
+    versions = {name: version for stack in stacks for name, version in workspace.versions(stack).items()}
+    for name, version in versions.items():
+        missing = workspace.engine.missing_features(name, version)
+        rows.append((f"documents with features of {name}", documents - missing, documents))
+    return rows
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
@@ -202,15 +242,6 @@ def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
     ids |= {one[0] for row in rows for one in row.outside}
     documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
     return {d.id: (d.title or d.text)[:160] for d in documents}
-
-
-def _overlap_charts(overlaps: Sequence[Overlap]) -> list[tuple[Overlap, Markup]]:
-    top = max((bucket.share for one in overlaps for bucket in one.buckets), default=0.0)
-    grades = ("" if one.grade is None else f" of grade {one.grade}" for one in overlaps)
-    return [
-        (one, overlap_chart(one.buckets, f"Relevant documents{grade}", top))
-        for one, grade in zip(overlaps, grades)
-    ]
 
 
 def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:

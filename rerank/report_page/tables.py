@@ -10,7 +10,6 @@ from typing import Any
 
 from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation
-from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.results import Report
 from rerank.search.build_table import ScoringReport
@@ -106,7 +105,6 @@ class EvaluationReport(Report):
     comparisons: list[Comparison] = field(default_factory=list)
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
     candidate_recall: list[Recall] = field(default_factory=list)
-    category_overlap: list[Overlap] = field(default_factory=list)
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None

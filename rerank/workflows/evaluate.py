@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from rerank.combiners.linear import CASES
-from rerank.evaluation import overlap
 from rerank.evaluation.leakage import leakage, without_training_documents
 from rerank.evaluation.measures import (
     MEASURES,
@@ -22,11 +21,10 @@ from rerank.evaluation.measures import (
     evaluate_runs,
     mean_of,
 )
-from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
-from rerank.records import Qrels, Query
+from rerank.records import Qrels
 from rerank.report_page.tables import CaseRow, Entry, EvaluationReport, Row
 from rerank.search.pipeline import template_of
 from rerank.stack.parse import retriever_depths
@@ -49,7 +47,6 @@ def evaluate(
     filter: str | Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] = (),
-    category_overlap: bool = False,
     save_run: str | os.PathLike[str] | None = None,
     keep: int = 0,
     ignore_categories: bool = False,
@@ -66,7 +63,6 @@ def evaluate(
     protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``pool-random:N``,
         ``pool-first:N`` or ``judged``.
     measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).
-    category_overlap: add the table of shared categories.
     save_run: folder for TREC runs. keep: hits to keep for :func:`rerank.evaluation_page`.
 
     >>> report = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels, measures=["RR"])
@@ -93,8 +89,6 @@ def evaluate(
         if save_run is not None:
             report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
     report.correct()
-    if category_overlap or keep:
-        report.category_overlap = _overlap(workspace, queries, experiment.qrels)
     return report
 
 
@@ -215,14 +209,3 @@ def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protoco
             means = {name: value for name, value in means.items() if not math.isnan(value)}
             rows.append(CaseRow(str(protocol), case, int(inside.sum()), label, means))
     return rows
-
-
-def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Overlap]:
-    wanted = {d for query in queries for d in qrels.relevant(query.id)}
-    categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
-    return overlap.category_overlap(
-        (grade, query.categories, categories[d])
-        for query in queries
-        for d, grade in qrels.relevant(query.id).items()
-        if d in categories
-    )

@@ -162,7 +162,7 @@ def _fit(
             raise KeyboardInterrupt(_interruption(message, report, list(called)[place + 1 :])) from None
         if job.data is not None:
             result = replace(result, measure=result.measure.replace("the first stage", job.data.first_stage))
-        workspace.install(result.ranker, report.seen, result.history())
+        workspace.install(result.ranker, report.seen)
         result.cleanup()
         report.rankers.append(result)
         if result.interrupted:

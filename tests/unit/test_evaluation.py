@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
-from rerank.evaluation.overlap import category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
 from rerank.records import Qrels
@@ -167,7 +166,7 @@ def test_compare_corrects_over_everything_compared():
         compare(evaluation, "bm25", measures=["P@5"])
 
 
-# --------------------------------------------------------------------------------- protocols and overlap
+# --------------------------------------------------------------------------------- measures and protocols
 
 
 @pytest.mark.parametrize("rel", [1, 2])
@@ -213,15 +212,3 @@ def test_no_protocols(text):
     with pytest.raises(UsageError, match="judged, or one of retrieved:N, pool-random:N, pool-first:N"):
         parse_protocol(text)
 
-
-def test_overlap_by_grade_and_what_is_in_no_bucket():
-    found = category_overlap(
-        [(2, ["a"], ["a"]), (1, ["a"], ["b"]), (1, [], ["b"]), (1, ["a"], []), (2, [], []), (1, ["b"], ["b"])]
-    )
-    told = {one.grade: (one.pairs, one.without_query, one.without_document) for one in found}
-    assert told == {None: (3, 2, 1), 2: (1, 1, 0), 1: (2, 1, 1)}
-    assert list(told) == [None, 2, 1]
-    shares = {one.grade: (one.buckets[0].share, one.buckets[-1].share) for one in found}
-    assert shares == {None: (pytest.approx(1 / 3), pytest.approx(2 / 3)), 2: (0.0, 1.0), 1: (0.5, 0.5)}
-    (nothing,) = category_overlap([])
-    assert (nothing.pairs, {one.share for one in nothing.buckets}) == (0, {0.0})

@@ -72,9 +72,3 @@ class TrainingResult:
         about = {"name": ranker.name, "family": ranker.family, "variant": ranker.variant or ranker.name}
         training = {one.name: plain(getattr(self, one.name)) for one in fields(self) if one.repr}
         return {**about, "version": ranker.version, **training}
-
-    def history(self) -> dict[str, Any]:
-        """Return the training curve as JSON values."""
-        names = ("epoch", "epochs", "dev", "baseline", "measure", "without", "unit")
-        curve = [[None if one is None else round(one, 6) for one in point] for point in self.curve]
-        return {**{name: getattr(self, name) for name in names}, "curve": curve}
