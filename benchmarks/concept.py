@@ -39,9 +39,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "papers"))
 
 from expansion import expand
+from seeds import seeds_test
 
 from rerank import LocalEngine
-from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
+from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
 from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import TextEncoder

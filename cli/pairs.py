@@ -112,22 +112,13 @@ def _show(found: PairsReport) -> None:
     chosen = f", thresholds of {plural(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
     click.echo(f"{plural(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
     names = list(found.results[0].measures)
-    header = ["", *names, "ECE", *(text for name in names for text in (f"Δ {name}", f"p {name}"))]
+    header = ["", *names, *(text for name in names for text in (f"Δ {name}", f"p {name}"))]
     rows = [_cells(one) for one in found.results]
     click.echo(output.table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows]))
-    for one in found.results:
-        if one.bins and one.comparisons:
-            click.echo(f"\n{one.ranker}: probabilities, {one.calibrated}")
-            bins = [
-                [f"{of.low:g} to {of.high:g}", str(of.pairs), f"{of.mean:.3f}", f"{of.share:.3f}"]
-                for of in one.bins
-            ]
-            click.echo(output.table(["", "pairs", "mean", "related"], bins))
 
 
 def _cells(one: PairRow) -> list[str]:
     cells = [one.ranker, *(f"{value:.4f}" for value in one.measures.values())]
-    cells.append("" if one.calibration_error is None else f"{one.calibration_error:.4f}")
     for of in one.comparisons:
         cells += [f"{of.delta:+.4f}", output.p_value(of.p_holm)]
     return cells

@@ -23,8 +23,9 @@ import concept
 import numpy as np
 from page import show
 from running import Step, arguments, carry_out
+from seeds import seeds_test
 
-from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
+from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
 
 CLASSIFIER = "paper+objective=classifier"
 HOWS = ("tfidf", "untrained", CLASSIFIER, "paper")

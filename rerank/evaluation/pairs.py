@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,21 +13,6 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
 
 MEASURES = ("accuracy", "F1", "AUC")
-BINS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Pairs with a probability from ``low`` to ``high``.
-
-    mean: probability. share: of related pairs.
-    """
-
-    low: float
-    high: float
-    pairs: int
-    mean: float
-    share: float
 
 
 def auc(scores: ArrayLike, labels: ArrayLike) -> float:
@@ -87,79 +71,6 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
     return float(middle if middle > ordered[place - 1] else ordered[place])
 
 
-def calibration(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> tuple[float, list[Bin]]:
-    """Return the expected calibration error and its equal-width bins (Guo et al. 2017, equation 3).
-
-    Empty bins are skipped. Raises UsageError for probabilities outside of [0, 1].
-
-    >>> error, table = calibration([0.9, 0.9, 0.1, 0.1], [True, True, False, True])
-    >>> round(error, 6), [(one.low, one.pairs, one.share) for one in table]
-    (0.25, [(0.1, 2, 0.5), (0.9, 2, 1.0)])
-    """
-    values, related = _checked(probabilities, labels, both=False)
-    if values.min() < 0 or values.max() > 1:
-        raise UsageError("probabilities are from 0 to 1")
-    # Rounding puts 0.3 into the bin from 0.3, although 3 * 0.1 > 0.3 in floating point.
-    place = np.minimum(np.floor(np.round(values * bins, 9)).astype(np.int64), bins - 1)
-    table = [
-        Bin(
-            low=number / bins,
-            high=(number + 1) / bins,
-            pairs=int(inside.sum()),
-            mean=float(values[inside].mean()),
-            share=float(related[inside].mean()),
-        )
-        for number in range(bins)
-        if (inside := place == number).any()
-    ]
-    return sum(one.pairs * abs(one.mean - one.share) for one in table) / len(values), table
-
-
-@dataclass(frozen=True, slots=True)
-class Sigmoid:
-    """Maps scores to probabilities: 1 / (1 + exp(-(slope * score + shift))) (Platt 1999)."""
-
-    slope: float
-    shift: float
-
-    @classmethod
-    def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Sigmoid:
-        """Fit labeled scores with Platt's targets.
-
-        >>> fitted = Sigmoid.fit([0.9, 0.6, 0.6, 0.1], [True, True, False, False])
-        >>> fitted([0.1, 0.6, 0.9]).round(2).tolist()
-        [0.23, 0.53, 0.71]
-        """
-        from scipy.optimize import minimize
-        from scipy.special import expit
-
-        values, related = _checked(scores, labels)
-        positive = int(related.sum())
-        negative = len(related) - positive
-        target = np.where(related, (positive + 1) / (positive + 2), 1 / (negative + 2))
-        center, spread = float(values.mean()), float(values.std()) or 1.0
-        x = np.stack(((values - center) / spread, np.ones(len(values))), axis=1)
-
-        def loss(w: Array) -> tuple[float, Array]:
-            t = x @ w
-            return float((np.logaddexp(0, t) - target * t).mean()), x.T @ (expit(t) - target) / len(x)
-
-        def curvature(w: Array) -> Array:
-            p = expit(x @ w)
-            return np.asarray(x.T @ (x * (p * (1 - p))[:, None]) / len(x))
-
-        start = np.array([0.0, np.log((positive + 1) / (negative + 1))])
-        w = minimize(loss, start, jac=True, hess=curvature, method="trust-exact", tol=1e-10).x
-        slope = float(w[0]) / spread
-        return cls(slope, float(w[1]) - slope * center)
-
-    def __call__(self, scores: ArrayLike) -> Array:
-        """Return (n,) probabilities."""
-        from scipy.special import expit
-
-        return np.asarray(expit(self.slope * np.asarray(scores, np.float64) + self.shift))
-
-
 def paired_test(
     first: Sequence[tuple[ArrayLike, float]],
     second: Sequence[tuple[ArrayLike, float]],
@@ -195,32 +106,13 @@ def paired_test(
     return {name: (int(count) + 1) / (permutations + 1) for name, count in zip(MEASURES, counts)}
 
 
-def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the two-sided p of the paired t-test over seeds; one number stands for all.
-
-    None for fewer than two seeds, unmatched numbers, or equal differences.
-
-    >>> round(seeds_test([0.8, 0.82, 0.81], [0.7]), 4)
-    0.0027
-    """
-    from scipy.stats import ttest_rel
-
-    size = max(len(first), len(second))
-    if size < 2 or not {len(first), len(second)} <= {1, size}:
-        return None
-    one, other = (np.full(size, of[0]) if len(of) == 1 else np.asarray(of) for of in (first, second))
-    if np.ptp(one - other) < 1e-12:
-        return None
-    return float(ttest_rel(one, other).pvalue)
-
-
-def _checked(scores: ArrayLike, labels: ArrayLike, *, both: bool = True) -> tuple[Array, Labels]:
+def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
     values, related = np.asarray(scores, np.float64), np.asarray(labels, np.bool_)
     if values.ndim != 1 or values.shape != related.shape or not len(values):
         raise UsageError(f"{values.shape} scores and {related.shape} labels do not go together")
     if not np.isfinite(values).all():
         raise UsageError("a score is not finite")
-    if both and related.all() | ~related.any():
+    if related.all() | ~related.any():
         raise UsageError("all labels are the same: related and unrelated pairs are needed")
     return values, related
 

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
-from rerank.evaluation.pairs import (
-    MEASURES,
-    Bin,
-    Sigmoid,
-    accuracy,
-    auc,
-    best_threshold,
-    calibration,
-    f1,
-    paired_test,
-)
+from rerank.evaluation.pairs import MEASURES, accuracy, auc, best_threshold, f1, paired_test
 from rerank.evaluation.significance import holm
 from rerank.progress import Progress
 from rerank.records import LabeledPair
@@ -75,17 +64,11 @@ class PairComparison:
 
 @dataclass(frozen=True)
 class PairRow:
-    """Results of a ranker.
-
-    calibrated: source of probabilities, or None. bins: of the probabilities.
-    """
+    """Results of a ranker."""
 
     ranker: str
     threshold: float
     measures: dict[str, float]
-    calibrated: str | None = None
-    calibration_error: float | None = None
-    bins: list[Bin] = field(default_factory=list)
     comparisons: list[PairComparison] = field(default_factory=list)
 
 
@@ -106,7 +89,6 @@ class PairsReport(Report):
             {
                 "ranker": one.ranker,
                 **one.measures,
-                "ECE": one.calibration_error,
                 **{f"delta {of.measure}": of.delta for of in one.comparisons},
                 **{f"p {of.measure}": of.p_holm for of in one.comparisons},
             }
@@ -142,9 +124,8 @@ def predict_pairs(
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"--threshold must be a number, not {threshold}")
-    scorer = _Scorer(workspace, ranker, dev_pairs, progress)
-    scores = scorer.scores([(a, b) for a, b, _ in pairs])
-    return PairScores(ranker, scorer.threshold if threshold is None else threshold, list(pairs), scores)
+    scores, found = _scores(workspace, ranker, pairs, dev_pairs, progress)
+    return PairScores(ranker, found if threshold is None else threshold, list(pairs), scores)
 
 
 def evaluate_pairs(
@@ -162,7 +143,7 @@ def evaluate_pairs(
 
     rankers: also ``tfidf`` or ``bm25``.
     baseline: Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
-    dev_pairs: set thresholds (best accuracy) and probabilities (sigmoid).
+    dev_pairs: set thresholds (best accuracy).
     permutations: of the randomization test.
 
     Raises UsageError for a ranker without threshold and dev pairs, and for a pair in both sets.
@@ -186,9 +167,10 @@ def evaluate_pairs(
     scores: dict[str, Array] = {}
     results = []
     for name in dict.fromkeys([baseline, *rankers]):
-        scorer = _Scorer(workspace, name, dev_pairs, progress)
-        scores[name] = scorer.scores([pair[:2] for pair in pairs])
-        results.append(scorer.measure(scores[name], labels))
+        scores[name], threshold = _scores(workspace, name, pairs, dev_pairs, progress)
+        if threshold is None:
+            raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
+        results.append(PairRow(name, threshold, _measures(scores[name], labels, threshold)))
     first = [(scores[baseline], results[0].threshold)]
     tests = [
         paired_test(
@@ -204,37 +186,29 @@ def evaluate_pairs(
     return PairsReport(len(pairs), sum(labels), len(dev_pairs), baseline, results, scores)
 
 
-class _Scorer:
-    """Scores pairs by one signal. threshold: the best one on dev pairs, else the ranker's."""
+def _measures(scores: Array, labels: Sequence[bool], threshold: float) -> dict[str, float]:
+    values = accuracy(scores, labels, threshold), f1(scores, labels, threshold), auc(scores, labels)
+    return dict(zip(MEASURES, values))
 
-    def __init__(
-        self, workspace: Workspace, name: str, dev_pairs: Sequence[LabeledPair], progress: Progress | None
-    ) -> None:
-        rankers = {one: workspace.ranker(one) for one in learned([name])}
-        (signal,) = resolve([name], rankers)
-        self.scores = partial(score_pairs, workspace.engine, signal, progress=progress)
-        self.name, ranker = name, rankers.get(name)
-        self.relates = ranker if isinstance(ranker, Relates) else None
-        self.dev = None
-        if dev_pairs:
-            self.dev = self.scores([pair[:2] for pair in dev_pairs]), [pair.related for pair in dev_pairs]
-        own = self.relates.threshold if self.relates else None
-        self.threshold = best_threshold(*self.dev) if self.dev else own
 
-    def measure(self, scores: Array, labels: Sequence[bool]) -> PairRow:
-        if self.threshold is None:
-            raise UsageError(f"{self.name} has no threshold; give --dev-pairs to choose one")
-        measures = {
-            "accuracy": accuracy(scores, labels, self.threshold),
-            "F1": f1(scores, labels, self.threshold),
-            "AUC": auc(scores, labels),
-        }
-        if self.relates and self.relates.bounds == (0.0, 1.0):
-            return PairRow(self.name, self.threshold, measures, "its own", *calibration(scores, labels))
-        if self.dev is None:
-            return PairRow(self.name, self.threshold, measures)
-        found = calibration(Sigmoid.fit(*self.dev)(scores), labels)
-        return PairRow(self.name, self.threshold, measures, "fitted on dev", *found)
+def _scores(
+    workspace: Workspace,
+    name: str,
+    pairs: Sequence[tuple[str, str, bool | None]],
+    dev_pairs: Sequence[LabeledPair],
+    progress: Progress | None,
+) -> tuple[Array, float | None]:
+    """Return (n,) scores by a signal, and the threshold: the best one on dev pairs, else the ranker's."""
+    rankers = {one: workspace.ranker(one) for one in learned([name])}
+    (signal,) = resolve([name], rankers)
+    scores, dev = (
+        score_pairs(workspace.engine, signal, [pair[:2] for pair in some], progress)
+        for some in (pairs, dev_pairs)
+    )
+    if dev_pairs:
+        return scores, best_threshold(dev, [pair.related for pair in dev_pairs])
+    ranker = rankers.get(name)
+    return scores, ranker.threshold if isinstance(ranker, Relates) else None
 
 
 def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPair]) -> None:

@@ -465,9 +465,8 @@ def test_saved_runs_give_trec_eval_the_ndcg_that_was_reported(small, evaluation)
 
 def test_evaluate_for_people(run, small, trained):
     files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
-    done = run(
-        "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--ignore-categories",
-    )  # fmt: skip
+    measures = ("--measure", "nDCG@5", "--measure", "P@3")
+    done = run("evaluate", "--stack", STACK, *files, *measures, "--ignore-categories")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].startswith("retrieved:1000, ")

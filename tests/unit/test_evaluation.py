@@ -211,4 +211,3 @@ def test_protocols(text):
 def test_no_protocols(text):
     with pytest.raises(UsageError, match="judged, or one of retrieved:N, pool-random:N, pool-first:N"):
         parse_protocol(text)
-

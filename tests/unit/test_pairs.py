@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, ttest_rel
-from sklearn.calibration import calibration_curve
-from sklearn.linear_model import LogisticRegression
+from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from rerank import Workspace, ingest
 from rerank.engines.base import SearchRequest
 from rerank.errors import UsageError
-from rerank.evaluation.pairs import (
-    Sigmoid,
-    accuracy,
-    auc,
-    best_threshold,
-    calibration,
-    f1,
-    paired_test,
-    seeds_test,
-)
+from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, LabeledPair, Query
@@ -57,38 +46,6 @@ def test_no_threshold_is_better(scores):
     assert accuracy(scores, LABELS, best_threshold(scores, LABELS)) == best
 
 
-def test_calibration_is_scikit_learns():
-    p = np.round(RNG.random(500), 2)
-    related = RNG.random(500) < p**2
-    error, bins = calibration(p, related)
-    p = np.minimum(p + 1e-9, 1)  # their bins have the upper border, ours the lower one
-    share, mean = calibration_curve(related, p, n_bins=10)
-    assert [one.share for one in bins] == pytest.approx(share.tolist())
-    assert [one.mean for one in bins] == pytest.approx(mean.tolist(), abs=1e-8)
-    assert sum(one.pairs for one in bins) == 500
-    assert error == pytest.approx(sum(b.pairs * abs(b.mean - b.share) for b in bins) / 500)
-    assert error > 0.1
-    with pytest.raises(UsageError, match="from 0 to 1"):
-        calibration([1.1], [True])
-
-
-def test_a_sigmoid_is_fitted_as_logistic_regression():
-    positive = int(LABELS.sum())
-    targets = np.where(LABELS, (positive + 1) / (positive + 2), 1 / (302 - positive))
-    # The same loss: each pair once with either label, weighted by its target.
-    twice = np.concatenate((OTHER, OTHER))[:, None]
-    classes = np.repeat([1, 0], 300)
-    weights = np.concatenate((targets, 1 - targets))
-    theirs = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000).fit(twice, classes, sample_weight=weights)
-    ours = Sigmoid.fit(OTHER, LABELS)
-    assert ours.slope == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
-    assert ours(OTHER) == pytest.approx(theirs.predict_proba(OTHER[:, None])[:, 1], abs=1e-4)
-    apart = Sigmoid.fit([0.0, 1.0, 5.0, 6.0], [False, False, True, True])  # finite where all is told apart
-    assert apart([0, 6])[0] < 0.5 < apart([0, 6])[1]
-    same = Sigmoid.fit([1.0, 1.0, 1.0], [True, False, True])
-    assert same([1.0])[0] == pytest.approx((2 * 3 / 4 + 1 / 3) / 3)
-
-
 def test_the_randomization_test():
     same = paired_test([(SCORES, 0.5)], [(SCORES, 0.5)], LABELS, permutations=50)
     assert set(same.values()) == {1.0}
@@ -106,17 +63,6 @@ def test_the_randomization_test():
     assert paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)], LABELS, permutations=200) == one
     with pytest.raises(UsageError, match="do not pair"):
         paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)] * 3, LABELS)
-
-
-def test_over_seeds():
-    one, other = [0.8, 0.9, 0.85], [0.7, 0.85, 0.86]
-    assert seeds_test(one, other) == ttest_rel(one, other).pvalue
-    assert seeds_test([0.8], [0.7]) is None
-    assert seeds_test(one, [0.7, 0.8]) is None
-    # Without variance between the seeds there is no t.
-    assert seeds_test(one, one) is None
-    assert seeds_test([0.5, 0.5], [0.25]) is None
-    assert seeds_test([0.8, 0.9], [0.7, 0.8]) is None
 
 
 def test_refused_numbers():
@@ -211,7 +157,6 @@ def test_evaluate(folder):
         assert row.measures["AUC"] == pytest.approx(roc_auc_score(labels, scores))
         assert row.measures["accuracy"] == accuracy_score(labels, scores >= row.threshold)
         assert row.measures["F1"] == pytest.approx(f1_score(labels, scores >= row.threshold))
-        assert row.calibrated == "fitted on dev"
     assert by["tfidf"].measures["AUC"] == 1.0
     assert by["lsi"].measures["AUC"] < 1.0
     (delta, *_) = by["lsi"].comparisons
@@ -243,7 +188,6 @@ def test_commands(folder, run, tmp_path):
     files = ("--pairs", folder / "test.tsv", "--dev-pairs", folder / "dev.tsv")
     done = run("pairs", "evaluate", "--ranker", "lsi", *files, *where)
     assert done.out.startswith("15 pairs, 3 related, thresholds of 15 dev pairs\n")
-    assert "lsi: probabilities, fitted on dev" in done.out
     found = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
     assert [one["ranker"] for one in found["results"]] == ["bm25", "lsi"]
     assert "scores" not in found
@@ -316,5 +260,4 @@ def test_a_ranker_that_relates_features_itself(folder, monkeypatch):
     assert [row["predicted"] for row in found.rows()] == [1, 0], "by the threshold of its own"
     report = evaluate_pairs(workspace, ["related"], TEST, baseline="related")
     (row,) = report.results
-    assert (row.threshold, row.calibrated) == (0.75, "its own")
-    assert row.calibration_error == calibration(report.scores["related"], [p.related for p in TEST])[0]
+    assert row.threshold == 0.75

@@ -28,7 +28,6 @@ class ConceptRanker(EncoderRanker):
 
     head: None: cosine.
     threshold: least score of related texts.
-    probabilities: whether scores are probabilities.
 
     Feature: unit vector of E fp16; zeros without text.
     """
@@ -41,7 +40,6 @@ class ConceptRanker(EncoderRanker):
 
     def __post_init__(self) -> None:
         self.retrieves = self.head is None
-        self.probabilities = self.head is not None
         self.bounds = (-1.0, 1.0) if self.head is None else (0.0, 1.0)
 
     @classmethod
