@@ -197,6 +197,10 @@ retrieve = option(
 filters = option(
     "--filter CONDITION...", "Condition for documents, for example year>=2020. Repeatable.", dest="filter"
 )
+then = option(
+    "--then cross-encoder:FOLDER", "Model that orders the best documents again. Default: of the stack."
+)
+top = option("--top N", "Number of documents that the model orders. Default: 20.")
 ignore_categories = option("--ignore-categories", "Ignore the categories of the queries.", rare=True)
 infer = option(
     "--infer-categories/--no-infer-categories",

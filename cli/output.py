@@ -188,6 +188,13 @@ def show_weights(stack: Stack) -> None:
     click.echo("  " + weights_of(stack.combiner, *(rest if cases else ())))
     for case, one in cases.items():
         click.echo("  " + weights_of(one, case))
+    show_second_phase(stack)
+
+
+def show_second_phase(stack: Stack) -> None:
+    """Print a line of the second phase, if there is one."""
+    if stack.then is not None:
+        click.echo(f"then the best {stack.then.top}: {weights_of(stack.then.linear())}, {stack.then.model}")
 
 
 def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     options.first_stage("the first stage of the stack"),
     options.retrieve,
     options.filters,
+    options.then,
+    options.top,
+    option("--then-ms N", "Milliseconds until the order of the stack is kept. Default: 2000.", rare=True),
     options.infer,
     "Output",
     option("-k N", "Number of documents to show.", dest="count", default=10),
@@ -59,6 +62,9 @@ def command(
     params: dict[str, Any],
     filter: tuple[str, ...],
     infer: bool,
+    then: str | None,
+    top: int | None,
+    then_ms: int | None,
     **changes: Any,
 ) -> Output:
     """Rank documents for TEXT."""
@@ -68,7 +74,7 @@ def command(
     text = " ".join(words)
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
-    stack = _stack(workspace, **changes)
+    stack = _then(_stack(workspace, **changes), then, top, then_ms)
     if params:
         check_params(params, stack)
     versions, filters = workspace.versions(stack), filters_of(filter)
@@ -107,6 +113,22 @@ def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **c
     return replace(found, **{name: value for name, value in changes.items() if value})
 
 
+def _then(stack: Stack, then: str | None, top: int | None, ms: int | None) -> Stack:
+    from dataclasses import replace
+
+    from msgspec.structs import replace as changed
+
+    from rerank.stack.file import second_phase
+
+    if then is not None:
+        return replace(stack, then=second_phase(then, top, ms))
+    if top is None and ms is None:
+        return stack
+    if stack.then is None:
+        raise click.UsageError(f"the stack {stack} has no second phase; give --then cross-encoder:FOLDER")
+    return replace(stack, then=changed(stack.then, top=top or stack.then.top, ms=ms or stack.then.ms))
+
+
 def _remarks(
     workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: SearchResult, versions: dict[str, str]
 ) -> Iterator[str]:
@@ -117,6 +139,8 @@ def _remarks(
     for name in workspace.outdated(stack):
         used = f"; it uses {name} {versions[name]}" if name in here else ""
         yield f"{name} was trained again after this stack was tuned{used}; run {tune}"
+    if answer.ranking.late:
+        yield "the second phase took too long: this is the stack's order; raise --then-ms or lower --top"
     for name, count in answer.recomputed.items():
         yield plural(count, output.recomputed(name))
     for name in retriever_depths(stack.retrieve):
@@ -187,6 +211,7 @@ def _show_stack(answer: SearchResult, stack: Stack) -> None:
     how = f"{combiner.normalization}, {plural(len(answer.ranking), 'candidate[|s]')}{by}"
     case = [answer.case] if stack.combiner.cases else []
     click.echo(output.weights_line(str(combiner), how, *case))
+    output.show_second_phase(stack)
     if answer.query.categories:
         how = "inferred from the first candidates" if answer.inferred else "given"
         click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
@@ -197,5 +222,8 @@ def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
     way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""
     click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}{found_by}")
+    width = max(8, *map(len, hit["signals"]))
     for name, s in hit["signals"].items():
-        click.echo(f"       {name:<8} {s['raw']:>8.4f} -> {s['normalized']:>7.4f} -> {s['weighted']:>7.4f}")
+        click.echo(
+            f"       {name:<{width}} {s['raw']:>8.4f} -> {s['normalized']:>7.4f} -> {s['weighted']:>7.4f}"
+        )

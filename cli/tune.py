@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     options.first_stage_or_run,
     options.retrieve,
     options.filters,
+    options.then,
+    options.top,
     options.infer,
     options.GENERAL,
     option("--out FILE", "File of the stack. Default: in the workspace."),
@@ -84,6 +86,11 @@ def _show_weights(report: TuneReport) -> None:
     if tuned.value < tuned.first_stage_value:
         click.echo(
             f"lower than {first}: the score of {report.stack.first_stage} is not among the signals; add it"
+        )
+    if (second := report.second_phase) is not None:
+        click.echo(
+            f"second phase: {output.weights_of(second.combiner)}\n  {second.measure} {second.value:.4f};"
+            f" without it {second.first_stage_value:.4f}"
         )
     if report.validated is not None:
         cv = report.validated

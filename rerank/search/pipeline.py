@@ -18,6 +18,7 @@ from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
 from rerank.search.scorer import Scorer, ScoringInput, StageTimer
+from rerank.search.second_phase import rescore
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
@@ -25,7 +26,7 @@ from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve, re
 from rerank.stack.stack import Stack
 from rerank.text import plural
 
-STAGES = ("engine", "transfer", "encode", "score")
+STAGES = ("engine", "transfer", "encode", "score", "then")
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +38,7 @@ class SearchResult:
     inferred:   whether categories were inferred.
     found:      retriever -> number of candidates.
     recomputed: ranker -> number of features computed.
-    seconds:    per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``.
+    seconds:    per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``, ``then``.
     case:       source of categories: ``given``, ``inferred`` or ``none``.
     unknown_categories: ignored, because no signal knows them.
 
@@ -72,6 +73,7 @@ class SearchResult:
             "candidates": len(self.ranking),
             "found": dict(self.found),
             "recomputed": dict(self.recomputed),
+            "late": self.ranking.late,
             "hits": hits,
         }
 
@@ -210,6 +212,10 @@ class Pipeline:
         with stages.stage("score"):
             stack = stack.for_case(scored.case)
             ranking = stack.rank(candidates.ids, scored.raw, found)
+        if stack.then is not None:
+            with stages.stage("then"):
+                limit = min(stack.then.ms / 1000, stages.left())
+                ranking = rescore(ranking, query, stack.then, self.engine.get, limit)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return SearchResult(

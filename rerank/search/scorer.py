@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -51,6 +52,10 @@ class StageTimer:
         begin = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+    def left(self) -> float:
+        """Return the seconds left for a second phase."""
+        return math.inf
 
     def leaves(self) -> None:
         """Called before slow engine searches or encoding."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import time
@@ -18,6 +19,7 @@ from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
 from rerank.search.scorer import ScoringInput, ScoringResult, StageTimer
+from rerank.search.second_phase import Read, rescore
 from rerank.service.request_scores import LexicalScorer
 from rerank.service.schemas import IdsBody, RerankBody, SearchBody, TextDocument
 from rerank.service.snapshot import Snapshot
@@ -32,7 +34,7 @@ ENCODED = "*"
 """Among the costs: seconds to encode a document, by all rankers together."""
 
 _MEMORY = 0.8  # weight of the earlier queries in the mean time to encode a query
-_SHARE = 0.5  # of the remaining time, for documents whose features are missing
+_SHARE = 0.5  # of the remaining time, for documents whose features are missing or a second phase
 _GUESS = 0.005  # seconds to encode a document, before the first one
 
 _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
@@ -59,6 +61,8 @@ class RequestContext(StageTimer):
     unscored:      reason -> hits.
     without_features: hits ``encoded`` or ``unscored``.
     passed:        why hits keep their order.
+    late:          whether the second phase took too long.
+    timeout:       seconds that the client waits.
     """
 
     deadline: float
@@ -73,6 +77,8 @@ class RequestContext(StageTimer):
     unscored: dict[str, int] = field(default_factory=dict)
     without_features: dict[str, int] = field(default_factory=dict)
     passed: str | None = None
+    late: bool = False
+    timeout: float = math.inf
     query: str | None = None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
@@ -96,17 +102,18 @@ class RequestContext(StageTimer):
             raise UsageError(f"{count:,} {noun}, but this service takes {self.max_candidates:,}; send fewer")
         self.candidates = count
 
-    def affordable(self, timeout: float | None = None) -> int:
-        """How many documents can be encoded in time. timeout: seconds."""
-        left = self.deadline - time.monotonic()
-        if timeout is not None:
-            left = min(left, timeout - (time.monotonic() - self.begun))
-        return min(self.max_encoded, max(int(_SHARE * left / self.costs.get(ENCODED, _GUESS)), 0))
+    def left(self) -> float:
+        """Return a share of the seconds until the deadline or the client's timeout."""
+        return _SHARE * (min(self.deadline, self.begun + self.timeout) - time.monotonic())
+
+    def affordable(self) -> int:
+        """How many documents can be encoded in time."""
+        return min(self.max_encoded, max(int(self.left() / self.costs.get(ENCODED, _GUESS)), 0))
 
     def to_log(self, with_query: bool) -> dict[str, Any]:
         """The notes as log fields."""
-        names = ("candidates", "missing", "without_features", "unscored", "passed")
-        notes = {name: value for name in names if (value := getattr(self, name)) not in (None, {})}
+        names = ("candidates", "missing", "without_features", "unscored", "passed", "late")
+        notes = {name: value for name in names if (value := getattr(self, name)) not in (None, {}, False)}
         return notes | ({"query": self.query} if with_query and self.query is not None else {})
 
 
@@ -141,8 +148,10 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
             scores = {name: lexical_scorer.score(name, terms) for name in names}
         scored = scorer.score(query, ScoringInput.unseen(documents, scores, scorer.features), stages=context)
         stack = stack.for_case(scored.case)
-        ranking = rank(stack, scored, context)
-        values = stack.combiner.relevance(ranking.scores).tolist()
+        by_id = {document.id: document for document in documents}
+        ranking = rank(stack, scored, context, lambda ids: [by_id[id] for id in ids])
+        combiner = stack.combiner if stack.then is None or ranking.late else stack.then.linear()
+        values = combiner.relevance(ranking.scores).tolist()
         for position, score in zip(ranking.order.tolist()[: body.top_n], values):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
@@ -172,7 +181,7 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
     pipeline = snapshot.pipeline_of(stack)
     answer = pipeline.answer(query, stack, filters=filters_of(body.filter), stages=context)
     context.candidates = len(answer.ranking)
-    context.missing = dict(answer.recomputed)
+    context.missing, context.late = dict(answer.recomputed), answer.ranking.late
     with context.stage("documents"):
         hits = pipeline.hits(answer, body.k, explain=body.explain)
     return {**answer.to_json(hits), "query": body.query}
@@ -199,7 +208,7 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
     context.missing = dict.fromkeys(scorer.features, len(ids))
     if not scorable.any() or not (scored.raw.any() or engine.contains(ids)):
         raise UsageError("the engine knows none of the ids; does the search return the field of the id?")
-    ranking = rank(stack, scored, context)
+    ranking = rank(stack, scored, context, engine.get)
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     pairs = zip(order.tolist(), [float(str(score)) for score in scores.astype(np.float32)])
     return {"model": str(stack), "results": [{"index": i, "relevance_score": score} for i, score in pairs]}
@@ -208,18 +217,17 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
 def encodable(
     given: ScoringInput,
     context: RequestContext,
-    timeout: float | None = None,
     ours: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.bool_], ScoringInput]:
     """Which of n documents can be scored, (n,) bool, and these documents. Encodes while there is time.
 
-    timeout: seconds that the client waits. ours: (n,) documents of the engine; others are not scored.
+    ours: (n,) documents of the engine; others are not scored.
     """
     scorable = np.ones(len(given.ids), np.bool_) if ours is None else ours.copy()
     lacking = [missing for missing in given.missing.values() if missing.any()]
     if lacking and len(places := np.flatnonzero(np.logical_or.reduce(lacking) & scorable)):
         context.leaves()
-        read, ids = given.documents, [given.ids[i] for i in places[: context.affordable(timeout)].tolist()]
+        read, ids = given.documents, [given.ids[i] for i in places[: context.affordable()].tolist()]
         assert read is not None
         with context.stage("engine"):
             documents = {id: document for id, document in zip(ids, read(ids)) if document is not None}
@@ -263,10 +271,16 @@ def kept_places(
     return merged, values
 
 
-def rank(stack: Stack, scored: ScoringResult, context: RequestContext) -> Ranking:
-    """Rank scored candidates by a stack."""
+def rank(stack: Stack, scored: ScoringResult, context: RequestContext, read: Read) -> Ranking:
+    """Rank scored candidates by a stack and its second phase. read: gets documents."""
     with context.stage("score"):
-        return stack.for_case(scored.case).rank(scored.ids, scored.raw)
+        ranking = stack.for_case(scored.case).rank(scored.ids, scored.raw)
+    if stack.then is not None:
+        with context.stage("then"):
+            limit = min(stack.then.ms / 1000, context.left())
+            ranking = rescore(ranking, scored.query, stack.then, read, limit)
+        context.late = ranking.late
+    return ranking
 
 
 def make_query(

@@ -69,11 +69,12 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[st
     except PassedError as passed:
         context.passed = str(passed)
         return _framed(passed.answer) if call.binary else passed.answer
-    return _answer(search, scorable, scored, context)
+    return _answer(search, given, scorable, scored, context)
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
     ids, options, rows = call.ids, call.body.rerank or _NO_OPTIONS, call.rows()
+    context.timeout = call.body.timeout or context.timeout
     context.check_count(len(ids), "hits")
     text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
     context.query = text
@@ -84,7 +85,8 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
         raise PassedError("there are no hits")
     if len(set(ids)) < len(ids):
         raise PassedError("two hits have the same id")
-    if len(text) > _SHORT or any(context.costs.get(name, 1.0) > _QUICK for name in scorer.features):
+    slow = len(text) > _SHORT or stack.then is not None
+    if slow or any(context.costs.get(name, 1.0) > _QUICK for name in scorer.features):
         context.leaves()
     clauses = _clauses(stack, call, "of that name" if options.stack else None)
     query, unknown = scorer.with_known_categories(make_query(text, options.categories, lang=options.lang))
@@ -142,7 +144,7 @@ def _score(
     search: _Search, given: ScoringInput, context: RequestContext
 ) -> tuple[NDArray[np.bool_], ScoringResult]:
     ours = search.hits.ours
-    scorable, given = encodable(given, context, search.call.body.timeout, ours)
+    scorable, given = encodable(given, context, ours)
     counts = {"foreign": np.count_nonzero(~ours), "missing": np.count_nonzero(ours & ~scorable)}
     context.unscored = {reason: int(count) for reason, count in counts.items() if count}
     if not scorable.any():
@@ -156,11 +158,18 @@ def _score(
 
 
 def _answer(
-    search: _Search, scorable: NDArray[np.bool_], scored: ScoringResult, context: RequestContext
+    search: _Search,
+    given: ScoringInput,
+    scorable: NDArray[np.bool_],
+    scored: ScoringResult,
+    context: RequestContext,
 ) -> dict[str, Any] | bytes:
-    call, ranking = search.call, rank(search.stack, scored, context)
+    assert given.documents is not None
+    call, ranking = search.call, rank(search.stack, scored, context, given.documents)
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
+    if ranking.late:
+        answer["late"] = True
     if search.unknown:
         answer["unknown_categories"] = list(search.unknown)
     if context.without_features:

@@ -33,6 +33,7 @@ StackText = Annotated[str, Meta(max_length=1000, description="Signals, or signal
 Words = Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
 """Not empty. The endpoint checks it; this is only its description."""
 Lang = Annotated[str, Meta(max_length=100, description="Language of the query.")]
+Late = Annotated[bool, Meta(description="The second phase took too long; the order is the stack's.")]
 LexicalText = Annotated[
     str,
     Meta(description="The query in the documents' language; lexical signals use it instead of the query."),
@@ -264,6 +265,7 @@ class SearchAnswer(Struct):
     candidates: int
     found: dict[str, int]
     recomputed: dict[str, int]
+    late: Late
     hits: list[dict[str, Any]]
 
 
@@ -276,6 +278,7 @@ class HookAnswer(Struct):
     without_features: (
         Annotated[dict[str, int], Meta(description="Hits without stored features: encoded, unscored.")] | None
     ) = None
+    late: Late = False
     signals: list[dict[str, Any]] | None = None
     weights: (
         Annotated[dict[str, str], Meta(description="With signals: the weights, and the case of the query.")]

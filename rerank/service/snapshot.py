@@ -87,6 +87,8 @@ class Snapshot:
             active = None if wanted else releases.stack
             default = active or find(wanted or workspace.first_stage)
         for one in (*tuned.values(), default):
+            if one.then is not None:
+                one.then.encoder()
             for name, version in workspace.versions_here(one).items():
                 versions[name, version] = workspace.ranker(name, version)
         empty = [Document("")]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from rerank.combiners.linear import Linear
-from rerank.errors import InputError
+from rerank.errors import InputError, UsageError
 from rerank.files import parse_json
 from rerank.records import SearchTemplate
 from rerank.stack.parse import parse_stack
+
+if TYPE_CHECKING:
+    from rerank.rankers.encoder.cross_encoder import CrossEncoder
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,6 +40,56 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         )
 
 
+STACK, MODEL = "stack", "cross-encoder"
+"""Signals of a second phase."""
+
+
+class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Orders the best ``top`` documents of the stack again, by its score and the score of a cross-encoder.
+
+    The weights are for the signals :data:`STACK` and :data:`MODEL`; untuned, only the model counts.
+
+    model: folder of the cross-encoder. version: checksum of the tuned model; "": any.
+    ms: milliseconds after which the order of the stack is kept.
+    """
+
+    model: str
+    version: str = ""
+    top: Annotated[int, msgspec.Meta(ge=1)] = 20
+    ms: Annotated[int, msgspec.Meta(ge=1)] = 2000
+    stack: str = f"{STACK}*0 + {MODEL}*1"
+    normalization: str = "min-max"
+
+    def linear(self) -> Linear:
+        """Return the weights. Raises UsageError for other signals."""
+        found = super().linear()
+        if found.signals != (STACK, MODEL):
+            raise UsageError(f"{self.stack!r}: a second phase needs weights for {STACK} and {MODEL}")
+        return found
+
+    def encoder(self) -> CrossEncoder:
+        """Load the model, once. Raises UsageError if it cannot be used or is not the tuned one."""
+        encoder = _load(self.model)
+        if self.version and encoder.version != self.version:
+            raise UsageError(f"{self.model}: another model than the tuned one; tune the stack again")
+        return encoder
+
+
+def second_phase(text: str, top: int | None = None, ms: int | None = None) -> SecondPhase:
+    """Read ``cross-encoder:FOLDER``. Raises UsageError for other texts and models."""
+    kind, _, folder = text.partition(":")
+    if kind != MODEL or not folder:
+        raise UsageError(f"{text!r} is not a second phase; write {MODEL}:FOLDER")
+    return SecondPhase(model=str(_load(folder).folder.resolve()), top=top or 20, ms=ms or 2000)
+
+
+@lru_cache(4)
+def _load(folder: str) -> CrossEncoder:
+    from rerank.rankers.encoder.cross_encoder import CrossEncoder
+
+    return CrossEncoder.load(folder)
+
+
 class Tuned(msgspec.Struct, frozen=True):
     """The tuning record: the requested signals."""
 
@@ -50,6 +104,7 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     search: SearchTemplate | None = None
     retrieve: list[str]
     depth: int
+    then: SecondPhase | None = None
     versions: dict[str, str]
     tuned: dict[str, Any]
     sum: str = ""

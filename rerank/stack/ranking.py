@@ -75,6 +75,8 @@ class Ranking:
     signals: S names.
     raw, normalized, weighted: (n, S), in first-stage order.
     found:   retriever -> (n,) whether it found a document, in first-stage order.
+    then:    the second phase: its first documents, best first.
+    late:    whether the second phase took too long.
 
     >>> import numpy as np
     >>> from rerank import Stack
@@ -93,6 +95,8 @@ class Ranking:
     normalized: Array
     weighted: Array
     found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    then: Ranking | None = None
+    late: bool = False
 
     def __repr__(self) -> str:
         best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
@@ -114,14 +118,18 @@ class Ranking:
         return len(self.ids)
 
     def __getitem__(self, position: int) -> Hit:
-        row = int(self.order[position])
+        place = range(len(self))[position]
+        row = int(self.order[place])
         cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
+        signals = {name: SignalScore(*cell) for name, cell in zip(self.signals, cells)}
+        if self.then is not None and place < len(self.then):
+            signals |= self.then[place].signals
         return Hit(
-            id=self.ids[position],
-            score=float(self.scores[position]),
-            rank=range(len(self.ids))[position] + 1,
+            id=self.ids[place],
+            score=float(self.scores[place]),
+            rank=place + 1,
             first_stage_rank=row + 1,
-            signals={name: SignalScore(*cell) for name, cell in zip(self.signals, cells)},
+            signals=signals,
             found_by=tuple(name for name, where in self.found.items() if where[row]),
         )
 

@@ -17,7 +17,7 @@ from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.stack.file import checksum, decode, read
+from rerank.stack.file import SecondPhase, checksum, decode, read
 from rerank.stack.parse import RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -37,6 +37,7 @@ class Stack:
     retrieve:    retrievers, such as ``s2net:200``; empty: the first stage.
     versions:    signal or retriever -> ranker version.
     search:      the user's search.
+    then:        second phase.
     tuned:       tuning record, without dates.
 
     Raises UsageError for inconsistent settings.
@@ -54,12 +55,15 @@ class Stack:
     retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     search: SearchTemplate | None = None
+    then: SecondPhase | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name(self.first_stage)
         if self.depth < 1:
             raise UsageError(f"depth {self.depth} retrieves nothing; make it 1 or more")
+        if self.then is not None:
+            self.then.linear()  # raises early
         try:
             retriever_depths(self.retrieve)
         except UsageError as error:
@@ -185,6 +189,8 @@ class Stack:
             "versions": self.versions,
             "tuned": self.tuned,
         }
+        if self.then is not None:
+            data["then"] = self.then
         if self.search is not None:
             # Stored templates are read from the cluster; runs cannot be repeated.
             source = self.search.source if self.search.kind == "template" else ""
@@ -212,6 +218,7 @@ class Stack:
                 retrieve=tuple(file.retrieve),
                 versions=file.versions,
                 search=file.search,
+                then=file.then,
                 tuned=file.tuned,
             )
         except UsageError as error:

@@ -14,10 +14,11 @@ from rerank.evaluation.protocols import Protocol
 from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
-from rerank.records import Qrels, SearchTemplate
+from rerank.records import SearchTemplate
 from rerank.report_page.tables import Recall
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
+from rerank.search.second_phase import rescore
 from rerank.stack.ranking import Hit
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
@@ -79,7 +80,7 @@ def rank_all(
         rankings.cases = rankings.cases | cases if weighted else cases | rankings.cases
         for label in labels:
             stack = stacks[label]
-            ranked[label], kept = _rank(table, stack, first, keep, experiment.qrels, protocol.cut)
+            ranked[label], kept = _rank(experiment, table, stack, first, keep, protocol.cut)
             if keep:
                 rankings.kept[label] = kept
     rankings.ranked = {label: ranked[label] for label in stacks}
@@ -96,21 +97,24 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
 
 
 def _rank(
-    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, cut: int | None
+    experiment: Experiment, table: ScoreTable, stack: Stack, first: str, keep: int, cut: int | None
 ) -> tuple[Ranked, dict[str, list[Hit]]]:
     lead = table.signals.index(first)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
     kept: dict[str, list[Hit]] = {}
+    queries = {query.id: query for query in experiment.queries}
     for i, query in enumerate(table.query_ids):
         ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
         if keep:  # in the order of the first stage, for the ranks of the hits
             order = rank(ids, scores[:, lead])
             ids, scores = tuple(ids[place] for place in order.tolist()), scores[order]
         ranking = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
+        if stack.then is not None:
+            ranking = rescore(ranking, queries[query], stack.then, experiment.pipeline.engine.get)
         ranked[query] = ranking.ids[:cut], ranking.scores[:cut]
         if keep:
-            relevant = qrels.relevant(query)
+            relevant = experiment.qrels.relevant(query)
             places = (n for n, id in enumerate(ranking.ids) if n < keep or id in relevant)
             kept[query] = [ranking[place] for place in places]
     return ranked, kept

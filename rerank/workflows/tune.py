@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rerank.combiners.folds import CrossValidated, cross_validate
 from rerank.combiners.linear import CASES
 from rerank.combiners.normalize import PER_QUERY, TRIED
@@ -25,6 +27,9 @@ from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
 from rerank.results import Report, plain
 from rerank.search.build_table import ScoringReport
+from rerank.search.second_phase import rescore
+from rerank.stack.file import MODEL, STACK, SecondPhase
+from rerank.stack.file import second_phase as read_second_phase
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
@@ -40,7 +45,7 @@ class TuneReport(Report):
     """A tuned stack.
 
     cases: case -> result, the main weights first; "" for all queries. dropped: signal without weight -> its
-    value. protocol: candidates. leaks: rankers trained on these queries.
+    value. protocol: candidates. leaks: rankers trained on these queries. second_phase: its weights, if any.
     """
 
     stack: Stack
@@ -51,6 +56,7 @@ class TuneReport(Report):
     path: Path
     scoring: ScoringReport
     protocol: str
+    second_phase: TuningResult | None = None
 
     @property
     def tuned(self) -> TuningResult:
@@ -98,6 +104,8 @@ def tune(
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
+    then: str | None = None,
+    top: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TuneReport:
@@ -109,6 +117,7 @@ def tune(
     protocol: candidates: ``retrieved:N``, ``pool-random:N``, ``pool-first:N`` or ``judged``. Default:
         ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`. folds: also cross-validate.
+    then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
@@ -124,6 +133,7 @@ def tune(
     if out is not None:
         check_output(out, '"rerank_stack"')
     RankMeasure.parse(measure)  # raises before the long work
+    phase = None if then is None else read_second_phase(then, top)
     asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
     retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
@@ -150,6 +160,7 @@ def tune(
     weights.tune(signals)
     validated = None if folds is None else weights.cross_validate(folds)
     chosen = weights.stack(signals, asked.count if asked.kind == "retrieved" else depth)
+    chosen, second = (chosen, None) if phase is None else weights.second_phase(chosen, phase)
     ids = [query.id for query in experiment.queries]
     return TuneReport(
         stack=chosen,
@@ -160,6 +171,7 @@ def tune(
         path=_save(workspace, chosen, out),
         scoring=weights.scoring,
         protocol=str(asked),
+        second_phase=second,
     )
 
 
@@ -270,6 +282,26 @@ class _Weights:
             search=self.search,
             tuned=self._record(signals),
         )
+
+    def second_phase(self, stack: Stack, then: SecondPhase) -> tuple[Stack, TuningResult]:
+        """Tune the weights of a second phase. Without weight, it is left out of the stack."""
+        main, qrels = next(iter(self.tables.values()))
+        table, queries = main.only(self.signals), {query.id: query for query in self.experiment.queries}
+        rows: list[tuple[str, list[str], Any]] = []
+        for i, id in self.progress.over(
+            enumerate(table.query_ids), "second phase", len(table.query_ids), "query"
+        ):
+            ranking = stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]])
+            found = rescore(ranking, queries[id], then, self.experiment.pipeline.engine.get).then
+            rows.append((id, ranking.ids[: then.top], () if found is None else found.raw))
+        options = {**self.options, "first_stage": STACK}
+        tuned = tune_table(ScoreTable.build((STACK, MODEL), rows), qrels, **options)
+        if not tuned.combiner.shares()[MODEL]:
+            return stack, tuned
+        weights = {"stack": str(tuned.combiner), "normalization": tuned.combiner.normalization}
+        then = msgspec.structs.replace(then, version=then.encoder().version, **weights)
+        values = {"value": round(tuned.value, 6), "first_stage_value": round(tuned.first_stage_value, 6)}
+        return replace(stack, then=then, tuned={**stack.tuned, "then": values}), tuned
 
     def _record(self, signals: Sequence[str]) -> dict[str, Any]:
         experiment = self.experiment

@@ -59,10 +59,10 @@ class Bert:
 
     @classmethod
     def load(cls, folder: Path) -> Bert:
-        """Read a :func:`readable` model, memory-mapped."""
+        """Read a :func:`readable` model, memory-mapped, without the prefix of its type."""
         config, modules = parse_json((folder / "config.json").read_text("utf-8")), Modules.read(folder)
         weights = {
-            name: array.astype(np.float32, copy=False)
+            name.removeprefix("bert.").removeprefix("roberta."): array.astype(np.float32, copy=False)
             for name, array in map_arrays(folder / "model.safetensors").items()
         }
         return cls(
@@ -85,25 +85,26 @@ class Bert:
             pooled = pooled @ self.modules.projection
         return pooled / np.sqrt(pooled @ pooled) if tokens else np.zeros_like(pooled)
 
-    def states(self, ids: Sequence[int]) -> Array:
-        """Return last-layer states, (T, E) (Devlin et al. 2019)."""
+    def states(self, ids: Sequence[int], types: Sequence[int] = (0,)) -> Array:
+        """Return last-layer states, (T, E) (Devlin et al. 2019). types: of the T tokens, or of all."""
         weights = self.weights
         states = weights["embeddings.word_embeddings.weight"][list(ids)]
         positions = weights["embeddings.position_embeddings.weight"]
         states = states + positions[self.first : self.first + len(ids)]
-        states += weights["embeddings.token_type_embeddings.weight"][0]
+        states += weights["embeddings.token_type_embeddings.weight"][list(types)]
         states = self._normalized(states, "embeddings.LayerNorm")
         for number in range(self.layers):
             layer = f"encoder.layer.{number}"
-            attended = self._linear(self._attention(states, layer), f"{layer}.attention.output.dense")
+            attended = self.linear(self._attention(states, layer), f"{layer}.attention.output.dense")
             states = self._normalized(states + attended, f"{layer}.attention.output.LayerNorm")
-            hidden = gelu(self._linear(states, f"{layer}.intermediate.dense"))
+            hidden = gelu(self.linear(states, f"{layer}.intermediate.dense"))
             states = self._normalized(
-                states + self._linear(hidden, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
+                states + self.linear(hidden, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
             )
         return states
 
-    def _linear(self, states: Array, name: str) -> Array:
+    def linear(self, states: Array, name: str) -> Array:
+        """Return states after the linear layer ``name``."""
         mapped: Array = states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
         return mapped
 
@@ -116,7 +117,7 @@ class Bert:
     def _attention(self, states: Array, layer: str) -> Array:
         tokens, width = states.shape
         query, key, value = (
-            self._linear(states, f"{layer}.attention.self.{name}")
+            self.linear(states, f"{layer}.attention.self.{name}")
             .reshape(tokens, self.heads, width // self.heads)
             .transpose(1, 0, 2)
             for name in ("query", "key", "value")

@@ -1,0 +1,56 @@
+"""The second phase: a cross-encoder scores the best documents of the stack again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rerank.records import Document, Query
+from rerank.stack.file import STACK, SecondPhase
+from rerank.stack.ranking import Ranking
+from rerank.stack.stack import Stack
+
+Read = Callable[[Sequence[str]], Sequence[Document | None]]
+"""Ids -> documents, None if unknown."""
+
+
+def model_scores(
+    then: SecondPhase, query: Query, ids: Sequence[str], read: Read, seconds: float = math.inf
+) -> Iterator[float]:
+    """Yield the model's score per document; an unknown one is empty. Ends early after these seconds."""
+    encoder = then.encoder()
+    end = time.monotonic() + seconds
+    for document in read(ids):
+        if time.monotonic() > end:
+            return
+        yield encoder.score(query.text, document.content if document is not None else "")
+
+
+def rescore(
+    ranking: Ranking, query: Query, then: SecondPhase, read: Read, seconds: float = math.inf
+) -> Ranking:
+    """Order the first ``then.top`` documents again.
+
+    Their scores are the weighted sums of both phases. If necessary, all other scores are lowered by a
+    constant, so that scores descend. After ``seconds``, the whole order is kept, and ``late`` is True.
+    """
+    ids = ranking.ids[: then.top]
+    scores = list(model_scores(then, query, ids, read, seconds))
+    count = len(scores)
+    if count < len(ids) or not ids:
+        return replace(ranking, late=count < len(ids))
+    raw = np.column_stack((ranking.scores[:count], scores))
+    first = Stack(then.linear(), STACK).rank(ids, raw)
+    rest = ranking.scores[count:]
+    rest = rest - max(rest[:1].max(initial=-math.inf) - first.scores[-1], 0.0)
+    return replace(
+        ranking,
+        ids=[*first.ids, *ranking.ids[count:]],
+        scores=np.concatenate((first.scores, rest)),
+        order=np.concatenate((ranking.order[:count][first.order], ranking.order[count:])),
+        then=first,
+    )

@@ -1,0 +1,245 @@
+"""Cross-encoders as a second phase: their scores, the order, the time limit, and the weights."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank.errors import UsageError
+from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
+from rerank.search.second_phase import rescore
+from rerank.service.endpoints import EventLoopError, RequestContext, rerank, rerank_ids, search
+from rerank.service.hook import hook
+from rerank.service.schemas import HookBody, IdsBody, RerankBody, SearchBody
+from rerank.service.settings import Settings
+from rerank.service.snapshot import Snapshot
+from rerank.stack.file import second_phase
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+WORDS = [f"w{i}" for i in range(40)]
+SIZES = {
+    "vocab_size": 47,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 300,
+    "initializer_range": 0.5,
+}
+
+
+def bert(folder: Path, labels: int) -> Path:
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *WORDS]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(names) + "\n")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    config = transformers.BertConfig(**SIZES, num_labels=labels)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+def xlm(folder: Path, labels: int) -> Path:
+    """XLM-RoBERTa: other positions, token types and head."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", *WORDS]
+    tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    special = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"}
+    special |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    fast.save_pretrained(folder)
+    config = transformers.XLMRobertaConfig(**SIZES, num_labels=labels, type_vocab_size=1, pad_token_id=1)
+    transformers.XLMRobertaForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    torch.manual_seed(1)
+    return bert(tmp_path_factory.mktemp("models") / "bert", 1)
+
+
+def text(rng: np.random.Generator, longest: int) -> str:
+    return " ".join(rng.choice(WORDS, rng.integers(0, longest)))
+
+
+# ---------------------------------------------------------------------------------------------- the model
+
+
+@pytest.mark.parametrize("make", [bert, xlm])
+@pytest.mark.parametrize("labels", [1, 2])
+def test_scores_equal_those_of_transformers(make, labels, tmp_path):
+    torch.manual_seed(labels)
+    folder = make(tmp_path / "model", labels)
+    encoder, rng = CrossEncoder.load(str(folder)), np.random.default_rng(0)
+    oracle = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    loader = transformers.AutoTokenizer if make is bert else transformers.PreTrainedTokenizerFast
+    tokenizer = loader.from_pretrained(folder)
+    scores = []
+    for _ in range(20):
+        query, document = text(rng, 90), text(rng, 250)  # some are cut: the query, the document or both
+        words = tokenizer(query, document, truncation=True, max_length=TOKENS, return_tensors="pt")
+        with torch.no_grad():
+            logits = oracle(**words).logits[0].tolist()
+        scores.append(encoder.score(query, document))
+        assert scores[-1] == pytest.approx(logits[-1] - (logits[0] if labels == 2 else 0), abs=1e-4)
+    assert np.std(scores) > 1e-2
+
+
+def test_models_that_cannot_be_used(model, tmp_path):
+    with pytest.raises(UsageError, match="classes"):
+        CrossEncoder.load(str(bert(tmp_path / "three", 3)))
+    with pytest.raises(UsageError, match="no model"):
+        second_phase(f"cross-encoder:{tmp_path / 'none'}")
+    with pytest.raises(UsageError, match="cross-encoder:FOLDER"):
+        second_phase("reranker:model")
+    config = json.loads((model / "config.json").read_text())
+    for name, value in (("architectures", ["BertModel"]), ("hidden_act", "relu")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in model.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        (folder / "config.json").write_text(json.dumps({**config, name: value}))
+        with pytest.raises(UsageError, match="cannot be a cross-encoder"):
+            CrossEncoder.load(str(folder))
+
+
+# --------------------------------------------------------------------------------------- the second phase
+
+
+@pytest.fixture
+def collection(tmp_path, model):
+    """A workspace, and judgments that agree with the model: the best three of thirty documents."""
+    rng = np.random.default_rng(2)
+    workspace = Workspace.create(tmp_path / "ws")
+    documents = [Document(f"d{i:02}", text=f"a {text(rng, 12)}") for i in range(30)]
+    workspace.engine.write(documents)
+    queries = [Query(f"q{i}", f"a {text(rng, 5)}") for i in range(12)]
+    encoder = CrossEncoder.load(str(model))
+    rows = []
+    for query in queries:
+        order = sorted(documents, key=lambda d: -encoder.score(query.text, d.text))
+        rows += [(query.id, document.id, 3 - place) for place, document in enumerate(order[:3])]
+    return workspace, queries, Qrels(rows)
+
+
+def by_hand(workspace, query, stack, model, top):
+    """Final ids: min-max of the model's scores, by a plain loop."""
+    encoder = CrossEncoder.load(str(model))
+    ids = workspace.search(query, 100, stack=replace(stack, then=None)).answer.ranking.ids
+    scores = {d.id: encoder.score(query.text, d.text) for d in workspace.engine.get(ids[:top])}
+    return [*sorted(ids[:top], key=lambda id: (-scores[id], id)), *ids[top:]], scores
+
+
+def test_the_best_documents_are_ordered_by_the_model(collection, model):
+    workspace, queries, _ = collection
+    stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
+    for query in queries:
+        page = workspace.search(query, 100, stack=stack)
+        ranking = page.answer.ranking
+        expected, scores = by_hand(workspace, query, stack, model, 5)
+        assert ranking.ids == expected
+        assert not page.to_json()["late"]
+        assert (np.diff(ranking.scores) <= 0).all()
+        for hit in (page[i] for i in range(5)):
+            signals = hit["signals"]
+            assert signals["cross-encoder"]["raw"] == pytest.approx(scores[hit["id"]])
+            parts = signals["stack"]["weighted"] + signals["cross-encoder"]["weighted"]
+            assert parts == pytest.approx(hit["score"])
+        assert "cross-encoder" not in page[5]["signals"]
+
+
+def test_a_late_model_keeps_the_whole_order(collection, model):
+    workspace, queries, _ = collection
+    stack = workspace.stack("bm25")
+    before = workspace.search(queries[0], 100, stack=stack).answer.ranking
+    then = second_phase(f"cross-encoder:{model}", 5)
+    late = rescore(before, queries[0], then, workspace.engine.get, seconds=-1)
+    assert late.late
+    assert (late.ids, late.scores.tolist(), late.then) == (before.ids, before.scores.tolist(), None)
+    assert not rescore(before, queries[0], then, workspace.engine.get).late
+
+
+def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model):
+    workspace, queries, qrels = collection
+    judged = {"queries": queries, "qrels": qrels, "measure": "nDCG@3"}
+    report = tune(workspace, "bm25,tfidf", then=f"cross-encoder:{model}", top=30, **judged)
+    then = report.stack.then
+    assert then is not None
+    assert then.linear().shares()["cross-encoder"] > 0
+    assert report.second_phase.value > report.second_phase.first_stage_value
+    assert Stack.load(report.path) == report.stack
+    without = replace(report.stack, then=None)
+    table = evaluate(
+        workspace, [report.stack], baseline=without, queries=queries, qrels=qrels, measures=["nDCG@3"]
+    )
+    values = [row.measures["nDCG@3"] for row in table.results]
+    assert values == pytest.approx([report.second_phase.first_stage_value, report.second_phase.value])
+    changed = replace(report.stack, then=replace_then(then, version="0"))
+    with pytest.raises(UsageError, match="tune the stack again"):
+        workspace.search(queries[0], stack=changed)
+
+
+def replace_then(then, **changes):
+    import msgspec
+
+    return msgspec.structs.replace(then, **changes)
+
+
+def test_a_model_that_does_not_help_is_left_out(collection, model):
+    workspace, queries, _ = collection
+    best = {q.id: workspace.search(q, 1, stack="bm25")[0]["id"] for q in queries}
+    qrels = Qrels((query, document, 1) for query, document in best.items())
+    report = tune(
+        workspace, "bm25,tfidf", then=f"cross-encoder:{model}", queries=queries, qrels=qrels, measure="RR"
+    )
+    assert report.stack.then is None
+    assert report.second_phase.combiner.shares()["cross-encoder"] == 0
+
+
+def test_the_service_uses_the_second_phase(collection, model):
+    workspace, queries, _ = collection
+    stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
+    workspace.use_stack(stack)
+    snapshot, query = Snapshot.load(Settings(str(workspace.folder))), queries[0]
+    expected, _ = by_hand(workspace, query, stack, model, 5)
+
+    def context(deadline: float = math.inf) -> RequestContext:
+        return RequestContext(deadline, 1000)
+
+    found = search(snapshot, SearchBody(query=query.text, k=100), context())
+    assert [hit["id"] for hit in found["hits"]] == expected
+    given = context()
+    given.timeout = 0.0  # the client does not wait
+    late = search(snapshot, SearchBody(query=query.text, k=100), given)
+    assert late["late"]
+    assert given.to_log(False)["late"]
+    plain = workspace.search(query, 100, stack=replace(stack, then=None)).answer.ranking.ids
+    assert [hit["id"] for hit in late["hits"]] == plain
+    found = rerank_ids(snapshot, IdsBody(query=query.text, ids=plain), context())
+    assert [plain[one["index"]] for one in found["results"]] == expected
+    scores = np.linspace(2, 1, len(plain)).tolist()
+    body = {"query": {"match": {"text": query.text}}, "ids": plain, "scores": scores}
+    call = HookBody.read(json.dumps({**body, "rerank": {"explain": True}}).encode())
+    found = hook(snapshot, call, context())
+    assert found["ids"] == expected
+    assert ["cross-encoder" in one for one in found["signals"]] == [True] * 5 + [False] * (len(plain) - 5)
+    call = HookBody.read(json.dumps({**body, "timeout": 1e-9}).encode())
+    found = hook(snapshot, call, context())
+    assert (found["ids"], found["late"]) == (plain, True)
+    with pytest.raises(EventLoopError):
+        hook(snapshot, call, replace(context(), on_event_loop=True))
+    texts = [document.text for document in workspace.engine.get(plain[:5])]
+    found = rerank(snapshot, RerankBody(query=query.text, documents=texts), context())
+    assert [plain[one["index"]] for one in found["results"]] == expected[:5]
+    assert all(0 <= one["relevance_score"] <= 1 for one in found["results"])
