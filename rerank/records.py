@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rerank.text import plural, without_stop_words
+from rerank.text import plural, query_language, without_stop_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,12 +66,15 @@ class Query:
     def search_text(self, lang: str | None) -> str:
         """Return the text of lexical signals without stop words.
 
-        lang: of the documents, and of a query without ``lang``.
+        lang: of the documents. A query without ``lang`` is in the language that its stop words show.
 
-        >>> Query("q1", "die Kosten der Suche", lang="de").search_text("en").split()
-        ['Kosten', 'Suche']
+        >>> Query("q1", "die Kosten", lang="de").search_text("en").split()
+        ['Kosten']
+        >>> Query("q1", "the cost of search").search_text("de").split()
+        ['cost', 'search']
         """
-        return without_stop_words(self.lexical, lang if self.lexical_text else self.lang or lang)
+        own = lang if self.lexical_text else self.lang or query_language(self.text, lang)
+        return without_stop_words(self.lexical, own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from rerank.errors import UsageError
@@ -49,6 +52,9 @@ ENGLISH_STOP_WORDS = frozenset(
     " was we were what when where which who whose why will with would you your".split()
 )
 """Lucene's list and the words of questions, without "no" and "not"."""
+
+LEAST_STOP_WORDS = 0.08
+"""Smallest share of stop words in texts of a language."""
 
 LONGEST_TERM = 64
 """Longer tokens (in UTF-8 bytes) are encoded data, not words, and are not indexed."""
@@ -160,18 +166,72 @@ def words(text: str) -> list[str]:
     return _WORD.findall(normalize(text).lower())
 
 
-def _stop_words(found: Sequence[str], lang: str) -> set[str]:
-    """Return the stop words among lower-case words, by ENGLISH_STOP_WORDS or tantivy's list (Snowball)."""
-    if lang == "en" or lang not in STEMMERS:
-        return {*found} & ENGLISH_STOP_WORDS if lang == "en" else set()
-    from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
+class _StopWords(threading.local):
+    """Analyzers that remove the stop words of a language (Snowball's lists), per thread."""
 
-    try:
-        stop = Filter.stopword(STEMMERS[lang].lower())
-    except ValueError:  # no list for the language
-        return set()
-    analyzer = TextAnalyzerBuilder(Tokenizer.whitespace()).filter(stop).build()
-    return {*found} - {*analyzer.analyze(" ".join(found))}
+    def __init__(self) -> None:
+        from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
+
+        self.analyzers = {}
+        for lang, name in STEMMERS.items():
+            with suppress(ValueError):  # no list for the language
+                stop = TextAnalyzerBuilder(Tokenizer.whitespace()).filter(Filter.stopword(name.lower()))
+                self.analyzers[lang] = stop.build()
+
+
+@cache
+def _lists() -> _StopWords:
+    return _StopWords()
+
+
+@lru_cache(100_000)
+def _languages(word: str) -> frozenset[str]:
+    """Return the languages with this stop word, in lower case."""
+    found = {lang for lang, one in _lists().analyzers.items() if lang != "en" and not one.analyze(word)}
+    return frozenset(found | ({"en"} if word in ENGLISH_STOP_WORDS else set()))
+
+
+def guess_language(texts: Iterable[str], most: int = 20_000) -> str | None:
+    """Return the language whose stop words are most frequent, or None if that is not clear.
+
+    most: words that are read.
+
+    >>> guess_language(["wie funktioniert die Suche und was kostet sie", "das Spiel ist nicht neu"])
+    'de'
+    >>> guess_language(["grey wolf", "red fox"]) is None
+    True
+    """
+    counts, found = Counter[str](), Counter[str]()
+    for text in texts:
+        counts.update(words(text))
+        if counts.total() >= most:
+            break
+    for word, count in counts.items():
+        found.update(dict.fromkeys(_languages(word), count))
+    best = max(sorted(found), key=lambda lang: found[lang], default=None)
+    second = max((count for lang, count in found.items() if lang != best), default=0)
+    return best if found[best or ""] > max(LEAST_STOP_WORDS * counts.total(), 1.2 * second) else None
+
+
+def query_language(text: str, lang: str | None) -> str | None:
+    """Return the language of a query, by its stop words; usually the documents' language ``lang``.
+
+    Another language needs two more different stop words than ``lang`` in a text, English one more: names have
+    foreign words.
+
+    >>> query_language("strategy game of ancient warfare", "de"), query_language("die hard", "en")
+    ('en', 'en')
+    >>> query_language("was kostet die Suche und wie funktioniert sie", "en")
+    'de'
+    """
+    code = language_or_none(lang)
+    if code not in STEMMERS:
+        return lang
+    counts = Counter(other for word in {*words(text)} for other in _languages(word))
+    own = counts.pop(code, 0)
+    reached = {other: count - (other != "en") for other, count in counts.items()}
+    best = max(reached, key=lambda other: (reached[other], other == "en", other), default=code)
+    return best if reached.get(best, 0) > own else lang
 
 
 def without_stop_words(text: str, lang: str | None) -> str:
@@ -185,13 +245,14 @@ def without_stop_words(text: str, lang: str | None) -> str:
     >>> without_stop_words("to be or not to be", "en"), without_stop_words("the who", "en")
     ('   not  ', 'the who')
     """
-    stop = _stop_words(words(text), language_or_none(lang) or "")
+    code = language_or_none(lang)
+    stop = {word for word in words(text) if code in _languages(word)} if code in STEMMERS else set()
     capitals = not text.isupper()
 
     def rest(match: re.Match[str]) -> str:
         word = match[0]
         name = capitals and word.isupper() and (len(word) > 1 or match.start())
-        return word if name or word.lower() not in stop else ""
+        return word if name or normalize(word.lower()) not in stop else ""
 
     left = _WORD.sub(rest, text)
     return left if _WORD.search(left) else text

@@ -89,7 +89,7 @@ class Grid:
     """
 
     def __init__(self, normalization: str, weights: Array) -> None:
-        self.normalization, self.weights = normalization, weights.round(DECIMALS)
+        self.normalization, self.weights = normalization, weights.round(DECIMALS) + 0.0  # never -0.0
         columns = [np.unique(column, return_inverse=True) for column in self.weights.T]
         self.levels: list[Array] = [levels for levels, _ in columns]
         self.at: Integers = np.stack([at.reshape(-1) for _, at in columns], axis=1)

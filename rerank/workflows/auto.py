@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module, util
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.text import join_names, plural
+from rerank.text import guess_language, join_names, plural
 from rerank.workflows.auto_record import Record
 from rerank.workflows.auto_training import MODEL, Options, Trainings
 from rerank.workflows.collection_folder import Folder, read_folder
@@ -41,6 +42,8 @@ MINUTES = 10.0
 """Default time in minutes."""
 FOUND = 200
 """Documents that a vector ranker retrieves."""
+SOME = 500
+"""Documents that are read to guess their language."""
 KEPT = 10
 """Hits per ranking on the page."""
 PAGE = "report.html"
@@ -162,7 +165,7 @@ class _Auto:
         self.queries = read_queries(files.queries)
         self.say("files", str(files))
         record = Record.of(folder, files, options.seed, options.conflicts, options.model or MODEL)
-        self.workspace = self._ingest(folder, record, opensearch, lang)
+        self.workspace = self._ingest(folder, record, opensearch, lang or self._language())
         ids = {*self.workspace.engine.ids()}
         self.splits = splits = split(judged, self.queries, ids, seed=options.seed)
         paths = splits.save(self.workspace.folder / "splits")
@@ -202,6 +205,16 @@ class _Auto:
 
     def _common(self) -> dict[str, Any]:
         return {"queries": self.queries, "seed": self.options.seed, "progress": self.progress}
+
+    def _language(self) -> str | None:
+        """Return the language of documents without ``lang``, by their words."""
+        some = list(islice(self.files.documents(), SOME))
+        lang = None if any(one.lang for one in some) else guess_language(one.content for one in some)
+        if lang is not None:
+            self.say(
+                "ingest", f"the documents have no `lang`; by their words it is {lang}; --lang sets another"
+            )
+        return lang
 
     def _ingest(
         self, folder: Path, record: Record, opensearch: Settings | None, lang: str | None

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.records import Document, Query
-from rerank.text import language_or_none
+from rerank.text import guess_language, language_or_none
 from rerank.workflows.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1
@@ -75,6 +75,7 @@ class CollectionFacts:
             langs.update(filter(None, [language_or_none(document.lang)]))
         asked = Counter(code for query in queries if (code := language_or_none(query.lang)))
         languages = [next((code for code, _ in one.most_common(1)), None) for one in (langs, asked)]
+        languages[1] = languages[1] or guess_language(query.text for query in queries)
         return cls(
             documents=len(ids),
             words=words,

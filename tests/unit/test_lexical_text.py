@@ -97,3 +97,25 @@ def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
     assert found("die Suche", "de") == ["d"]
     assert sorted(found("die u\u0308ber")) == ["c", "e"]  # a decomposed letter
     assert sorted(found("die Suche", "zz")) == ["c", "d"]  # no list for the language
+
+
+def test_stop_words_of_a_query_in_another_language_are_not_searched(tmp_path: Path) -> None:
+    """Also without `lang`, in searches and in tuning; short names keep their words."""
+    workspace = Workspace.create(tmp_path / "ws", lang="de")
+    texts = {"a": "Art of Illusion", "b": "Strategy, ein Spiel", "c": "Das Spiel und die Kosten"}
+    workspace.engine.write(Document(id, text=text) for id, text in texts.items())
+    stack = workspace.stack("bm25*0.5 + tfidf*0.5")
+
+    def found(query: Query) -> list[str]:
+        ranking = workspace.pipeline(stack.signals).answer(query, stack).ranking
+        return sorted(ranking.ids)
+
+    for lang in (None, "en"):
+        assert found(Query("q", "the strategy of games", lang=lang)) == ["b"]
+        assert found(Query("q", "of", lang=lang)) == ["a"]
+    assert found(Query("q", "das Spiel und die Kosten")) == ["b", "c"]
+    assert found(Query("q", "von der Art", lang="de")) == ["a"]
+    query, qrels = Query("q", "the strategy of games"), Qrels([("q", "b", 1)])
+    tuned = tune(workspace, "bm25,tfidf", queries=[query], qrels=qrels)
+    assert tuned.scoring.candidate_recall == {"bm25": 1.0}
+    assert tuned.tuned.single_signal == {"bm25": 1.0}

@@ -22,6 +22,7 @@ from rerank.errors import InputError, TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.stack.parse import parse_stack
 from rerank.stack.stack import Stack
 
 SIGNALS = ("bm25", "text", "meta")
@@ -124,6 +125,8 @@ def test_the_search_of_a_large_grid_reaches_the_best_of_all_settings(monkeypatch
     for name, value in full.ablation.items():
         assert found.ablation[name] >= value - 0.002
     assert found.near_optimal == ()
+    raw = tune(table, qrels, **{**settings, "normalizations": ["none"]}).combiner
+    assert parse_stack(str(raw)) == (raw.signals, raw.weights)
 
 
 @given(st.integers(2, 7), st.sampled_from([1, 10, 20, 21]), st.integers(0, 9))
