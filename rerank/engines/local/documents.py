@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sqlite3
 import zlib
@@ -49,6 +50,7 @@ _ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # ?1: rows, ?2: version
 _CHUNK = 1000  # documents that are inserted together
 _DOING = "ingesting; nothing was ingested"
 _SOME = 500  # ids per statement; old SQLite accepts 999 parameters
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Version(NamedTuple):
@@ -133,75 +135,56 @@ class Documents:
                     self._add(chunk, ingest)
             ids = list(dict.fromkeys(delete))
             with disk(_DOING):
-                rows = self._delete(ids, ingest)
+                rows = dict(self._select("SELECT id, row FROM documents WHERE died = 0 AND id IN", ids))
+                if twice := next((id for id, row in rows.items() if ingest.contains(row)), None):
+                    raise InputError(
+                        f"id {twice!r} is both ingested and deleted; remove it from one of the two"
+                    )
                 if replace:
-                    rows |= self._delete_others(ingest)
-                self._finish(before, ingest, len(rows))
+                    alive = self._db.execute("SELECT id, row FROM documents WHERE died = 0")
+                    rows |= {id: row for id, row in alive if not ingest.contains(row)}
+                self._kill([*rows.values()], ingest.number)
+                added = ingest.end - ingest.first - ingest.updated
+                if ingest.end > ingest.first or rows:
+                    counts = ingest.end, before.documents + added - len(rows)
+                    values = (ingest.number, *counts, secrets.randbits(31))
+                    self._db.execute("INSERT INTO versions VALUES (?, ?, ?, ?, NULL)", values)
+                self._db.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
                 self._db.rollback()
                 self.checkpoint()
             raise
         unknown = tuple(id for id in ids if id not in rows)
-        added = ingest.end - ingest.first - ingest.updated
-        return WriteResult(added, ingest.updated, len(rows), unknown, unchanged=ingest.unchanged)
+        unchanged = int(ingest.unchanged.sum())
+        return WriteResult(added, ingest.updated, len(rows), unknown, unchanged=unchanged)
 
     def _add(self, documents: Sequence[Document], ingest: _Ingest) -> None:
         values = [_values(document) for document in documents]
-        new: list[tuple[int, str, str, str, str | None, int]] = []
+        new: list[tuple[Any, ...]] = []
         replaced: list[int] = []
-        try:
-            sql = "SELECT id, row, title, text, rest FROM documents WHERE died = 0 AND id IN"
-            selected = self._select(sql, [value[0] for value in values])
-            stored = {id: content for id, *content in selected}
-            for value in values:
-                id, *content = value
-                if id in stored:
-                    row, *before = stored[id]
-                    if ingest.contains(row):
-                        raise InputError(f"id {id!r} occurs twice; remove one of the two")
-                    ingest.unchanged_rows[row] = content == before
-                    if content == before:
-                        continue
-                    replaced.append(row)
-                new.append((ingest.end, *value, _crc(value)))
-                stored[id] = [ingest.end]
-                ingest.end += 1
-            self._kill(replaced, ingest.number)
-            columns = "row, id, title, text, rest, crc"
-            self._db.executemany(f"INSERT INTO documents ({columns}) VALUES (?, ?, ?, ?, ?, ?)", new)
-        except UnicodeEncodeError:
-            raise _not_encodable(documents) from None
+        sql = "SELECT id, row, title, text, rest FROM documents WHERE died = 0 AND id IN"
+        stored = {id: content for id, *content in self._select(sql, [value[0] for value in values])}
+        for value in values:
+            id, *content, _ = value
+            if id in stored:
+                row, *before = stored[id]
+                if ingest.contains(row):
+                    raise InputError(f"id {id!r} occurs twice; remove one of the two")
+                ingest.unchanged[row] = content == before
+                if content == before:
+                    continue
+                replaced.append(row)
+            new.append((ingest.end, *value))
+            stored[id] = [ingest.end]
+            ingest.end += 1
+        self._kill(replaced, ingest.number)
+        columns = "row, id, title, text, rest, crc"
+        self._db.executemany(f"INSERT INTO documents ({columns}) VALUES (?, ?, ?, ?, ?, ?)", new)
         ingest.updated += len(replaced)
-
-    def _delete(self, ids: Sequence[str], ingest: _Ingest) -> dict[str, int]:
-        """Delete documents; return id -> row."""
-        rows = dict(self._select("SELECT id, row FROM documents WHERE died = 0 AND id IN", ids))
-        for id, row in rows.items():
-            if ingest.contains(row):
-                raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
-        self._kill([*rows.values()], ingest.number)
-        return rows
-
-    def _delete_others(self, ingest: _Ingest) -> dict[str, int]:
-        """Delete the documents that are not ingested; return id -> row."""
-        sql = "SELECT id, row FROM documents WHERE died = 0 AND row < ?"
-        alive = self._db.execute(sql, (ingest.first,))
-        rows = {id: row for id, row in alive if not ingest.contains(row)}
-        self._kill([*rows.values()], ingest.number)
-        return rows
 
     def _kill(self, rows: Sequence[int], version: int) -> None:
         self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, r) for r in rows])
-
-    def _finish(self, before: Version, ingest: _Ingest, deleted: int) -> None:
-        if ingest.end == ingest.first and not deleted:
-            self._db.rollback()
-            return
-        documents = before.documents + ingest.end - ingest.first - ingest.updated - deleted
-        values = (ingest.number, ingest.end, documents, secrets.randbits(31))
-        self._db.execute("INSERT INTO versions VALUES (?, ?, ?, ?, NULL)", values)
-        self._db.execute("COMMIT")
 
     def died(self, version: Version) -> list[int]:
         """Return rows deleted in this version."""
@@ -240,12 +223,11 @@ class Documents:
 
     def _select(self, sql: str, values: Sequence[str] | Sequence[int], *parameters: int) -> Iterator[Any]:
         """Yield the rows of a statement that ends in IN. Ids with a lone surrogate are unknown."""
-        known = [value for value in values if not isinstance(value, str) or _encodable(value)]
+        known = [value for value in values if not (isinstance(value, str) and _SURROGATE.search(value))]
         for i in range(0, len(known), _SOME):
             some = known[i : i + _SOME]
-            yield from self._db.execute(
-                f"{sql} ({','.join('?' * len(some))})", [*parameters, *some]
-            ).fetchall()
+            marks = ",".join("?" * len(some))
+            yield from self._db.execute(f"{sql} ({marks})", [*parameters, *some]).fetchall()
 
     def ids_by_row(self, version: Version) -> list[str]:
         """Return the ids of all rows, also of deleted ones."""
@@ -291,37 +273,15 @@ class _Ingest:
     def __init__(self, before: Version) -> None:
         self.number, self.first, self.end = before.number + 1, before.rows, before.rows
         self.updated = 0
-        self.unchanged_rows = np.zeros(before.rows, np.bool_)  # ingested again as they are
-
-    @property
-    def unchanged(self) -> int:
-        return int(self.unchanged_rows.sum())
+        self.unchanged = np.zeros(before.rows, np.bool_)  # rows that were ingested again as they are
 
     def contains(self, row: int) -> bool:
         """Whether the document of a living row was ingested."""
-        return row >= self.first or bool(self.unchanged_rows[row])
+        return row >= self.first or bool(self.unchanged[row])
 
 
 def _crc(values: Sequence[str | None]) -> int:
     return zlib.crc32("\0".join(value or "" for value in values).encode())
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _not_encodable(documents: Sequence[Document]) -> InputError:
-    for document in documents:
-        if not all(_encodable(str(value)) for value in _values(document)):
-            return InputError(
-                f"document {document.id!r} contains a lone surrogate (half of a \\ud83d\\ude00 pair), "
-                "which is not text; repair the input"
-            )
-    raise AssertionError("every document can be encoded")
 
 
 def _mapping(value: object) -> object:
@@ -333,7 +293,7 @@ def _mapping(value: object) -> object:
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_mapping).encode
 
 
-def _values(document: Document) -> tuple[str, str, str, str | None]:
+def _values(document: Document) -> tuple[str, str, str, str | None, int]:
     if not document.id:
         raise InputError("a document has an empty id; give every document a non-empty _id")
     rest = None
@@ -344,7 +304,14 @@ def _values(document: Document) -> tuple[str, str, str, str | None]:
             raise InputError(
                 f"document {document.id!r} has a field that is not JSON ({error}); correct it"
             ) from None
-    return document.id, document.title, document.text, rest
+    values = document.id, document.title, document.text, rest
+    try:
+        return (*values, _crc(values))
+    except UnicodeEncodeError:
+        raise InputError(
+            f"document {document.id!r} contains a lone surrogate (half of a \\ud83d\\ude00 pair), which is"
+            " not text; repair the input"
+        ) from None
 
 
 def _document(values: Sequence[Any]) -> Document:
