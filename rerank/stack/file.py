@@ -1,12 +1,9 @@
-"""The JSON of a stack file and its checksum."""
+"""The JSON of a stack file."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,7 +104,6 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     then: SecondPhase | None = None
     versions: dict[str, str]
     tuned: dict[str, Any]
-    sum: str = ""
 
 
 def decode(data: object) -> StackFile:
@@ -132,9 +128,3 @@ def read(path: str | os.PathLike[str]) -> object:
         raise InputError(f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"not a JSON file ({error}); tune it again") from error
-
-
-def checksum(data: Mapping[str, Any]) -> str:
-    """Return the checksum of JSON values, ignoring ``sum``."""
-    others = {name: value for name, value in data.items() if name != "sum"}
-    return blake2b(json.dumps(others, sort_keys=True).encode(), digest_size=8).hexdigest()

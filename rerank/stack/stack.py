@@ -17,7 +17,7 @@ from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.stack.file import SecondPhase, checksum, decode, read
+from rerank.stack.file import SecondPhase, decode, read
 from rerank.stack.parse import RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -225,28 +225,20 @@ class Stack:
             raise InputError(str(error)) from error
 
     def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
-        """Write JSON with a checksum, atomically. Equal stacks give equal bytes.
+        """Write JSON, atomically. Equal stacks give equal bytes.
 
         follow: write through symbolic links.
         """
-        data = self.to_json()
-        text = json.dumps({**data, "sum": checksum(data)}, indent=2, ensure_ascii=False)
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
         write_text(path, text + "\n", follow=follow)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stack:
         """Read a stack file. Raises InputError or WorkspaceError if it is not usable."""
         try:
-            data = read(path)
-            stack = cls.from_json(data)
-            if isinstance(data, dict) and "sum" in data and data["sum"] != checksum(data):
-                raise InputError(
-                    'damaged or edited ("sum" does not match); tune the stack again, or remove "sum" if you'
-                    " edited the file"
-                )
+            return cls.from_json(read(path))
         except (InputError, WorkspaceError) as error:
             raise type(error)(f"{os.fspath(path)}: {error}") from error
-        return stack
 
 
 def called(signals: Iterable[str]) -> str:

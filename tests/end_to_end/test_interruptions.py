@@ -152,14 +152,3 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         assert process.wait(60) == 0
     # The other one has stored the features, of its documents and of these.
     assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 0, "text": 0}
-
-
-def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, workspace):
-    """Read-only for everybody, root too: the folder of the lock is a file's."""
-    lock = workspace / "engine" / "lock"
-    lock.unlink(missing_ok=True)
-    lock.mkdir()
-    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
-    assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["hits"]
-    run("ingest", small.corpus, "-w", workspace).fails(1, "cannot be written to")
-    assert run("evaluate", "--stack", STACK, *files).code == 0

@@ -149,7 +149,7 @@ def test_who_may_only_read_reads(folder):
     assert (reader.returncode, err) == (0, "")
     first, refused, *status = out.splitlines()
     assert json.loads(first) == [[ids, scores] for ids, scores, _ in expected]
-    assert refused.endswith("/engine cannot be written to: Permission denied; check its rights")
+    assert refused.endswith("/engine cannot be written to; check its rights")
     assert status[0].startswith("60 documents (en)")
     assert "features stored" in status[1]
 

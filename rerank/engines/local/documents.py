@@ -76,6 +76,7 @@ class Documents:
     def _connect(self) -> sqlite3.Connection:
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": 30}
         db: sqlite3.Connection
+        self._path.open("rb").close()  # unlike SQLite, this says why a file cannot be opened
         if not self.read_only:
             db = sqlite3.connect(self._path, **options)
         else:
