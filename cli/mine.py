@@ -15,12 +15,8 @@ from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.records import Qrels
-    from rerank.workflows.mine_cocitation import CoCited, Neighborhood
-    from rerank.workflows.mine_pairs import MinedPairs
+    from rerank.workflows.mine import CoCited, MinedPairs
     from rerank.workspace import Workspace
-
-SHOWN = 10
-"""Number of neighbors of a level on a terminal."""
 
 
 @click.group("mine")
@@ -67,7 +63,7 @@ def pairs(
 
     Use them to train or measure concept if you have no labeled pairs.
     """
-    from rerank.workflows.mine_pairs import mine_pairs
+    from rerank.workflows.mine import mine_pairs
 
     mining = build(PairMining, config_options.given(how, None))
     found = mine_pairs(workspace, source, out=out, qrels=qrels, split=split, mining=mining, progress=progress)
@@ -88,16 +84,15 @@ def _show_pairs(found: MinedPairs) -> None:
 
 @options.command(
     "cocitation",
-    option("--show DOI|TITLE|ID", "Show the neighbors of one reference. Default: all counts."),
     option("--out FILE", "Write all pairs with their counts to this file, TSV."),
     group=command,
 )
 def cocitation(workspace: Workspace, **settings: Any) -> Output:
     """Count references that are cited together in a sentence, a paragraph, a section or a document."""
-    from rerank.workflows.mine_cocitation import mine_cocitation
+    from rerank.workflows.mine import mine_cocitation
 
     found = mine_cocitation(workspace, **settings)
-    return Output(found, lambda: _show_neighbors(found.shown) if found.shown else _show_levels(found))
+    return Output(found, lambda: _show_levels(found))
 
 
 def _show_levels(found: CoCited) -> None:
@@ -118,25 +113,3 @@ def _show_levels(found: CoCited) -> None:
 
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
-
-
-def _show_neighbors(shown: Neighborhood) -> None:
-    from rerank.rankers.graphs.cocitation import LEVELS
-
-    click.echo(f"{shown.key} {shown.title}".rstrip())
-    sizes = ", ".join(f"{shown.sizes[level]} in a {level}" for level in LEVELS)
-    click.echo(
-        f"cited by {plural(len(shown.cited_by), 'document[|s]')}, together with other references: {sizes}"
-    )
-    most = SHOWN if output.is_terminal() else None
-    for level in LEVELS:
-        near = [one for one in shown.neighbors if one.level == level]
-        if near:
-            click.echo(f"\nin a {level}, and no smaller part:" if level != "sentence" else "\nin a sentence:")
-        for one in near[:most]:
-            times = f" ({plural(len(one.documents), 'document[|s]')})" if len(one.documents) > 1 else ""
-            click.echo(output.indented(f"{one.key} {one.title}{times}", 2))
-            for shared in filter(lambda sentence: sentence.text, one.sentences):
-                click.echo(output.indented(f"{shared.document}: {shared.text}", 6))
-        if most is not None and len(near) > most:
-            click.echo(f"  and {len(near) - most} more; a pipe or --json shows all")

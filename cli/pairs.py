@@ -101,7 +101,7 @@ def evaluate(
 def _labeled(workspace: Workspace, file: str | None) -> list[LabeledPair]:
     from rerank.formats import read_labeled_pairs
 
-    return read_labeled_pairs(file, workspace.engine.contains, remark=output.note) if file else []
+    return read_labeled_pairs(file, workspace.engine.contains) if file else []
 
 
 def _written(value: object) -> str:

@@ -107,7 +107,7 @@ def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
     read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
     for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
         if file:
-            read[name] = read_labeled_pairs(file, workspace.engine.contains, remark=output.note)
+            read[name] = read_labeled_pairs(file, workspace.engine.contains)
     return read
 
 

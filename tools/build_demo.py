@@ -18,10 +18,9 @@ import hashlib
 import io
 import json
 import re
-import sys
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,6 @@ class Article:
 
     id: str
     doi: str
-    kind: str
     title: str
     abstract: str
     digest: tuple[str, ...]  # its paragraphs
@@ -109,7 +107,6 @@ def read_article(data: bytes, name: str = "article.xml") -> Article:
     return Article(
         id=own,
         doi=jats.plain(meta.find("article-id[@pub-id-type='doi']")),
-        kind=root.get("article-type", ""),
         title=article.title,
         abstract=article.abstract,
         digest=jats.paragraphs_of(digests[-1]) if digests else (),
@@ -359,7 +356,6 @@ def judgments(articles: Sequence[Article]) -> dict[str, dict[str, int]]:
 
 def build(articles: Sequence[Article]) -> dict[str, bytes]:
     """The collection's files: path -> content."""
-    left_out = [a.id for a in articles if a.license is None]
     articles = [a for a in articles if a.license is not None]
     known = {a.id for a in articles}
     vocabulary = Vocabulary(articles)
@@ -417,7 +413,6 @@ def build(articles: Sequence[Article]) -> dict[str, bytes]:
     }
     for name, rows in qrels.items():
         files[f"qrels/{name}.tsv"] = _tsv(("query-id", "corpus-id", "score"), rows)
-    files["README.md"] = _readme(articles, corpus, queries, qrels, graph, vocabulary, len(left_out)).encode()
     return files
 
 
@@ -438,119 +433,18 @@ def _gzip(content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-_README = """\
-# The demo collection: eLife articles
-
-{documents:,} articles of the journal eLife ({years}) in BEIR's layout, with categories and links.
-Written by `tools/build_demo.py` from the journal's JATS XML; do not edit by hand.
-
-| file | content |
-| --- | --- |
-| `corpus.jsonl.gz` | {documents:,} documents: title, abstract, categories, links, bibliographic data |
-| `queries.jsonl.gz` | {queries:,} queries: first two sentences of a plain-language digest, subject headings |
-| `qrels/{{train,dev,test}}.tsv` | judgments, split by query |
-| `categories.tsv` | category graph: {edges:,} pairs child, parent |
-| `attribution.tsv.gz` | authors, year, title, source, license and copyright notice of every article |
-
-| split | queries | judgments | of grade 1 |
-| --- | --- | --- | --- |
-{splits}
-
-**Text.** A document's text is the article's research abstract; {bare} corrections have a title only.
-Digests and impact statements are not used as text of any document.
-
-**Grades.** 2: the article of the digest. 1: an article that it cites, that cites it, or that eLife names
-as related to it (the commentary on a paper, a correction). Grade 1 is noisy and incomplete: citation is not
-the same as relevance. Documents have the same citations as links, so a method that reads the links reads a
-part of the judgments.
-
-**Categories.** {subjects} subject headings, {organisms} research organisms and {keywords:,} author keywords
-in one vocabulary; spellings that differ by case, hyphen or plural are one category. In the graph a keyword's
-parents are the one or two most frequent subjects of its documents and the category that its words end in
-(visual cortex -> cortex), each on the evidence of at least two documents. It is derived from the documents
-only. The categories of a query are the subject headings of the article of its digest. A reader who types a
-query does not give them, so results with these categories are an upper bound.
-
-**Splits.** By a hash of the article's id, about 60, 20 and 20 percent of the queries. All splits search the
-same documents.
-
-## Licenses
-
-Each article is published under Creative Commons Attribution (CC BY) or dedicated to the public domain (CC0):
-{licenses}. Articles under any other license are left out ({left_out}).
-The license of each article is in its record in `corpus.jsonl.gz`. Its full attribution is in
-`attribution.tsv.gz`.
-
-- CC BY 3.0: https://creativecommons.org/licenses/by/3.0/
-- CC BY 4.0: https://creativecommons.org/licenses/by/4.0/
-- CC0 1.0: https://creativecommons.org/publicdomain/zero/1.0/
-
-Changes made: only titles, abstracts, two sentences of each digest, subjects, organisms, keywords, citations
-and bibliographic data were taken; markup was removed; spellings of categories were unified. The authors and
-eLife do not endorse this use.
-"""
-
-
-def _readme(
-    articles: Sequence[Article],
-    corpus: Sequence[Mapping[str, Any]],
-    queries: Sequence[Mapping[str, Any]],
-    qrels: Mapping[str, Sequence[Sequence[str]]],
-    graph: Sequence[tuple[str, str]],
-    vocabulary: Vocabulary,
-    left_out: int,
-) -> str:
-    def row(name: str) -> str:
-        rows = qrels[name]
-        ones = sum(grade == "1" for _, _, grade in rows)
-        return f"| {name} | {len({query for query, _, _ in rows}):,} | {len(rows):,} | {ones:,} |"
-
-    used = {name for record in corpus for name in record["categories"]}
-    licenses = Counter(a.license or "" for a in articles)
-    years = [a.year for a in articles]
-    return _README.format(
-        documents=len(corpus),
-        queries=len(queries),
-        years=f"{min(years)}-{max(years)}",
-        edges=len(graph),
-        splits="\n".join(row(name) for name in qrels),
-        bare=sum(not record["text"] for record in corpus),
-        subjects=len(used & vocabulary.subjects),
-        organisms=len(used & vocabulary.organisms),
-        keywords=len(used - vocabulary.subjects - vocabulary.organisms),
-        licenses=", ".join(f"{count:,} {name}" for name, count in sorted(licenses.items())),
-        left_out=left_out or "none",
-    )
-
-
-def _write(files: Mapping[str, bytes], out: Path) -> Iterator[tuple[str, int]]:
-    for name, content in sorted(files.items()):
-        path = out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        yield name, len(content)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the collection and print what was written."""
+def main() -> None:
+    """Build the collection and print its files."""
     parser = argparse.ArgumentParser(description="Build the demo collection from eLife articles.")
     parser.add_argument("archive", type=Path, help="tar archive of JATS XML files, one an article")
-    parser.add_argument(
-        "--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the package's)"
-    )
-    options = parser.parse_args(arguments)
-
-    articles = read_archive(options.archive)
-    left_out = [a.doi for a in articles if a.license is None]
-    total = 0
-    for name, size in _write(build(articles), options.out):
-        print(f"{size:>9,}  {name}")
-        total += size
-    print(f"{total:>9,}  in all")
-    kept = len(articles) - len(left_out)
-    print(f"{kept:,} articles; left out for their license: {', '.join(left_out) or 'none'}")
-    return 0
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder to write")
+    options = parser.parse_args()
+    for name, content in sorted(build(read_archive(options.archive)).items()):
+        path = options.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        print(f"{len(content):>9,}  {name}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

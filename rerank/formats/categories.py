@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.formats.lines import Source, check_columns, read_texts
+from rerank.formats.lines import Source, read_rows
 
 
 def read_categories(source: Source) -> list[tuple[str, str]]:
@@ -17,14 +17,5 @@ def read_categories(source: Source) -> list[tuple[str, str]]:
     ...     read_categories(path)
     [('game::chess', 'game')]
     """
-    edges: dict[tuple[str, str], None] = {}
-    first = True
-    for where, text in read_texts(source):
-        columns = [column.strip() for column in text.split("\t")]
-        is_header = first and [column.lower() for column in columns] == ["child", "parent"]
-        first = False
-        if is_header:
-            continue
-        check_columns(where, columns, 2, "write each line as child, tab, parent")
-        edges[columns[0], columns[1]] = None
-    return list(edges)
+    rows = read_rows(source, ("child", "parent"), "write each line as child, tab, parent")
+    return list(dict.fromkeys((child, parent) for _, (child, parent) in rows))

@@ -52,9 +52,8 @@ class Sentence:
 class Article:
     """One article.
 
-    key: lowercase DOI, ``pmid:...``, or file name. related: keys. sections: headings; "" before the first.
-    sentences: of the body. references: key -> title,
-    which may be empty.
+    key: lowercase DOI, ``pmid:...``, or file name. related: keys. sentences: of the body. references: key ->
+    title, which may be empty.
     """
 
     key: str
@@ -65,7 +64,6 @@ class Article:
     subjects: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
-    sections: tuple[str, ...] = ()
     sentences: tuple[Sentence, ...] = ()
     references: dict[str, str] = field(default_factory=dict)
 
@@ -171,7 +169,7 @@ def read_article(
     abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     ids = meta.findall("article-id")
     own = _key(ids) or file_name(name)
-    sections, read = _body(body, own, by_id, counts) if sentences and body is not None else ((), ())
+    read = _sentences(body, own, by_id, counts) if sentences and body is not None else ()
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
     return Article(
@@ -183,8 +181,7 @@ def read_article(
         subjects=tuple(plain(one) for one in subjects),
         keywords=tuple(filter(None, map(plain, meta.findall("kwd-group/kwd")))),
         related=tuple(one for one in dict.fromkeys(related) if one and one != own),
-        sections=sections,
-        sentences=read,
+        sentences=tuple(read),
         references={key: title for key, title in references.items() if key != own},
     )
 
@@ -213,6 +210,7 @@ def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
         raise InputError(f"{name}: {len(found)} articles in one file; split the file")
     if not found:
         raise InputError(f"{name}: not a JATS article (the root is {etree.QName(root).localname})")
+    etree.strip_elements(found[0], etree.Entity, with_tail=False)
     if space := etree.QName(found[0]).namespace:
         for element in found[0].iter(f"{{{space}}}*"):
             element.tag = etree.QName(element).localname
@@ -265,24 +263,22 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, str],
     return references, by_id
 
 
-def _body(
-    body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts
-) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
+def _sentences(body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts) -> Iterator[Sentence]:
+    from lxml import etree
     from nupunkt import sent_spans
 
-    headings: list[str] = []
-    sentences: list[Sentence] = []
-    paragraphs = 0
-    for heading, element in _paragraphs(body, ""):
-        if heading is not None:
-            headings.append(heading)
-            continue
-        paragraph = _Paragraph(element, by_id, counts)
-        text, marks, breaks = paragraph.text, paragraph.marks, paragraph.breaks
+    etree.strip_elements(body, *_NOT_TEXT, with_tail=False)
+    sections: list[_Element] = []
+    number = 0
+    for paragraph in body.iter(*_TEXTS):
+        if any(above.tag in _TEXTS for above in paragraph.iterancestors()):
+            continue  # a part of the outer paragraph
+        text, marks, breaks = _Paragraph(by_id, counts).read(paragraph)
         if not text:
             continue
-        if not headings:
-            headings.append("")
+        section = _section(paragraph, body)
+        if not sections or section is not sections[-1]:
+            sections.append(section)
         spans = [
             (start + begin, start + end)
             for start, stop in zip((0, *breaks), (*breaks, len(text)))
@@ -295,72 +291,58 @@ def _body(
             if key != own:
                 cites[max(bisect_right(starts, at) - 1, 0)][key] = None
         for (begin, end), keys in zip(spans, cites):
-            sentences.append(Sentence(text[begin:end].strip(), len(headings) - 1, paragraphs, tuple(keys)))
-        paragraphs += 1
-    return tuple(headings), tuple(sentences)
+            yield Sentence(text[begin:end].strip(), len(sections) - 1, number, tuple(keys))
+        number += 1
 
 
-def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, Any]]:
-    """Yield (heading, None) or (None, paragraph)."""
-    open_section = not heading  # without sections, the first paragraph makes one
-    for child in parent:
-        if child.tag in _NOT_TEXT or not isinstance(child.tag, str):
-            continue
-        if child.tag == "sec":
-            yield from _paragraphs(child, plain(child.find("title")) or "-")
-            open_section = False  # the outer section continues after a subsection
-        elif child.tag in _TEXTS:
-            if not open_section:
-                yield heading, None
-                open_section = True
-            yield None, child
-        elif child.tag != "title":  # paragraphs of lists, boxes and statements
-            for one in child.iter(*_TEXTS):
-                # an inner paragraph is part of the outer one
-                if not any(above.tag in _NOT_TEXT or above.tag in _TEXTS for above in one.iterancestors()):
-                    if not open_section:
-                        yield heading, None
-                        open_section = True
-                    yield None, one
+def _section(paragraph: _Element, body: _Element) -> _Element:
+    """Return the innermost section; one inside a list or box is not a section of the body."""
+    section = body
+    above = list(paragraph.iterancestors())
+    for one in reversed(above[: above.index(body)]):
+        if one.tag != "sec":
+            break
+        section = one
+    return section
 
 
 class _Paragraph:
-    """Text of a paragraph with citations.
+    """Reads the text of a paragraph and its citations."""
 
-    text: without citation numbers after a sentence. marks: (position, key); ranges are expanded. breaks:
-    starts of blocks, which end sentences.
-    """
-
-    def __init__(self, paragraph: _Element, by_id: dict[str, str], counts: CitationCounts) -> None:
+    def __init__(self, by_id: dict[str, str], counts: CitationCounts) -> None:
         self._by_id, self._order, self._counts = by_id, list(by_id), counts
-        self._pieces: list[str] = []
-        self._length = 0
-        self._after_space = True
+        self._text = ""
         self._range: str | None = None  # the citation that may start a range
         self._behind = False  # a number after a sentence was skipped
-        self.marks: list[tuple[int, str]] = []
-        self.breaks: list[int] = []
+        self._marks: list[tuple[int, str]] = []
+        self._breaks: list[int] = []
+
+    def read(self, paragraph: _Element) -> tuple[str, list[tuple[int, str]], list[int]]:
+        """Return the text, (position, key) of its citations, and the starts of blocks, which end sentences.
+
+        The text has no citation numbers after a sentence. Ranges of citations are expanded.
+        """
         self._walk(paragraph)
-        self.text = "".join(self._pieces).rstrip()
-        self.breaks = [place for place in self.breaks if place < len(self.text)]
+        text = self._text.rstrip()
+        return text, self._marks, [place for place in self._breaks if place < len(text)]
 
     def _walk(self, element: _Element) -> None:
         self._add(element.text)
         for child in element:
-            if isinstance(child.tag, str):
-                self._child(child)
+            self._part(child)
+            if child.tag == "xref" and child.get("ref-type") == "bibr":
+                self._cite(child)
+            else:
+                self._walk(child)
+            self._part(child)
             self._add(child.tail)
 
-    def _child(self, child: _Element) -> None:
-        parts = child.tag in _BLOCKS or child.tag == "break"
-        if parts:
-            self._part(child.tag != "break")
-        if child.tag == "xref" and child.get("ref-type") == "bibr":
-            self._cite(child)
-        elif child.tag not in _NOT_TEXT:
-            self._walk(child)
-        if parts:
-            self._part(child.tag != "break")
+    def _part(self, element: _Element) -> None:
+        if element.tag in _BLOCKS or element.tag == "break":
+            self._behind = False
+            self._add(" ")
+            if element.tag != "break" and len(self._text) > (self._breaks or [0])[-1]:
+                self._breaks.append(len(self._text))
 
     def _add(self, text: str | None) -> None:
         if not text:
@@ -371,12 +353,7 @@ class _Paragraph:
             return
         self._behind = False
         words = re.sub(r"\s+", " ", unicodedata.normalize("NFC", text))
-        if self._after_space:
-            words = words.lstrip(" ")
-        if words:
-            self._pieces.append(words)
-            self._length += len(words)
-            self._after_space = words.endswith(" ")
+        self._text += words.lstrip(" ") if not self._text or self._text.endswith(" ") else words
 
     def _cite(self, element: _Element) -> None:
         ids = str(element.get("rid") or "").split()
@@ -387,20 +364,12 @@ class _Paragraph:
             first, last = self._order.index(self._range), self._order.index(ids[0])
             ids = self._order[first + 1 : last] + ids if first < last else ids
         # "as known.<sup>3</sup> Next": the number would hide the end of the sentence
-        ended = self._behind or (self._pieces and self._pieces[-1].endswith((".", "?", "!", ",", ";")))
-        self._behind = bool(ended and _NUMBERS.fullmatch(text))
-        for id in ids:
-            self._counts.mentions += 1
-            if self._by_id.get(id):
-                self.marks.append((self._length - self._behind, self._by_id[id]))
-            else:
-                self._counts.unresolved += 1
+        ended = self._behind or self._text.endswith((".", "?", "!", ",", ";"))
+        self._behind = ended and _NUMBERS.fullmatch(text) is not None
+        self._counts.mentions += len(ids)
+        keys = [key for id in ids if (key := self._by_id.get(id))]
+        self._counts.unresolved += len(ids) - len(keys)
+        self._marks += [(len(self._text) - self._behind, key) for key in keys]
         if not self._behind:
             self._add(text)
         self._range = ids[-1] if ids and ids[-1] in self._by_id and is_number else None
-
-    def _part(self, block: bool) -> None:
-        self._behind = False
-        self._add(" ")
-        if block and self._length > (self.breaks[-1] if self.breaks else 0):
-            self.breaks.append(self._length)

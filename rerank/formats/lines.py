@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import math
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ Value = TypeVar("Value")
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "array": "list"}
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
-_LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
+LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
 
 
 def name_of(source: Source) -> str:
@@ -46,23 +47,19 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
     with ExitStack() as stack:
         try:
             file = _open(source, stack)
-            for number, line in enumerate(iter(partial(file.readline, _LONGEST + 1), b""), 1):
-                if len(line) > _LONGEST:
+            for number, line in enumerate(iter(partial(file.readline, LONGEST + 1), b""), 1):
+                if len(line) > LONGEST:
                     raise InputError(
-                        f"{name}:{number}: a line of more than {_LONGEST:,} bytes; write one record per line"
+                        f"{name}:{number}: a line of more than {LONGEST:,} bytes; write one record per line"
                     )
                 if number == 1:
                     line = line.removeprefix(_BOM)
                 line = line.rstrip(b"\r\n")
                 if line and not line.isspace():
                     yield f"{name}:{number}", line
-        except EOFError as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(
-                f"{name}:{number + 1}: the gzip file ends too early; copy or download it again"
-            ) from error
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(
-                f"{name}:{number + 1}: damaged gzip ({error}); copy or download it again"
+                f"{name}:{number + 1}: truncated or damaged gzip ({error}); copy or download it again"
             ) from error
         except OSError as error:
             raise _unreadable(name, error) from error
@@ -88,6 +85,28 @@ def read_texts(source: Source) -> Iterator[tuple[str, str]]:
     """Yield (FILE:LINE, text) as :func:`read_lines`. Raises InputError, also for a line that is not UTF-8."""
     for where, line in read_lines(source):
         yield where, decode(where, line)
+
+
+def number(text: str) -> float:
+    """Return a number, or NaN."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def read_rows(source: Source, header: Sequence[str], layout: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield (FILE:LINE, columns) of each line, separated by tabs; the first may be the header.
+
+    layout: for errors. Raises InputError, also for another number of columns.
+    """
+    first = True
+    for where, text in read_texts(source):
+        columns = [column.strip() for column in text.split("\t")]
+        if not first or [column.lower() for column in columns] != [*header]:
+            check_columns(where, columns, len(header), layout)
+            yield where, columns
+        first = False
 
 
 def check_columns(where: str, columns: Sequence[str], count: int, layout: str) -> None:

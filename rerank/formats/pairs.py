@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 
@@ -13,6 +12,8 @@ from rerank.files import write_text
 from rerank.formats.lines import Source, check_columns, json_object, name_of, read_json_lines, read_texts
 from rerank.records import LabeledPair
 from rerank.text import plural
+
+Known = Callable[[Iterable[str]], Collection[str]]
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
 _LABELED = 'write each line as id, tab, id, tab, 1 or 0, or as {"a": id, "b": id, "related": 1}'
@@ -57,12 +58,7 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     return pairs
 
 
-def read_labeled_pairs(
-    source: Source,
-    known: Callable[[Iterable[str]], Collection[str]] | None = None,
-    *,
-    remark: Callable[[str], object] | None = None,
-) -> list[LabeledPair]:
+def read_labeled_pairs(source: Source, known: Known | None = None) -> list[LabeledPair]:
     """Read labeled pairs of documents in file order, from TSV or JSON lines.
 
         a <tab> b <tab> related                  with or without this header
@@ -71,7 +67,7 @@ def read_labeled_pairs(
     Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of
     equal ids are skipped.
 
-    known: returns the existing ids among given ids. remark: receives one line about each skipped pair.
+    known: returns the existing ids among given ids.
 
     Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, no pairs or one label.
 
@@ -82,9 +78,7 @@ def read_labeled_pairs(
     ...     [tuple(pair) for pair in read_labeled_pairs(path)]
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
-    name = name_of(source)
     labels: dict[tuple[str, str], tuple[str, bool]] = {}
-    again = itself = 0
     for where, a, b, related in _read(source, known, labels=True):
         assert related is not None
         if a == b:
@@ -92,7 +86,6 @@ def read_labeled_pairs(
                 raise InputError(
                     f"{where}: document {a!r} is labeled as unrelated to itself; remove the line"
                 )
-            itself += 1
             continue
         first, label = labels.setdefault((a, b), (where, related))
         if label != related:
@@ -100,24 +93,17 @@ def read_labeled_pairs(
                 f"{where}: the pair of {a!r} and {b!r} was labeled {int(label)} on line"
                 f" {first.rpartition(':')[2]}, now {int(related)}; keep one of the two"
             )
-        again += first != where
     pairs = [LabeledPair(a, b, related) for (a, b), (_, related) in labels.items()]
     if len({pair.related for pair in pairs}) < 2:
         one, other = ("related", "unrelated")[:: 1 if pairs and pairs[0].related else -1]
         raise InputError(
-            f"{name}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs, or mine"
+            f"{name_of(source)}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs, or mine"
             f" pairs with `rerank mine pairs`"
         )
-    if remark is not None and again:
-        remark(f"{name}: {plural(again, 'pair[|s]')} again with the same label; each counts once")
-    if remark is not None and itself:
-        remark(f"{name}: {plural(itself, 'pair[|s]')} of a document with itself skipped")
     return pairs
 
 
-def read_unlabeled_pairs(
-    source: Source, known: Callable[[Iterable[str]], Collection[str]] | None = None
-) -> list[tuple[str, str, bool | None]]:
+def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tuple[str, str, bool | None]]:
     """Read pairs of documents like :func:`read_labeled_pairs`, with optional labels.
 
     >>> import pathlib, tempfile
@@ -131,37 +117,17 @@ def read_unlabeled_pairs(
 
 
 def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPair]) -> None:
-    """Write JSON lines if the path ends in ``.jsonl``, else TSV.
-
-    Raises InputError for an id that TSV cannot contain.
-    """
-    if os.fspath(path).endswith(".jsonl"):
-        lines = [
-            json.dumps({"a": a, "b": b, "related": int(related)}, ensure_ascii=False)
-            for a, b, related in pairs
-        ]
-    else:
-        lines = ["\t".join(_HEADER)]
-        for a, b, related in pairs:
-            for one in (a, b):
-                if not in_tsv(one):
-                    raise InputError(f"{os.fspath(path)}: TSV cannot contain the id {one!r}; use .jsonl")
-            lines.append(f"{a}\t{b}\t{int(related)}")
+    """Write TSV. Raises InputError for an id that TSV cannot contain."""
+    lines = ["\t".join(_HEADER)]
+    for a, b, related in pairs:
+        for one in (a, b):
+            if one != one.strip() or len(one.splitlines()) != 1 or "\t" in one:
+                raise InputError(f"{os.fspath(path)}: TSV cannot contain the id {one!r}; change the id")
+        lines.append(f"{a}\t{b}\t{int(related)}")
     write_text(path, "".join(f"{line}\n" for line in lines), follow=True)
 
 
-def in_tsv(name: str) -> bool:
-    """Whether TSV can contain an id.
-
-    >>> in_tsv("d 1"), in_tsv("d\\t1")
-    (True, False)
-    """
-    return name == name.strip() and len(name.splitlines()) == 1 and "\t" not in name
-
-
-def _read(
-    source: Source, known: Callable[[Iterable[str]], Collection[str]] | None, *, labels: bool
-) -> list[tuple[str, str, str, bool | None]]:
+def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[str, str, str, bool | None]]:
     """Return FILE:LINE, ids and label of each pair."""
     lines = list(_lines(source, labels))
     if not lines:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rerank.errors import InputError, UsageError
 from rerank.files import write_text
-from rerank.formats.lines import Source, check_columns, name_of, read_texts
+from rerank.formats.lines import Source, check_columns, name_of, number, read_texts
 from rerank.records import Qrels
 
 _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteration document grade (TREC)"
@@ -20,9 +18,9 @@ _COLUMNS = (
 )
 """Names of columns in a header: query, document, grade."""
 
-
 CONFLICTS = ("refuse", "max", "first")
-_MOST = 200
+LARGEST = 1000
+"""Largest grade: the time of trec_eval grows with the square of the grades."""
 
 
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
@@ -48,27 +46,19 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     """
     if conflicts not in CONFLICTS:
         raise UsageError(f"--conflicts {conflicts!r} is none of {', '.join(CONFLICTS)}")
-    name = name_of(source)
     judgments: dict[tuple[str, str], int] = {}
-    conflicting: list[str] = []
-    for where, query, document, grade in _rows(source):
+    for where, query, document, text in _rows(source):
+        grade = _grade(text, where)
         before = judgments.setdefault((query, document), grade)
-        if before != grade:
-            conflicting.append(
-                f"{where}: document {document!r} was already judged {before} for query {query!r}, now {grade}"
-                if not conflicting
-                else f"{where} ({document!r} for {query!r}: {before}, now {grade})"
+        if before != grade and conflicts == "refuse":
+            raise InputError(
+                f"{where}: document {document!r} was already judged {before} for query {query!r}, now"
+                f" {grade}; remove one of the two, or choose with --conflicts max or --conflicts first"
             )
-            if conflicts == "max":
-                judgments[query, document] = max(before, grade)
-    if conflicting and conflicts == "refuse":
-        more = f" and {len(conflicting) - _MOST} more" if len(conflicting) > _MOST else ""
-        raise InputError(
-            f"{', '.join(conflicting[:_MOST])}{more}; remove one of the two, or choose one with"
-            f" --conflicts max or --conflicts first"
-        )
+        if conflicts == "max":
+            judgments[query, document] = max(before, grade)
     if not judgments:
-        raise InputError(f"{name}: no judgments; {_LAYOUTS}")
+        raise InputError(f"{name_of(source)}: no judgments; {_LAYOUTS}")
     return Qrels((query, document, grade) for (query, document), grade in judgments.items())
 
 
@@ -78,58 +68,33 @@ def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
     write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
 
 
-def _rows(source: Source) -> Iterator[tuple[str, str, str, int]]:
-    layout: _Layout | None = None
+def _rows(source: Source) -> Iterator[tuple[str, ...]]:
+    """Yield FILE:LINE, query, document and grade."""
+    separator: str | None = None  # white space
+    order: tuple[int, ...] = ()
     for where, text in read_texts(source):
-        if layout is None:
-            layout, is_header = _Layout.of(text)
-            if is_header:
+        if not order:
+            separator = next((one for one in "\t," if len(text.split(one)) == 3), None)
+            header = _header(text.split(separator)) if separator else ()
+            order = header or ((0, 1, 2) if separator else (0, 2, 3))
+            if header:
                 continue
-        query, document, grade = layout.cells(text, where)
-        yield where, query, document, _grade(grade, where)
+        columns = [part.strip() for part in text.split(separator)]
+        check_columns(where, columns, 3 if separator else 4, _LAYOUTS)
+        yield where, *(columns[place] for place in order)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Number of columns, separator (None: white space), places of query, document, grade."""
-
-    width: int
-    separator: str | None
-    order: tuple[int, int, int]
-
-    @classmethod
-    def of(cls, text: str) -> tuple[_Layout, bool]:
-        separator = "," if "\t" not in text and len(text.split(",")) == 3 else "\t"
-        columns = text.split(separator)
-        if len(columns) != 3:
-            return cls(4, None, (0, 2, 3)), False
-        order = _header(columns)
-        return cls(3, separator, order or (0, 1, 2)), order is not None
-
-    def cells(self, text: str, where: str) -> tuple[str, str, str]:
-        columns = [part.strip() for part in text.split(self.separator)]
-        check_columns(where, columns, self.width, _LAYOUTS)
-        query, document, grade = (columns[place] for place in self.order)
-        return query, document, grade
-
-
-LARGEST = 1000
-"""Largest grade: the time of trec_eval grows with the square of the grades."""
-
-
-def _header(columns: list[str]) -> tuple[int, int, int] | None:
+def _header(columns: list[str]) -> tuple[int, ...]:
+    """Return the places of query, document and grade; () if the line is not a header."""
     names = [column.strip().strip('"').lower().replace("_", "-").replace(" ", "-") for column in columns]
     places = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
     if -1 not in places:
-        return places[0], places[1], places[2]
-    return (0, 1, 2) if places[0] == 0 else None
+        return tuple(places)
+    return (0, 1, 2) if places[0] == 0 else ()
 
 
 def _grade(text: str, where: str) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number(text)
     if not value.is_integer():
         raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {_LAYOUTS}")
     if abs(value) > LARGEST:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from rerank.errors import InputError
 from rerank.files import atomic_write
-from rerank.formats.lines import Source, check_columns, name_of, read_texts
+from rerank.formats.lines import Source, check_columns, name_of, number, read_texts
 from rerank.order import rank
 
 _LAYOUT = "write: query Q0 document rank score tag"
-_ORDERED_MAX = np.int64(0x7F7FFFFF)  # the largest finite float32, as an ordered integer
+_LIMIT = np.finfo(np.float32).max
 
 
 def check_run_ids(queries: Iterable[str]) -> None:
@@ -30,18 +30,18 @@ def write_run(
 
     Scores are made strictly decreasing in float32, because trec_eval sorts ties by id.
 
-    Raises InputError for white space in an id or tag, ValueError for scores that increase.
+    Raises InputError for white space in an id or tag.
     """
     _refuse_space("tag", tag)
     with atomic_write(path, follow=True) as file:
         for query, hits in run.items():
             _refuse_space("query id", query)
-            scores = np.array([score for _, score in hits], dtype=np.float64)
-            if (scores[1:] > scores[:-1]).any():
-                raise ValueError(f"the scores of query {query!r} are not in descending order")
-            written = strictly_decreasing(scores).tolist()
+            scores = np.clip([score for _, score in hits], -_LIMIT, _LIMIT).astype(np.float32)
+            if (np.diff(scores) >= 0).any():
+                for i in range(1, len(scores)):
+                    scores[i] = min(scores[i], np.nextafter(scores[i - 1], -_LIMIT))
             lines = []
-            for position, ((document, _), score) in enumerate(zip(hits, written), 1):
+            for position, ((document, _), score) in enumerate(zip(hits, scores.tolist()), 1):
                 _refuse_space("document id", document)
                 lines.append(f"{query} Q0 {document} {position} {score:.9g} {tag}\n")
             file.write("".join(lines).encode("utf-8"))
@@ -64,11 +64,8 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
         columns = text.split()
         check_columns(where, columns, 6, _LAYOUT)
         query, _, document, _, score_text, _ = columns
-        try:
-            score = float(score_text)
-        except ValueError:
-            score = float("nan")
-        if score != score:
+        score = number(score_text)
+        if math.isnan(score):
             raise InputError(f"{where}: score {score_text!r} is not a number; {_LAYOUT}")
         hits = run.setdefault(query, {})
         if document in hits:
@@ -80,29 +77,6 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
     if not run:
         raise InputError(f"{name_of(source)}: the run is empty; {_LAYOUT}")
     return {query: _ordered(hits) for query, hits in run.items()}
-
-
-def strictly_decreasing(scores: ArrayLike) -> NDArray[np.float32]:
-    """Round non-increasing scores (n,) to float32, and lower ties by the smallest steps.
-
-    >>> strictly_decreasing([2.0, 1.0, 1.0, 0.5]).tolist()
-    [2.0, 1.0, 0.9999999403953552, 0.5]
-    """
-    values = np.asarray(scores, dtype=np.float64)
-    if np.isnan(values).any():
-        raise ValueError("a score is NaN")
-    limit = float(np.finfo(np.float32).max)
-    single = np.clip(values, -limit, limit).astype(np.float32)
-    # As sorted integers, one float32 step is 1, and "below the previous" is a running minimum.
-    bits = single.view(np.int32).astype(np.int64)
-    ordered = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-    steps = np.arange(len(ordered))
-    lowered = np.minimum.accumulate(ordered + steps) - steps
-    # At the lower end of float32, count up from the end.
-    lowered = np.maximum(lowered, steps[::-1] - _ORDERED_MAX)
-    back = np.where(lowered < 0, -lowered | np.int64(-(2**31)), lowered).astype(np.int32)
-    result: NDArray[np.float32] = back.view(np.float32)
-    return result
 
 
 def _ordered(hits: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -96,9 +96,6 @@ def test_the_network_of_a_workspace(tmp_path, write_lines):
     citations = workspace.citations()
     assert citations.documents == {"d", "x", "z", "l"}
     assert dict(citations.titles) == {"d": "Own", "y": "Outside"}
-    assert [citations.key(name) for name in ("d", "PMID:5", "doi:10.1000/D", "doi:10.1000/E")] == [
-        "d", "d", "d", "10.1000/e"
-    ]  # fmt: skip
     network = citations.network()
     assert (network.keys, network.mentions) == (("d", "y", "w"), 6)
     assert [network.levels[level].pairs() for level in LEVELS] == [1, 1, 2, 3]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +39,6 @@ class Citations:
 
     documents: frozenset[str]
     titles: Mapping[str, str]
-    _keys: Mapping[str, str] = field(repr=False)  # DOIs and PMIDs of documents -> their ids
     _refs: Sequence[str] = field(repr=False)
     _papers: Sequence[tuple[str, int]] = field(repr=False)  # paper, end of its rows
     _rows: array[int] = field(repr=False)  # reference, section, paragraph, sentence
@@ -71,7 +68,7 @@ class Citations:
         keys = {key: id for key, id in keys.items() if key not in ids}
         titles = {keys.get(key, key): title for key, title in outside.items()}
         titles |= {id: title for id, title in own.items() if title}
-        return cls(ids, titles, keys, [keys.get(ref, ref) for ref in number], papers, rows)
+        return cls(ids, titles, [keys.get(ref, ref) for ref in number], papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
         """Yield citing documents and mentions."""
@@ -85,13 +82,6 @@ class Citations:
     def network(self) -> CoCitations:
         """Return the co-citation network."""
         return CoCitations.of(self.papers())
-
-    def key(self, name: str) -> str:
-        """Return the key for an id, DOI, resolver URL or PMID."""
-        if name in self.documents:
-            return name
-        key = named_key(name)
-        return self._keys.get(key, key)
 
     @property
     def references(self) -> list[str]:
@@ -107,31 +97,6 @@ class Citations:
     def citing(self) -> int:
         """Number of citing documents."""
         return len(self._papers)
-
-    def citing_of(self, key: str) -> list[str]:
-        """Return sorted ids of citing documents."""
-        citing = (paper for paper, cited in self.papers() if any(one.reference == key for one in cited))
-        return sorted(paper for paper in citing if paper != key)
-
-    def titled(self, title: str) -> list[str]:
-        """Return references by title, most cited first; ignores case and punctuation."""
-        words = _words(title)
-        cited = Counter(self._refs[number] for number in self._rows[::4])
-        same = [key for key in self.references if words and _words(self.titles.get(key, "")) == words]
-        return sorted(same, key=lambda key: (-cited[key], key))
-
-    def nearest(self, title: str, count: int) -> list[str]:
-        """Return references with most similar titles, by common words."""
-        wanted, shares = set(_words(title)), {}
-        for key in self.references:
-            words = set(_words(self.titles.get(key, "")))
-            if words & wanted:
-                shares[key] = len(words & wanted) / len(words | wanted)
-        return sorted(shares, key=lambda key: (-shares[key], key))[:count]
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
 
 
 def _names(document: Document) -> list[str]:

@@ -1,7 +1,8 @@
-"""Labeled pairs that are mined: of four sources, none in two parts of a split, hard ones among them."""
+"""Mined pairs and co-citations."""
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from itertools import combinations
 
@@ -12,8 +13,10 @@ from rerank import Workspace, ingest
 from rerank.errors import UsageError
 from rerank.formats import read_labeled_pairs
 from rerank.rankers.concept.mining import PairMining, RelatedDocuments, SampledPairs, split_units
+from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.records import Document, Qrels
-from rerank.workflows.mine_pairs import mine_pairs
+from rerank.workflows.mine import mine_pairs
+from tests.unit.test_cocitation import X, Y
 
 TOPICS = {"animal": ("cat", "dog", "cow"), "plant": ("oak", "elm", "ivy"), "stone": ("jade", "onyx", "opal")}
 """Categories by their parents."""
@@ -98,23 +101,6 @@ def test_links_and_titles(workspace):
     assert list(found.pairs) == ["train", "dev"]
 
 
-def test_unrelated_ones_by_their_words_where_there_are_no_topics():
-    related = RelatedDocuments.by_links(
-        Document(one["_id"], links=tuple(one["links"])) for one in documents()
-    )
-    kind = [KIND[one] for one in related.ids]
-
-    def near(i: int) -> list[int]:
-        return [j for j, one in enumerate(kind) if one == kind[i]]
-
-    drawn = SampledPairs(related, np.arange(len(related)), PairMining(), near)
-    unrelated = [pair for pair in drawn.pairs if not pair.related]
-    # Each is linked with four of the five others of its kind: 27 pairs of a kind are left, and all are drawn.
-    assert sum(KIND[a] == KIND[b] for a, b, _ in unrelated) == drawn.hard == 27
-    every = SampledPairs(related, np.arange(len(related)), PairMining(negatives=1e6), near)
-    assert len({one.key for one in every.pairs}) == len(every.pairs), "drawing ends where there are no more"
-
-
 def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
     how = {"split": SPLIT, "mining": PairMining(largest=0.2)}
     same = [mine_pairs(workspace, "categories", **how).pairs for _ in range(2)]
@@ -134,27 +120,35 @@ def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["pairs.tsv"]
 
 
-def test_bad_input(folder, run, tmp_path, write_lines):
-    command = ("mine", "pairs", "-w", folder, "--out", tmp_path / "pairs", "--from")
-    run(*command, "qrels").fails(2, "needs judgments", "--qrels")
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("--from qrels", 2, "needs judgments"),
+        ("--from links --qrels QRELS", 2, "--qrels"),
+        ("--from qrels --qrels QRELS", 1, "no query has two relevant documents"),
+        ("--from categories", 1, "no category has 5 documents and at most 5%"),
+        ("--from categories --largest 0.2 --split 1,1,x", 2, "--split"),
+        ("--from categories --largest 0.2 --split 1,1,0", 2, "above 0"),
+        ("--from categories --largest 0.2 --split 1,1,1,1", 2, "at most 3"),
+        ("--from categories --largest 0.2 --split 98,1,1", 1, "--split"),
+        ("--from categories --negatives inf", 2, "--negatives"),
+    ],
+)
+def test_bad_input(folder, run, tmp_path, words, code, message):
     (tmp_path / "qrels").write_text("q 0 cat1 1\n")
-    run(*command, "links", "--qrels", tmp_path / "qrels").fails(2, "--qrels")
-    run(*command, "qrels", "--qrels", tmp_path / "qrels").fails(1, "no query has two relevant documents")
-    run(*command, "categories").fails(1, "no category has 5 documents and at most 5%")
-    run(*command, "categories", "--largest", 0.2, "--split", "1,1,x").fails(2, "--split")
-    run(*command, "categories", "--largest", 0.2, "--split", "1,1,0").fails(2, "above 0")
-    run(*command, "categories", "--largest", 0.2, "--split", "1,1,1,1").fails(2, "at most 3")
-    run(*command, "categories", "--largest", 0.2, "--split", "98,1,1").fails(1, "--split")
-    run(*command, "categories", "--largest", 0.001).fails(1, "at most 0.1% of them")
-    run(*command, "categories", "--negatives", "inf").fails(2, "--negatives", "inf")
-    run(*command, "categories", "--hard", "nan").fails(2, "--hard", "nan")
+    given = words.replace("QRELS", str(tmp_path / "qrels")).split()
+    run("mine", "pairs", "-w", folder, "--out", tmp_path / "pairs", *given).fails(code, message)
     assert not (tmp_path / "pairs").exists()
+
+
+def test_a_collection_without_relations(run, tmp_path, write_lines):
     bare = [{"_id": f"d{i}", "title": f"word{i}", "text": "x"} for i in range(3)]
-    assert run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare").code == 0
+    run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare")
     for source, reason in (("links", "no document links"), ("titles", "no two titles are similar")):
         run("mine", "pairs", "--from", source, "-w", tmp_path / "bare", "--out", tmp_path / "p").fails(
             1, reason, "another source"
         )
+    run("mine", "cocitation", "-w", tmp_path / "bare").fails(1, "no document has citations; ingest articles")
 
 
 def test_a_document_of_several_categories_is_in_one_group_and_never_unrelated_to_the_others():
@@ -182,3 +176,50 @@ def test_shares():
     assert [len(part) for part in split_units(related, (3, 2, 1))] == [3, 2, 1]
     with pytest.raises(UsageError, match="above 0"):
         split_units(related, (1, -1))
+
+
+def rows(mentions):
+    found = []
+    for ref, section, paragraph, sentence in mentions:
+        place = {"section": section, "paragraph": paragraph, "sentence": sentence}
+        found.append({"ref": ref, **place, "text": f"Sentence {sentence}."})
+    return found
+
+
+def test_sizes_of_cocitation_levels(run, tmp_path, write_lines):
+    titles = {"a": "On the growth of yeast", "b": "On the death of yeast cells", "c": "Wolves", "e": "Owls"}
+    documents = [
+        {"_id": "X", "title": "The paper X", "citations": rows(X), "references": titles},
+        {"_id": "Y", "title": "The paper Y", "citations": rows(Y)},
+        {"_id": "d", "title": "A document", "text": "that the collection has"},
+    ]
+    done = run("ingest", write_lines(tmp_path / "c.jsonl", documents), "-w", tmp_path / "ws")
+    assert "2 documents list 9 references and cite them 14 times" in done.out
+    found = run("mine", "cocitation", "-w", tmp_path / "ws", "--json").json
+    assert (found["citing"], found["references"], found["outside"], found["titled"]) == (2, 6, 4, 6)
+    assert [found["levels"][level]["pairs"] for level in LEVELS] == [4, 6, 7, 10]
+    assert found["levels"]["sentence"] == {"groups": 4, "largest": 2, "references": 5, "pairs": 4}
+    shown = run("mine", "cocitation", "-w", tmp_path / "ws").out
+    assert "2 documents cite 6 references" in shown
+    assert shown.splitlines()[-1].split() == ["one", "document", "2", "5", "5", "10"]
+
+
+def test_pairs_from_links_alone(run, tmp_path, write_lines):
+    """Against a count over all pairs of each document's links."""
+    documents = [
+        {"_id": "1", "links": ["2", "10", "x", "1"]},
+        {"_id": "2", "links": ["10", "x"]},
+        {"_id": "10", "links": ["2", "2"]},
+        {"_id": "x"},
+    ]
+    run("ingest", write_lines(tmp_path / "c.jsonl", documents), "-w", tmp_path / "ws")
+    shown = run("mine", "cocitation", "-w", tmp_path / "ws", "--out", tmp_path / "pairs.tsv").out.splitlines()
+    assert shown[3].split() == ["one", "sentence", "0", "0", "0", "0"]
+    with open(tmp_path / "pairs.tsv") as file:
+        found = list(csv.reader(file, delimiter="\t"))
+    assert found == [
+        ["a", "b", "sentence", "paragraph", "section", "document"],
+        ["10", "2", "0", "0", "0", "1"],
+        ["10", "x", "0", "0", "0", "2"],
+        ["2", "x", "0", "0", "0", "1"],
+    ]

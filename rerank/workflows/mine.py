@@ -1,4 +1,4 @@
-"""Labeled pairs of `concept` from the collection."""
+"""Labeled pairs and co-citations of a collection."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from msgspec.structs import replace
 
 from rerank.engines.base import SearchRequest
-from rerank.errors import RerankError, TrainingError, UsageError
-from rerank.files import check_output
-from rerank.formats.pairs import in_tsv, write_labeled_pairs
+from rerank.errors import InputError, TrainingError, UsageError
+from rerank.files import atomic_write, check_output
+from rerank.formats import write_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.concept.mining import PairMining, RelatedDocuments, SampledPairs, Source, split_units
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Level
 from rerank.records import Document, LabeledPair, Qrels
 from rerank.results import Report
 from rerank.text import plural, words
@@ -23,6 +25,8 @@ from rerank.workspace import Workspace
 NAMES = ("train", "dev", "test")
 DEPTH = 100
 """Candidates per document; unrelated documents are taken from them."""
+COUNTED = 100_000_000
+"""Largest number of pairs of references whose distinct pairs are counted."""
 _FIRST_WORDS = 20
 """Words that replace a missing title."""
 
@@ -42,13 +46,6 @@ class MinedFile:
     related: int
     unrelated: int
     hard: int
-
-    @classmethod
-    def of(cls, name: str, path: str | None, sample: SampledPairs) -> MinedFile:
-        """Count the pairs of a part."""
-        related = sum(pair.related for pair in sample.pairs)
-        unrelated = len(sample.pairs) - related
-        return cls(name, path, sample.documents, sample.groups, related, unrelated, sample.hard)
 
 
 @dataclass
@@ -105,9 +102,9 @@ def mine_pairs(
     if len(shares) > len(NAMES):
         raise UsageError(f"--split has {len(shares)} shares; give at most {len(NAMES)}: {', '.join(NAMES)}")
     names = ("pairs",) if split is None else NAMES[: len(shares)]
-    for name in names if out is not None else ():
-        check_output(Path(out or "", f"{name}.tsv"), "a\tb\trelated")
-        check_output(Path(out or "", f"{name}.jsonl"), '{"a": ')
+    paths = {} if out is None else {name: Path(out) / f"{name}.tsv" for name in names}
+    for path in paths.values():
+        check_output(path, "a\tb\trelated")
     documents = _read_short(workspace, progress)
     related = _related(source, documents, workspace, mining, qrels)
     units = split_units(related, shares, mining.seed)
@@ -123,10 +120,18 @@ def mine_pairs(
                 " another source"
             )
         samples[name] = sample
-    pairs = {name: sample.pairs for name, sample in samples.items()}
-    paths = {} if out is None else _write_pairs(pairs, Path(out))
-    files = [MinedFile.of(name, paths.get(name), sample) for name, sample in samples.items()]
+    for name, path in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_labeled_pairs(path, samples[name].pairs)
+    files = [_counted(name, paths.get(name), of) for name, of in samples.items()]
+    pairs = {name: of.pairs for name, of in samples.items()}
     return MinedPairs(source, len(related), int((related.units < 0).sum()), files, pairs)
+
+
+def _counted(name: str, path: Path | None, of: SampledPairs) -> MinedFile:
+    related = sum(pair.related for pair in of.pairs)
+    counts = of.documents, of.groups, related, len(of.pairs) - related, of.hard
+    return MinedFile(name, None if path is None else str(path), *counts)
 
 
 def _read_short(workspace: Workspace, progress: Progress) -> list[Document]:
@@ -180,13 +185,106 @@ def _nearest(
     return near
 
 
-def _write_pairs(parts: dict[str, list[LabeledPair]], folder: Path) -> dict[str, str]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RerankError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
-    plain = all(in_tsv(one) for pairs in parts.values() for pair in pairs for one in pair[:2])
-    paths = {name: str(folder / f"{name}.{'tsv' if plain else 'jsonl'}") for name in parts}
-    for name, pairs in parts.items():
-        write_labeled_pairs(paths[name], pairs)
-    return paths
+@dataclass(frozen=True)
+class LevelSize:
+    """Size of a level of a network.
+
+    groups: places with several references. largest: references in the largest group. references: in any
+    group. pairs: distinct; None if too many.
+    """
+
+    groups: int
+    largest: int
+    references: int
+    pairs: int | None
+
+
+@dataclass
+class CoCited(Report):
+    """Co-citations of a workspace.
+
+    citing: documents with citations. outside: references without documents. titled: references with titles.
+    mentions: citations.
+    """
+
+    citing: int
+    references: int
+    outside: int
+    titled: int
+    mentions: int
+    levels: dict[Level, LevelSize]
+    out: str | None = None
+
+
+def mine_cocitation(
+    workspace: Workspace,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> CoCited:
+    """Return the sizes of the co-citation network.
+
+    out: TSV file of all pairs: keys, counts of citing sentences, paragraphs, sections and documents.
+
+    Raises InputError if no document has citations.
+
+    >>> import tempfile
+    >>> from rerank import Document
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> place = {"section": 0, "paragraph": 0, "sentence": 0}
+    >>> cited = {"citations": [{"ref": "a", **place}, {"ref": "b", **place}]}
+    >>> _ = workspace.engine.write([Document("x", "X", extra=cited)])
+    >>> mine_cocitation(workspace).levels["sentence"].pairs
+    1
+    """
+    if out is not None:
+        check_output(out, "a\tb\t")
+    citations = workspace.citations(progress)
+    if not citations.mentions:
+        raise InputError(
+            f"{workspace.folder}: no document has citations; ingest articles"
+            " (`rerank ingest ARCHIVE --format jats`), or documents with links or citations"
+        )
+    refs = set(citations.references)
+    network = citations.network()
+    if out is not None:
+        _write_network(network, out)
+    return CoCited(
+        citing=citations.citing,
+        references=len(refs),
+        outside=len(refs - citations.documents),
+        titled=len(refs & citations.titles.keys()),
+        mentions=citations.mentions,
+        levels={level: _size(network, level) for level in LEVELS},
+        out=None if out is None else os.fspath(out),
+    )
+
+
+def _size(network: CoCitations, level: Level) -> LevelSize:
+    groups = network.levels[level]
+    sizes = np.diff(groups.indptr)
+    return LevelSize(
+        groups=len(sizes),
+        largest=int(sizes.max(initial=0)),
+        references=len(np.unique(groups.refs)),
+        pairs=groups.pairs() if (sizes * (sizes - 1) // 2).sum() <= COUNTED else None,
+    )
+
+
+def _write_network(network: CoCitations, path: str | os.PathLike[str]) -> None:
+    order = sorted(range(len(network)), key=network.keys.__getitem__)
+    rank = np.argsort(np.array(order, np.int64))
+    names = network.names(order)
+    counted = {level: network.levels[level].pair_counts() for level in LEVELS}
+    pairs = counted["document"][0]
+    columns = np.zeros((2 + len(LEVELS), len(pairs)), np.int64)
+    columns[:2] = np.sort(rank[np.stack(np.divmod(pairs, max(len(network), 1)))], axis=0)
+    for row, (keys, counts) in zip(columns[2:], counted.values()):
+        row[np.searchsorted(pairs, keys)] = counts
+    columns = columns[:, np.lexsort(columns[1::-1])]
+    with atomic_write(path, follow=True) as file:
+        file.write(("\t".join(("a", "b", *LEVELS)) + "\n").encode())
+        for begin in range(0, len(pairs), 100_000):
+            rows = columns[:, begin : begin + 100_000].T.tolist()
+            lines = ("\t".join((names[a], names[b], *map(str, counts))) for a, b, *counts in rows)
+            file.write("".join(f"{line}\n" for line in lines).encode())
