@@ -73,7 +73,7 @@ def cross_validate(
     for fold in range(folds):
         inside = np.flatnonzero(groups == fold)
         means = [np.delete(total, fold, axis=0).sum(axis=0) / (n - len(inside)) for total in sums]
-        which, setting = problem.choose(means)
+        which, setting = problem.choose(means, n - len(inside))
         per_query[inside] = held_out = problem.values((which, setting), inside.tolist())
         results.append(
             Fold(

@@ -86,9 +86,11 @@ class Grid:
 
     weights: (G, S), rounded as in Linear. shares: (G, S), rows sum to 1.
     levels:  distinct weights per signal, ascending. at: (G, S) positions in ``levels``.
+    spread:  (S,) standard deviations of the normalized scores, to compare weights of raw scores.
     """
 
-    def __init__(self, normalization: str, weights: Array) -> None:
+    def __init__(self, normalization: str, weights: Array, spread: Array | float = 1.0) -> None:
+        self.spread = spread
         self.normalization, self.weights = normalization, weights.round(DECIMALS) + 0.0  # never -0.0
         columns = [np.unique(column, return_inverse=True) for column in self.weights.T]
         self.levels: list[Array] = [levels for levels, _ in columns]
@@ -102,6 +104,13 @@ class Grid:
         """Each signal's share of the weight."""
         shares: Array = self.weights / self.weights.sum(axis=1, keepdims=True)
         return shares
+
+    def middle(self, values: Array, within: float) -> int:
+        """Return the setting closest to the mean of all settings at most ``within`` below the best."""
+        effects = self.weights * self.spread
+        effects /= effects.sum(axis=1, keepdims=True)
+        mean = effects[values >= values.max() - within].mean(axis=0)
+        return int(np.abs(effects - mean).sum(axis=1).round(DECIMALS).argmin())
 
     def choose(self, values: Array, first: int | None) -> int:
         """Return the best setting. first: column of the first stage, or None.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
-from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
@@ -301,20 +300,12 @@ class _Auto:
             self.say("retrieval", str(error))
             return plain
         union = tune(workspace, signals, retrieve=[first, *(f"{name}:{FOUND}" for name in found)], **asked)
-        before, after = _values(plain), _values(union)
-        p = randomization_test([after[query] - before[query] for query in before])
         self.say(
             "retrieval",
             f"dev {union.tuned.measure} {union.tuned.value:.4f} if {join_names(found)} also"
-            f" {'retrieve' if len(found) > 1 else 'retrieves'}, {plain.tuned.value:.4f} if not (p = {p:.4f})",
+            f" {'retrieve' if len(found) > 1 else 'retrieves'}, {plain.tuned.value:.4f} if not",
         )
-        if union.tuned.value > plain.tuned.value and p / 2 < 0.05:  # one-sided
+        if union.tuned.value > plain.tuned.value:
             return union
         plain.stack.save(asked["out"])
         return plain
-
-
-def _values(tuned: TuneReport) -> dict[str, float]:
-    """Return query -> value, of the main case if possible."""
-    cases = reversed([*tuned.cases.values()])
-    return {query: value for one in cases for query, value in one.per_query.items()}

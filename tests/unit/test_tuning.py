@@ -17,7 +17,7 @@ from rerank.combiners.folds import cross_validate
 from rerank.combiners.grid import Grid, compositions, weight_grid
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
-from rerank.combiners.tune import tune
+from rerank.combiners.tune import TuneOptions, TuningProblem, tune
 from rerank.errors import InputError, TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
@@ -237,17 +237,12 @@ def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n
     assert tuned.single_signal["bm25"] == tuned.first_stage_value
     assert tuned.queries == len(evaluated)
     assert tuned.none_relevant == len(qrels) - len(evaluated)
-    assert all(
-        tuned.value >= value - 1e-12 for value in (*tuned.single_signal.values(), *tuned.ablation.values())
-    )
-    assert max(best.value for best in tuned.best.values()) == pytest.approx(tuned.value, abs=1e-12)
+    assert all(tuned.value >= value - 1e-12 for value in tuned.single_signal.values())
+    assert max(best.value for best in tuned.best.values()) >= tuned.value - 1e-12
     assert set(tuned.ablation) == (set(table.signals) if n_signals > 1 else set())
     for flat in tuned.near_optimal:
         assert 1 <= flat.settings <= flat.of
-        total = sum(tuned.combiner.weights)
-        for name, weight in tuned.combiner.shares().items():
-            low, high = flat.shares[name]
-            assert low - 1e-12 <= weight / total <= high + 1e-12
+        assert all(0 <= low <= high <= 1 for low, high in flat.shares.values())
 
 
 def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
@@ -260,8 +255,9 @@ def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
     assert tuned.near_optimal[0].settings < tuned.near_optimal[0].of
 
 
-def test_ties_go_to_the_first_stage_then_to_equal_weights():
+def test_ties_go_to_the_first_stage_then_to_equal_weights(monkeypatch):
     """Relevant b is last for bm25, first for text and meta: it wins with enough weight on those two."""
+    monkeypatch.setattr(tuning, "FEW", 0)
     rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
     table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["min-max"], parts=21)
@@ -269,6 +265,30 @@ def test_ties_go_to_the_first_stage_then_to_equal_weights():
     assert (tuned.combiner.values * 21).round(6).tolist() == [10, 6, 5]
     moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
     assert (moved.combiner.values * 21).round(6).tolist() == [6, 10, 5]
+
+
+def test_few_queries_get_the_mean_of_all_good_settings():
+    """The best weights of 20 queries fit their noise; new queries of the same kind show it."""
+
+    def case(seed, queries):
+        random, rows, judgments = np.random.default_rng(seed), [], []
+        for q in range(queries):
+            truth = np.arange(30) < 3
+            noise = random.normal(size=(30, 3))
+            rows.append((f"q{q:03}", [f"d{d:02}" for d in range(30)], noise + 0.8 * truth[:, None]))
+            judgments += [(f"q{q:03}", f"d{d:02}", 1) for d in range(3)]
+        return ScoreTable.build(SIGNALS, rows), Qrels(judgments)
+
+    table, qrels = case(0, 300)
+    settings = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": ["z-score"]}
+    gains = []
+    for seed in range(1, 13):
+        few = TuningProblem.of(*case(seed, 20), TuneOptions(**settings))
+        means = [total[0] / 20 for total in few.sums([0] * 20, None)]
+        every = TuningProblem.of(table, qrels, TuneOptions(**settings))
+        averaged, best = few.choose(means, 20), few.choose(means, 10**9)
+        gains.append(every.values(averaged, range(300)).mean() - every.values(best, range(300)).mean())
+    assert np.mean(gains) > 0.003
 
 
 def test_the_order_of_normalizations_decides_between_them():
@@ -338,7 +358,6 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
     assert result.final.combiner == final.combiner
     assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
     assert result.value == pytest.approx(np.mean(list(result.per_query.values())), abs=1e-12)
-    assert result.value <= final.value + 1e-12
     # Each fold again, by hand: the queries whose values its stack explains, and tuning without them.
     rng = np.random.default_rng(3).permutation(final.queries)
     queries = list(result.per_query)
