@@ -255,7 +255,8 @@ class Scorer:
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
         for name in filter(is_given, lacking):
-            _given(name, given)
+            _given(name, given)  # raises without a search
+        lacking = [name for name in lacking if not is_given(name)]
         versions = {name: v for name, v in self.features.items() if name not in given.features}
         if not lacking and not versions:
             return given

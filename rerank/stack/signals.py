@@ -96,15 +96,7 @@ EncodeQuery = Callable[[Ranker, Query], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
-    """A score from the engine."""
-
-    name: str
-    uses_categories: ClassVar[bool] = False
-
-
-@dataclass(frozen=True, slots=True)
-class GivenSignal:
-    """A score from the user's search."""
+    """A score from the engine, or from the user's search (:func:`is_given`)."""
 
     name: str
     uses_categories: ClassVar[bool] = False
@@ -207,25 +199,24 @@ class RankerSignal:
         return self.ranker.uses_categories
 
 
-Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal
+Signal = LexicalSignal | FieldSignal | RankerSignal
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
     """Return the signals. Raises UsageError for an unknown name."""
     signals: list[Signal] = []
     for name in names:
-        if is_given(name):
-            signals.append(GivenSignal(name))
-            continue
         if is_field(name):
             field = FieldSignal(name)
             field.values(np.empty(0))  # raises for an invalid decay
             signals.append(field)
-            continue
-        if name not in FIRST_STAGES and name not in rankers:
+        elif name in FIRST_STAGES or is_given(name):
+            signals.append(LexicalSignal(name))
+        elif name in rankers:
+            signals.append(RankerSignal(rankers[name]))
+        else:
             there = ", ".join((*FIRST_STAGES, *rankers))
             raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
-        signals.append(LexicalSignal(name) if name in FIRST_STAGES else RankerSignal(rankers[name]))
     return tuple(signals)
 
 

@@ -60,12 +60,10 @@ def without_graph(folder: Path, request: pytest.FixtureRequest) -> Iterator[Engi
 GLOBAL: Any = (3, "dfs_query_then_fetch")
 ENGINES: dict[str, Make] = {
     "local": local,
-    "opensearch": opensearch("node", 1),
     "opensearch, 3 shards": opensearch("node", *GLOBAL),
 }
 VECTORS: dict[str, Make] = {
     "local": local,
-    "opensearch": opensearch("knn_node", 1),
     "opensearch, 3 shards": opensearch("knn_node", *GLOBAL),
     "opensearch, no graph": without_graph,
 }

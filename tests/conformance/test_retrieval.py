@@ -24,7 +24,7 @@ from tests.conformance.test_engines import VECTORS, kinds
 def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """OpenSearch allows an index 50 nested fields."""
     _, several = CASES
-    for engine in VECTORS["opensearch"](tmp_path, request):
+    for engine in VECTORS["opensearch, 3 shards"](tmp_path, request):
         assert isinstance(engine, OpenSearchEngine)
         engine.write(collection(40))
         for version in ("v1", "v2", "v3.1"):

@@ -338,20 +338,6 @@ def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: N
     node.request("DELETE", "/_search/pipeline/theirs")
 
 
-def test_only_a_cluster_makes_searches(tmp_path: Path) -> None:
-    workspace = Workspace.create(tmp_path / "ws", lang="en")
-    (tmp_path / "own.json").write_text(BODY)
-    queries, qrels = [Query("q", "wolf")], Qrels([("q", "a", 1)])
-    with pytest.raises(UsageError, match="only OpenSearch can make that search"):
-        tune(
-            workspace,
-            "search,bm25",
-            queries=queries,
-            qrels=qrels,
-            first_stage=f"template:{tmp_path}/own.json",
-        )
-
-
 def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> None:
     wanted = {("year>=2020",): range(20, 40), ("tags=a", "year<2010", "popularity>3"): (4, 6, 8)}
     for texts, kept in wanted.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from typing import Any
 
@@ -13,7 +12,6 @@ from tests.opensearch_faults import (
     at,
     authority,
     documents,
-    edit,
     few,
     indices,
     name,
@@ -57,15 +55,6 @@ def test_the_name_of_the_next_index_is_taken(run, few, node, name, tmp_path):
     run("ingest", few, "--replace", "-w", folder).fails(1, f"'{taken}' that is in use; remove or rename it")
     assert documents(node, name) == texts(20, "cell")
     assert set(indices(node, name)) == {current, taken}
-
-
-def test_an_index_that_rerank_has_not_made_in_rerank_toml(run, few, node, name, tmp_path):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
-    node.request("PUT", f"/{name}-other", {"mappings": {"properties": {"text": {"type": "text"}}}})
-    edit(folder, index=f"{name}-other")
-    run("ingest", few, "-w", folder).fails(2, "was not made by rerank", f"`rerank attach -w {folder}`")
-    assert node.request("GET", f"/{name}-other/_count")["count"] == 0
 
 
 MAPPING = {
@@ -243,32 +232,3 @@ def test_attach_an_index_of_ours(run, few, node, name, tmp_path):
     for stage in ("bm25", "tfidf"):
         assert len(run("query", "cell", "--stack", stage, "-w", tmp_path / "ws", "--json").json["hits"]) == 10
     assert run("ingest", few, "-w", tmp_path / "ws", "--json").json["unchanged"] == 20
-
-
-def test_a_table_of_fields_that_is_none(run, few, node, name, tmp_path):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
-    attached = run("attach", "text=text", "-w", tmp_path / "b", "--url", node.url, "--index", name)
-    assert attached.code == 0, attached.err
-    file = tmp_path / "b" / "rerank.toml"
-    right = file.read_text()
-    for wrong in ("text = 5", 'text = ""', "text = []", "text = [1]", 'body = "x"'):
-        file.write_text(right.replace('text = ["text"]', wrong))
-        run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: ")
-    for wrong in (
-        "url = 5",
-        "url = [5]",
-        "timeout = nan",
-        "timeout = 0",
-        'timeout = "1"',
-        "shards = true",
-        "x = 1",
-    ):
-        file.write_text(
-            re.sub(r"(?m)^url = .*$", wrong, right)
-            if "url" in wrong
-            else right.replace("[opensearch]", f"[opensearch]\n{wrong}")
-        )
-        run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: ")
-    file.write_text('format = 1\nengine = "opensearch"\nopensearch = 5\n')
-    run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: opensearch = 5")

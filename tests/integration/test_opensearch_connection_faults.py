@@ -110,15 +110,15 @@ ODD_ANSWERS = {
     "an error": ({"status": 500, "body": b"oops", "kind": "text/plain"}, "refuses (500): oops"),
     "Elasticsearch": (
         {"body": b'{"version": {"number": "8.15.0", "build_flavor": "default"}, "tagline": "You Know"}'},
-        "is not OpenSearch (version 8.15.0 of another product); rerank needs OpenSearch 2.19 or later",
+        "is another product, version 8.15.0; rerank needs OpenSearch 2.19 or later",
     ),
     "an old version": (
         {"body": b'{"version": {"number": "2.18.0", "distribution": "opensearch"}}'},
-        "is OpenSearch 2.18.0; rerank needs 2.19 or later",
+        "is OpenSearch 2.18.0; rerank needs OpenSearch 2.19 or later",
     ),
     "a version that is none": (
         {"body": b'{"version": {"number": null, "distribution": "opensearch"}}'},
-        "rerank needs 2.19 or later",
+        "rerank needs OpenSearch 2.19 or later",
     ),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -69,23 +68,8 @@ def test_a_corrupt_feature_is_written_again(files: FeatureFiles, tmp_path: Path)
     assert other.read("text", "v1", np.array([0, -1, COUNT]))[1].tolist() == [False, True, True]
 
 
-@pytest.mark.parametrize("name", ["float8x21", "float16x21.5", "float16x0", "objectx21", "int8x9999999999"])
-def test_a_file_of_another_kind_is_ignored(files: FeatureFiles, tmp_path: Path, name: str) -> None:
-    (tmp_path / "features/text/v1/float16x21").rename(tmp_path / "features/text/v1" / name)
-    assert read(tmp_path / "features") == 0
-
-
 def test_rows_of_another_numbering_are_missing(files: FeatureFiles, tmp_path: Path) -> None:
     assert FeatureFiles(tmp_path / "features", 8).read("text", "v1", ROWS)[1].all()
-
-
-def test_features_that_come_again_are_compared_again(files: FeatureFiles, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "features/text/v1")
-    other = FeatureFiles(tmp_path / "features", 7)
-    assert other.read("text", "v1", ROWS)[0].shape == (COUNT, 0)
-    other.write("text", "v1", np.array([COUNT]), VALUES[:1])
-    assert other.stored("text", "v1", COUNT + 2).tolist() == [False] * COUNT + [True, False]
-    assert other.read("text", "v1", np.array([0, COUNT]))[1].tolist() == [True, False]
 
 
 def test_other_kinds_of_features_are_refused(files: FeatureFiles) -> None:

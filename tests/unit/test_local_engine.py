@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import Encoder, SearchRequest
-from rerank.engines.local import LocalEngine, tfidf
-from rerank.engines.local.text_index import TextIndex
-from rerank.errors import BusyError, EngineError, UsageError, WorkspaceError
+from rerank.engines.local import LocalEngine
+from rerank.errors import BusyError, WorkspaceError
 from rerank.records import Candidates, Document
 from rerank.text import analyzer
 
@@ -67,16 +66,6 @@ def random_texts(n: int, seed: int) -> dict[str, str]:
 
 
 class TestTfIdf:
-    def test_by_hand(self, engine: LocalEngine) -> None:
-        engine.write(documents(TEXTS))
-        # N = 3. idf(sort) = ln(4/2) + 1 = 1.693147, idf(list) = ln(4/3) + 1 = 1.287682.
-        # Document 1: sort (1 + ln 2) * 1.693147 = 2.866747, list 1.287682; length 3.142668.
-        # Query "sorting lists": sort 1.693147, list 1.287682; length 2.127174.
-        # (2.866747 * 1.693147 + 1.287682 * 1.287682) / (3.142668 * 2.127174) = 0.974113
-        found = scores(engine, "sorting lists", "tfidf")
-        assert found["1"] == pytest.approx(0.974113, abs=1e-6)
-        assert set(found) == {"1", "2"}
-
     def test_against_the_formula(self, engine: LocalEngine) -> None:
         texts = random_texts(300, seed=1)
         engine.write(documents(texts))
@@ -98,17 +87,6 @@ class TestTfIdf:
             assert scores(engine, query, "tfidf") == pytest.approx(scores(fresh, query, "tfidf"), abs=1e-7)
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
-    def test_in_small_pieces(self, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rerank.engines.local.storage._BATCH", 7)
-        monkeypatch.setattr(tfidf, "_TOGETHER", 40)
-        texts = random_texts(150, seed=3)
-        engine.write(documents(texts))
-        engine.write(documents({"d0": "w1", "new": "w1 w2"}), delete=["d1", "d149"])
-        texts.update({"d0": "w1", "new": "w1 w2"})
-        del texts["d1"], texts["d149"]
-        for query in ("w1 w2 w3", "w50", "w0"):
-            assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
-
     def test_cut_among_many_ties(self, engine: LocalEngine) -> None:
         engine.write(
             Document(f"{i:04}", text="common rare" if i % 50 == 7 else "common x") for i in range(3000)
@@ -120,13 +98,6 @@ class TestTfIdf:
                 engine.find(SearchRequest("common rare", first_stage="tfidf", depth=depth)).ids
                 == everything[:depth]
             )
-
-    def test_everything_deleted(self, engine: LocalEngine) -> None:
-        engine.write(documents(TEXTS))
-        engine.write([], delete=list(TEXTS))
-        assert scores(engine, "lists", "tfidf") == scores(engine, "lists", "bm25") == {}
-        engine.write(documents({"1": "lists"}))
-        assert set(scores(engine, "lists", "tfidf")) == {"1"}
 
 
 class TestBm25:
@@ -165,32 +136,8 @@ class TestBm25:
             some = Candidates(full.ids[::3], full.scores[::3], full.rows[::3])
             assert engine.score(query, "bm25", some).tolist() == full.scores[::3].tolist()
 
-    def test_commits_move_on(self, engine: LocalEngine) -> None:
-        # The state machine of the engine rests on this: a commit never has the number of the last one.
-        index, stamps = TextIndex(engine.folder / "data-0" / "index", "en"), []
-        for i in range(12):  # more than it takes to make tantivy merge segments, which must not count
-            writer = index.writer()
-            writer.add([i], [Document("", text="text")])
-            stamp = writer.commit()
-            assert index.stamp() == stamp
-            writer.close()
-            assert index.stamp() == stamp
-            stamps.append(stamp)
-        assert stamps == sorted(set(stamps))
-        writer = index.writer()
-        writer.add([99], [Document("", text="text")])
-        writer.rollback()
-        assert index.stamp() == stamps[-1]
-
 
 class TestFolder:
-    def test_reopen(self, engine: LocalEngine) -> None:
-        engine.write(documents(TEXTS))
-        again = LocalEngine.open(engine.folder)
-        assert again.lang == "en"
-        for stage in ("bm25", "tfidf"):
-            assert scores(again, "sorting lists", stage) == scores(engine, "sorting lists", stage)
-
     def test_create_twice(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         with pytest.raises(WorkspaceError, match="already holds a collection"):
@@ -210,10 +157,6 @@ class TestFolder:
         shutil.copytree(tmp_path / "old", engine.folder / "data-0" / "index")
         with pytest.raises(WorkspaceError, match="not of the same version"):
             LocalEngine.open(engine.folder)
-
-    def test_bad_language(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError):
-            LocalEngine.create(tmp_path / "engine", lang="english")
 
     def test_dead_rows_do_not_pile_up(self, engine: LocalEngine) -> None:
         for i in range(6):
@@ -304,24 +247,6 @@ class TestSeveral:
 
 
 class TestFeatures:
-    def test_names(self, engine: LocalEngine) -> None:
-        for name, version in (("../x", "v"), ("x", ".."), ("", "v"), ("x", "a/b")):
-            with pytest.raises(UsageError, match="cannot name features"):
-                engine.write_features([Encoder(name, version, lambda docs: np.ones((len(docs), 1)))])
-
-    def test_shapes_and_dtypes(self, engine: LocalEngine) -> None:
-        engine.write(documents(TEXTS))
-        for bad in (np.ones(3), np.ones((2, 1)), np.ones((3, 0))):
-            with pytest.raises(EngineError, match="into an array of shape"):
-                engine.write_features([Encoder("text", "v1", lambda docs, bad=bad: bad)])
-        engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.int8))])
-        engine.write(documents({"4": "x"}))
-        with pytest.raises(EngineError, match="give it a new version"):
-            engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
-        assert engine.write_features(
-            [Encoder("text", "v1", lambda docs: np.zeros((len(docs), 2), np.int8))]
-        ) == {"text": 1}
-
     def test_what_a_crash_left_behind_the_manifest_is_ignored(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
@@ -335,13 +260,3 @@ class TestFeatures:
         assert engine.write_features([Encoder("text", "v1", encode)]) == {"text": 2}
         top = engine.find(SearchRequest("lists", first_stage="bm25", depth=5, features={"text": "v1"}))
         assert dict(zip(top.ids, top.features["text"].tolist())) == {"1": [1, 9], "2": [1, 1], "4": [4, 9]}
-
-    def test_rows_that_died_in_between_stay_zero(self, engine: LocalEngine) -> None:
-        for text in ("first", "second", "third"):
-            engine.write(documents({"1": text, "2": text, text: "lists"}))
-        encoded = engine.write_features(
-            [Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float16))]
-        )
-        assert encoded == {"text": 5}
-        matrix = np.fromfile(engine.folder / "data-0/features/text/v1/float16x2", np.float16).reshape(-1, 2)
-        assert matrix[:, 0].tolist() == [0, 0, 1, 0, 0, 1, 1, 1, 1]

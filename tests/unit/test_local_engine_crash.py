@@ -82,18 +82,12 @@ def folder(tmp_path: Path) -> Path:
 
 MOMENTS = {  # before or after a function, and the documents that readers find then
     "at the start": (before, documents.Documents, "write", OLD),
-    "after a chunk": (after, documents.Documents, "_add", OLD),
     "after SQLite has committed": (after, documents.Documents, "write", OLD),
     "after the text index got it": (after, text_index.IndexWriter, "add", OLD),
-    "while counting terms": (after, tfidf.TfIdfWriter, "add", OLD),
-    "while inverting": (after, tfidf.TfIdfWriter, "_invert", OLD),
     "after tf-idf": (after, tfidf.TfIdfWriter, "write", OLD),
-    "after the deletes": (after, text_index.IndexWriter, "delete", OLD),
     "after tantivy has committed": (after, text_index.IndexWriter, "commit", NEW),
-    "while merging": (before, text_index.IndexWriter, "close", NEW),
     "before publishing": (before, documents.Documents, "publish", NEW),
     "after publishing": (after, documents.Documents, "publish", NEW),
-    "before the checkpoint": (before, documents.Documents, "checkpoint", NEW),
     "before cleaning": (before, tfidf, "remove_versions", NEW),
 }
 
@@ -118,7 +112,7 @@ def test_killed(folder: Path, moment: str) -> None:
     # The next writer indexes what SQLite has, also if it is killed once more.
     assert child(killed_repair, folder) in (None, -signal.SIGKILL)
     engine.write([])
-    in_sqlite = list(MOMENTS).index(moment) > 1
+    in_sqlite = list(MOMENTS).index(moment) > 0
     check(folder, NEW if in_sqlite else OLD)
     engine.write([NEW[0], NEW[2]], delete=["b"])
     check(folder, NEW)
@@ -163,7 +157,7 @@ def large_change(folder: Path, limit: int) -> str:
     return "written"
 
 
-@pytest.mark.parametrize("limit", [20_000, 60_000, 400_000, 1_000_000, 2_000_000])
+@pytest.mark.parametrize("limit", [20_000, 400_000, 2_000_000])
 def test_disk_full(folder: Path, limit: int) -> None:
     # A limit on the size of files fails as a full disk does: at another file for every limit.
     assert "nothing was ingested; free space and run again" in str(child(large_change, folder, limit))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rerank.arrays import passage_cosines, to_float32
-from rerank.engines.local import nearest
-from rerank.engines.local.nearest import Codes, PassageVectors, Vectors
+from rerank.arrays import to_float32
+from rerank.engines.local.nearest import PassageVectors, Vectors
 
 NONE = np.empty(0, np.int64)
 
@@ -27,14 +26,9 @@ def ranked_of_one(matrix, query, dead=()):
     return ranked(matrix.astype(np.float64) @ query.astype(np.float64), dead)
 
 
-@pytest.mark.parametrize("library", [True, False], ids=["simsimd", "numpy alone"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("together", [1, 20])
-def test_the_best_products_above_zero(monkeypatch, library, dtype, together):
-    if library:
-        pytest.importorskip("simsimd")
-    else:
-        monkeypatch.setattr(nearest, "simsimd", None)
+def test_the_best_products_above_zero(dtype, together):
     rng = np.random.default_rng(1)
     matrix = rng.normal(size=(5000, 24)) * rng.gamma(2, size=(5000, 1))
     matrix[::9] = 0
@@ -69,19 +63,6 @@ def test_rows_that_are_added_are_found():
         assert rows.tolist() == sorted(ranked_of_one(matrix[:count], query[0])[:50])
 
 
-def test_codes_are_off_by_no_more_than_they_say():
-    rng = np.random.default_rng(3)
-    matrix = (rng.normal(size=(20_000, 64)) / 8).astype(np.float16)
-    codes = Codes(64)
-    codes.extend(matrix)
-    assert codes.bytes.nbytes == matrix.size
-    query = (rng.normal(size=64) / 8).astype(np.float32)
-    scores, most = codes.product(query, len(matrix))
-    errors = np.abs(scores - matrix.astype(np.float64) @ query)
-    assert (errors < most).all()
-    assert most.max() < 20 * errors.std()
-
-
 def test_every_fp16_number():
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 16)
     finite = halves[np.isfinite(halves).all(axis=1)]
@@ -114,14 +95,9 @@ def ranked_of_several(matrix, most, query, dead=()):
     return ranked(products, dead)
 
 
-@pytest.mark.parametrize("library", [True, False], ids=["simsimd", "numpy alone"])
 @pytest.mark.parametrize("dtype", [np.int8, np.float16])
 @pytest.mark.parametrize("together", [1, 20])
-def test_the_largest_of_several_cosines(monkeypatch, library, dtype, together):
-    if library:
-        pytest.importorskip("simsimd")
-    else:
-        monkeypatch.setattr(nearest, "simsimd", None)
+def test_the_largest_of_several_cosines(dtype, together):
     matrix = several(3000, 3, 24, dtype)
     queries = np.random.default_rng(5).normal(size=(20, 24)).astype(np.float32)
     queries[3] = matrix[100, :24].astype(np.float32)
@@ -131,23 +107,3 @@ def test_the_largest_of_several_cosines(monkeypatch, library, dtype, together):
     wanted = [ranked_of_several(matrix, 3, query, set(dead.tolist())) for query in queries]
     vectors = PassageVectors(3)
     check_top(vectors, matrix, queries, together, dead, wanted)
-    assert vectors._inverse.nbytes == 4 * 3 * 3000  # and no second copy of the vectors
-
-
-def test_rows_of_several_vectors_that_are_added_are_found():
-    matrix = several(700, 8, 16, np.int8)
-    query = np.random.default_rng(6).normal(size=(1, 16)).astype(np.float32)
-    query /= np.linalg.norm(query)
-    vectors = PassageVectors(8)
-    for count in (0, 1, 300, 300, 700):
-        (rows,) = vectors.top(matrix[:count], query, 50, NONE, names)
-        assert rows.tolist() == sorted(ranked_of_several(matrix[:count], 8, query[0])[:50])
-
-
-def test_cosines_of_bytes_are_off_by_no_more_than_they_say():
-    matrix = several(2000, 4, 64, np.int8)
-    query = np.random.default_rng(7).normal(size=64).astype(np.float32)
-    query /= np.linalg.norm(query)
-    scores, most = PassageVectors(4)._one(matrix, query)
-    errors = np.abs(scores - passage_cosines(query.astype(np.float64), matrix, 4).max(axis=1, initial=0))
-    assert errors.max() < most.max() < 20 * errors.std()

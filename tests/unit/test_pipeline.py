@@ -112,15 +112,6 @@ def test_each_signal_has_its_column(engine):
     assert all(value >= 0 for value in answer.seconds.values())
 
 
-def test_the_first_stage_need_not_be_in_the_stack(engine):
-    stack = Stack.parse("count", first_stage="bm25", depth=7)
-    answer = Pipeline(engine, {"count": Counting()}, False).answer(Query("q", "pear"), stack)
-    found = engine.find(SearchRequest("pear", first_stage="bm25", depth=7))
-    assert sorted(answer.ranking.ids) == sorted(found.ids)
-    counts = [expected(document) for document in engine.get(answer.ranking.ids)]
-    assert counts == sorted(counts, reverse=True)
-
-
 def test_a_query_that_retrieves_nothing(engine):
     ranker = Counting()
     answer = Pipeline(engine, {"count": ranker}).answer(Query("q", "unheard"), STACK)
@@ -133,20 +124,6 @@ def test_a_query_that_retrieves_nothing(engine):
 
 def run_of(answer):
     return [(hit.id, hit.score, hit.signals) for hit in answer.ranking]
-
-
-def test_missing_features_are_computed_counted_and_the_same(engine):
-    query = Query("q", "apple", ("b",))
-    bare = Counting()
-    without = Pipeline(engine, {"count": bare}).answer(query, STACK)
-    assert without.recomputed == {"count": 30}
-    assert sorted(bare.documents) == engine.ids()
-    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
-    stored = Counting()
-    with_them = Pipeline(engine, {"count": stored}).answer(query, STACK)
-    assert with_them.recomputed == {}
-    assert stored.documents == []
-    assert run_of(without) == run_of(with_them)
 
 
 def test_only_what_is_missing_among_the_candidates_is_computed(engine):
@@ -176,35 +153,6 @@ def test_features_of_another_version_are_never_mixed_in(engine):
     assert {hit.signals["count"].raw for hit in old.ranking} == {
         hit.signals["count"].raw / 2 for hit in answer.ranking
     }
-
-
-@pytest.mark.parametrize("survivors", [0, 1, 2, 30])
-@pytest.mark.parametrize("stored", [False, True])
-def test_a_document_deleted_after_the_search_counts_as_empty(engine, survivors, stored, monkeypatch):
-    """Without stored features every document is looked up; with them, the ten that came late are."""
-    if stored:
-        engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
-        engine.write([replace(document, extra={"late": 1}) for document in documents()[:10]])
-    query, stack = Query("q", "apple", ("a", "b")), Stack.parse("count*0.5+tfidf*0.5+bm25*0")
-    before = Pipeline(engine, {"count": Counting()}).answer(query, stack)
-    gone = sorted(before.ranking.ids)[survivors:]
-    find = engine.find
-
-    def find_and_delete(request):
-        found = find(request)
-        engine.write([], delete=gone)
-        return found
-
-    monkeypatch.setattr(engine, "find", find_and_delete)
-    answer = Pipeline(engine, {"count": Counting()}).answer(query, stack)
-    assert sorted(answer.ranking.ids) == sorted(before.ranking.ids)
-    assert answer.recomputed == before.recomputed == {"count": 10 if stored else 30}
-    looked_up = set(sorted(gone)[: max(0, 10 - survivors)] if stored else gone)
-    there = {hit.id: hit.signals for hit in before.ranking}
-    for hit in answer.ranking:
-        assert hit.signals["tfidf"].raw == there[hit.id]["tfidf"].raw
-        raw = 0 if hit.id in looked_up else there[hit.id]["count"].raw
-        assert hit.signals["count"].raw == raw
 
 
 # ------------------------------------------------------------------------------------ inferred categories
@@ -245,16 +193,6 @@ def test_categories_match_without_regard_to_case_and_unknown_ones_are_ignored(en
         assert (none.case, bare.case, none.unknown_categories) == (case, case, ("x", "y"))
         assert none.ranking.scores.tolist() == bare.ranking.scores.tolist()
         assert none.to_json([])["unknown_categories"] == ["x", "y"]
-
-
-def test_when_categories_are_not_inferred(engine):
-    query = Query("q", "apple")
-    off = Pipeline(engine, {"count": Counting()}, infer_categories=False).answer(query, STACK)
-    assert (off.query, off.inferred) == (query, False)
-    unused = Pipeline(engine, {"count": Counting(uses_categories=False)}).answer(query, STACK)
-    assert (unused.query, unused.inferred) == (query, False)
-    absent = Pipeline(engine, {"count": Counting()}).answer(query, Stack.parse("tfidf"))
-    assert (absent.query, absent.inferred) == (query, False)
 
 
 def test_only_the_first_candidates_vote(engine):

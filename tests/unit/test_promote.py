@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
-from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
+from rerank.errors import BusyError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.evaluation.significance import compare
 from rerank.rankers.projection.ranker import Projection, Side
@@ -144,20 +144,6 @@ def test_a_candidate_that_ranks_like_the_stack_in_use_is_refused(workspace: Work
     assert workspace.releases == used
 
 
-def test_what_is_worse_is_not_promoted(workspace: Workspace) -> None:
-    used = workspace.releases
-    trained(workspace, "v3", 0)
-    # As somebody may write it: the old weights, and all of them for a ranker that knows nothing.
-    path = workspace.stack_path(("lsi", "tfidf"))
-    Stack.parse("lsi*0.9 + tfidf*0.1", versions={"lsi": "v3"}).save(path)
-    report = promote(workspace, queries=QUERIES, qrels=QRELS)
-    assert report.value < report.before_value
-    assert (report.promoted, workspace.releases, report.newer) == (False, used, [])
-    assert str(workspace.use_stack(STACK)) == "lsi*0.90 + tfidf*0.10"  # at the user's word
-    assert workspace.versions() == {"lsi": "v3"}
-    assert rollback(workspace).stack == used.stack
-
-
 def test_what_was_changed_during_the_comparison_is_not_promoted(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,20 +170,6 @@ def test_features_stay_where_a_stack_cannot_be_read(workspace: Workspace) -> Non
     workspace.engine.write([Document("fig9", text="fig wanted")])
     assert encode(workspace).encoded == {"lsi": 2}
     assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 21}
-
-
-def test_documents_that_come_meanwhile(workspace: Workspace) -> None:
-    """They get the features of what is in use; those of what was before it, when it is taken back."""
-    trained(workspace, "v2", 4)
-    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    workspace.engine.write([Document("apple9", text="apple wanted")])
-    assert encode(workspace).encoded == {"lsi": 2}  # v1 and v2
-    promote(workspace, queries=QUERIES, qrels=QRELS)
-    workspace.engine.write([Document("pear9", text="pear wanted")])
-    assert encode(workspace).encoded == {"lsi": 1}
-    assert lacking(workspace) == {"v1": 1, "v2": 0, "v3": 22}
-    assert rollback(workspace).encoded == {"lsi": 1}
-    assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 22}
 
 
 def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
@@ -286,24 +258,6 @@ def test_a_version_that_somebody_has_removed(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match="needs lsi v1, which is not in"):
         workspace.use_stack("1")
     assert workspace.releases == used
-
-
-def test_a_change_that_cannot_be_written_changes_nothing(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one file is replaced at once, so a crash leaves the old one."""
-    trained(workspace, "v2", 4)
-    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    before, used = ranking(workspace), workspace.releases
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("os.replace", full)
-        with pytest.raises(RerankError, match="No space left on device"):
-            promote(workspace, queries=QUERIES, qrels=QRELS)
-    assert (workspace.releases, ranking(workspace)) == (used, before)
 
 
 def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:

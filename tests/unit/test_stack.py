@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
 from rerank.combiners.linear import Linear
-from rerank.combiners.normalize import combine, normalize
+from rerank.combiners.normalize import normalize
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, SignalScore
@@ -31,14 +31,6 @@ def test_one_stack_in_several_spellings(text):
     assert str(stack) == TEXT
     assert stack.combiner == Linear(("tfidf", "text", "meta"), (0.35, 0.4, 0.25))
     assert stack.combiner.values.tolist() == [0.35, 0.40, 0.25]
-
-
-def test_names_alone():
-    assert parse_stack("tfidf,text,meta") == (("tfidf", "text", "meta"), None)
-    assert parse_stack("tfidf + text") == (("tfidf", "text"), None)
-    assert str(Stack.parse("bm25")) == "bm25*1.00"
-    with pytest.raises(UsageError, match=r"no weights; tune them, or write them: a\*0.50 \+ b\*0.50"):
-        Stack.parse("a,b")
 
 
 @pytest.mark.parametrize(
@@ -109,12 +101,6 @@ def test_the_notation_is_exact(weights):
 def test_a_stack_that_does_not_fit_together(fields):
     with pytest.raises(UsageError):
         Linear(**{"signals": ("a", "b"), "weights": (1, 1), **fields})
-
-
-@pytest.mark.parametrize("fields", [{"first_stage": ""}, {"depth": 0}, {"retrieve": ("a:b",)}])
-def test_settings_of_a_stack_that_are_refused(fields):
-    with pytest.raises(UsageError):
-        Stack(Linear(("a", "b"), (1, 1)), **{"first_stage": "bm25", **fields})
 
 
 # --------------------------------------------------------------------------------------------------- file
@@ -256,12 +242,6 @@ def test_normalizing_keeps_order_and_forgets_the_candidates_order(raw, method, r
         assert (np.diff(after[np.argsort(before)]) >= 0).all()
 
 
-def test_combine_adds_from_the_first_signal_on():
-    values = np.array([[0.1, 0.2, 0.3]])
-    weights = [0.35, 0.4, 0.25]
-    assert combine(values, weights).tolist() == [(0.1 * 0.35 + 0.2 * 0.4) + 0.3 * 0.25]
-
-
 # ------------------------------------------------------------------------------------------------ ranking
 
 
@@ -292,14 +272,6 @@ def test_the_weighted_scores_add_up_to_the_score(raw):
     stack = Stack(Linear(tuple("abc"[: raw.shape[1]]), (0.35, 0.4, 0.25)[: raw.shape[1]]), "bm25")
     for hit in stack.rank([f"d{n}" for n in range(len(raw))], raw):
         assert sum(signal.weighted for signal in hit.signals.values()) == pytest.approx(hit.score)
-
-
-def test_scores_of_the_wrong_shape_are_refused():
-    stack = Stack.parse("bm25*0.5+text*0.5")
-    with pytest.raises(ValueError, match="3 ids, but scores of 2 documents"):
-        stack.rank(["a", "b", "c"], np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"must be \(n, 2\), not \(3, 1\)"):
-        stack.rank(["a", "b", "c"], np.ones((3, 1)))
 
 
 def test_a_broken_signal_is_named():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -84,13 +83,6 @@ def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
     other = TextRows(tmp_path / "features")
     store(other)
     assert read(rows) == COUNT  # another process has made the files
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_files(rows: TextRows, tmp_path: Path) -> None:
-    (tmp_path / "features").chmod(0o500)
-    (tmp_path / "features/rows.db").chmod(0o400)
-    assert read(TextRows(tmp_path / "features")) == COUNT
 
 
 def test_corrupt_rows_are_replaced(rows: TextRows, tmp_path: Path) -> None:

@@ -10,16 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import simsimd
 from numpy.typing import NDArray
 
 from rerank.arrays import passage_cosines, split_passages, to_float32
-
-try:  # one core's integer instructions; NumPy has no product of bytes
-    import simsimd as _simsimd
-
-    simsimd: Any = _simsimd
-except ImportError:
-    simsimd = None
 
 Rows = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -226,14 +220,8 @@ class PassageVectors(Vectors):
 
 def _byte_products(vector: NDArray[np.int8], rows: NDArray[np.int8]) -> Float32:
     """(n,) exact products."""
-    if simsimd is not None:
-        products: Float32 = np.asarray(simsimd.cdist(vector[None], rows, "dot", out_dtype="float32"))[0]
-        return products
-    sums, floats = np.empty(len(rows), np.float32), vector.astype(np.float32)
-    for begin in range(0, len(rows), _BLOCK):
-        end = min(begin + _BLOCK, len(rows))
-        np.dot(rows[begin:end].astype(np.float32), floats, out=sums[begin:end])
-    return sums
+    products: Float32 = np.asarray(simsimd.cdist(vector[None], rows, "dot", out_dtype="float32"))[0]
+    return products
 
 
 def _constant(error: float, count: int) -> Float32:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.index import OURS, Index
+from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
@@ -72,7 +72,7 @@ class AttachedFeatures(FeatureStore):
         rows, count = self.rows, 0
         for shard in self._shards():
             last = rows.encoded(name, version, shard.uuid, shard.number)
-            body = {**OURS, "size": 0, "track_total_hits": True, "query": _after(last, shard)}
+            body = {"size": 0, "track_total_hits": True, "query": _after(last, shard)}
             count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
         return count
 

@@ -218,12 +218,9 @@ def check(client: OpenSearch, settings: Settings) -> None:
         raise EngineError(
             f"{settings.where} answers, but not as OpenSearch does; check host, port and path of the URL"
         )
-    number = str(version["number"])
-    if version.get("distribution") != "opensearch":
+    product, found = version.get("distribution"), re.match(r"(\d+)\.(\d+)", str(version["number"]))
+    if product != "opensearch" or not found or (int(found[1]), int(found[2])) < OLDEST:
+        name = "OpenSearch" if product == "opensearch" else "another product, version"
         raise EngineError(
-            f"{settings.where} is not OpenSearch (version {number} of another product);"
-            " rerank needs OpenSearch 2.19 or later"
+            f"{settings.where} is {name} {version['number']}; rerank needs OpenSearch 2.19 or later"
         )
-    found = re.match(r"(\d+)\.(\d+)", number)
-    if not found or (int(found[1]), int(found[2])) < OLDEST:
-        raise EngineError(f"{settings.where} is OpenSearch {number}; rerank needs 2.19 or later")

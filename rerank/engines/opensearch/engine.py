@@ -59,7 +59,7 @@ class OpenSearchEngine(Writer, Engine):
         self.attached_features = (
             AttachedFeatures(index, reader, index.folder / "features", self.doc_values) if attached else None
         )
-        self.searcher = Searcher(index, self.doc_values, self.attached_features)
+        self.searcher = Searcher(reader, self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
         self._foreign: set[str] = set()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import AttachedLayout
+from rerank.engines.opensearch.reading import Reader
 from rerank.errors import UsageError
 from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
 
@@ -26,8 +26,8 @@ _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 class Fields:
     """Clauses of filters, and values of fields."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._index = reader, reader.index
         self._known: dict[tuple[frozenset[str], Filter], Mapping[str, Any]] = {}
 
     def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
@@ -50,9 +50,7 @@ class Fields:
             for place, name in enumerate(names)
             for kind in KINDS
         }
-        body = {**OURS, "size": 0, "track_total_hits": False, "aggs": counts}
-        with self._index.asking("looking for fields"):
-            answer = self._index.client.search(index=self._index.settings.index, body=body, params=WHOLE)
+        answer = self._index.search("looking for fields", {"size": 0, "aggs": counts})
         found: dict[Filter, Mapping[str, Any]] = {}
         for one in filters:
             place = names.index(one.field)
@@ -64,21 +62,24 @@ class Fields:
     def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
         index = self._index.settings.index
         names = ",".join(dict.fromkeys(one.field for one in filters))
-        with self._index.asking("looking for fields"):
-            known = self._index.client.field_caps(index=index, params={"fields": f"{names},*.keyword"})
-        types = {name: sorted(about) for name, about in known["fields"].items()}
+        types = {name: sorted(about) for name, about in self._caps(f"{names},*.keyword").items()}
         found: dict[Filter, Mapping[str, Any]] = {}
         for one in filters:
             kinds = types.get(one.field, [])
             found[one] = clause(one, kinds[0] if len(kinds) == 1 else ", ".join(kinds), index, types)
         return found
 
-    def number_fields(self) -> dict[str, str]:
+    def _caps(self, names: str) -> dict[str, dict[str, Any]]:
+        """Field -> type -> capabilities."""
+        index = self._index.settings.index
+        with self._index.asking("looking for fields"):
+            answer = self._index.client.field_caps(index=index, params={"fields": names})
+        fields: dict[str, dict[str, Any]] = answer["fields"]
+        return fields
+
+    def number_fields(self, names: str = "*") -> dict[str, str]:
         """Return field -> ``number`` or ``date``."""
-        client, index = self._index.client, self._index.settings.index
-        with self._index.asking("reading numbers"):
-            known = client.field_caps(index=index, params={"fields": "*"})["fields"]
-        kinds = {name: set(about) for name, about in known.items() if not name.startswith("_")}
+        kinds = {name: set(about) for name, about in self._caps(names).items() if not name.startswith("_")}
         return {
             name: "date" if kind <= TIMES else "number"
             for name, kind in kinds.items()
@@ -87,32 +88,21 @@ class Fields:
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Return numbers and dates; see :meth:`Engine.field_values`."""
-        client, index = self._index.client, self._index.settings.index
-        with self._index.asking("reading numbers"):
-            caps = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
+        known = self.number_fields(",".join(fields))
         for field in fields:
-            kinds = sorted(caps.get(field, {}))
-            if not kinds or not set(kinds) <= NUMERIC | TIMES:
-                kind = f"of type {', '.join(kinds)}" if kinds else "missing"
-                known = ", ".join(sorted(self.number_fields())) or "none"
+            if field not in known:
+                kinds = ", ".join(sorted(self._caps(field).get(field, ())))
                 raise UsageError(
-                    f"field {field!r} of index {index!r} is not a number: it is {kind}; fields of numbers:"
-                    f" {known}"
+                    f"field {field!r} of index {self._index.settings.index!r} is not a number: it is"
+                    f" {f'of type {kinds}' if kinds else 'missing'}; fields of numbers:"
+                    f" {', '.join(sorted(self.number_fields())) or 'none'}"
                 )
-        dates = {field for field in fields if set(caps[field]) & TIMES}
-        asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]
-        found = {id: [np.nan] * len(fields) for id in ids}
-        window = self._index.shape().window
-        for begin in range(0, len(ids), window):
-            some = list(ids[begin : begin + window])
-            body = {**OURS, "query": {"ids": {"values": some}}, "size": len(some), "_source": False}
-            with self._index.asking("reading numbers"):
-                hits = client.search(index=index, body={**body, "docvalue_fields": asked}, params=WHOLE)
-            for hit in hits["hits"]["hits"]:
-                values = hit.get("fields", {})
-                found[hit["_id"]] = [float(values[f][0]) if f in values else np.nan for f in fields]
-        scale = [1000.0 if field in dates else 1.0 for field in fields]
-        return [np.array([found[id][k] for id in ids], np.float64) / scale[k] for k in range(len(fields))]
+        asked = [{"field": f} | ({"format": "epoch_millis"} if known[f] == "date" else {}) for f in fields]
+        hits = self._reader.hits(ids, _source=False, docvalue_fields=asked) if fields else ()
+        found = {hit["_id"]: hit.get("fields", {}) for hit in hits}
+        values = [[float(found.get(id, {}).get(f, [np.nan])[0]) for id in ids] for f in fields]
+        scale = {"date": 1000.0, "number": 1.0}
+        return [np.array(some, np.float64) / scale[known[f]] for f, some in zip(fields, values)]
 
 
 def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,10 +82,7 @@ class Index:
                     f" it has {', '.join(f'{path} ({kind})' for path, kind in fields) or 'no fields'}"
                 )
             if made != FORMAT:
-                raise EngineError(
-                    f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
-                    f" again with --replace"
-                )
+                raise EngineError(f"index {name!r} has another format, {made}; ingest again with --replace")
 
     def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Raise UsageError or EngineError if an attached index does not have these fields.
@@ -158,11 +155,16 @@ class Index:
             " when they do"
         )
 
-    @contextmanager
-    def asking(self, doing: str) -> Iterator[None]:
+    def asking(self, doing: str) -> AbstractContextManager[None]:
         """Turn client errors into EngineError."""
-        with asking(self.settings, doing):
-            yield
+        return asking(self.settings, doing)
+
+    def search(self, doing: str, body: Mapping[str, Any], index: str | None = "", **params: str) -> Any:
+        """Return the answer of all shards. index: default: of the settings; None: of a point in time."""
+        index = self.settings.index if index == "" else index
+        body = {**OURS, "track_total_hits": False, **body}
+        with self.asking(doing):
+            return self.client.search(index=index, body=body, params={**WHOLE, **params})
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -180,14 +182,12 @@ class Index:
 
     def count(self, query: Mapping[str, Any], index: str = "") -> int:
         """Count matches. A missing shard is an error, unlike with ``_count``."""
-        body = {**OURS, "size": 0, "track_total_hits": True, "query": query}
-        answer = self.client.search(index=index or self.settings.index, body=body, params=WHOLE)
-        return int(answer["hits"]["total"]["value"])
+        body = {"size": 0, "track_total_hits": True, "query": query}
+        return int(self.search("counting documents", body, index)["hits"]["total"]["value"])
 
     def __len__(self) -> int:
         """Count the documents."""
-        with self.asking("counting documents"):
-            return self.count({"match_all": {}})
+        return self.count({"match_all": {}})
 
     def close(self) -> None:
         """Close the connections."""

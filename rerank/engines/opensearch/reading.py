@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.records import Document
 
@@ -31,25 +31,24 @@ class Reader:
 
     def contains(self, ids: Iterable[str]) -> set[str]:
         """Return the existing ids."""
-        return {hit["_id"] for hit in self._hits(list(dict.fromkeys(ids)), False)}
+        return {hit["_id"] for hit in self.hits(ids, _source=False)}
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents in this order; None: unknown id."""
         found = {
             hit["_id"]: self._layout.document(hit["_id"], hit["_source"])
-            for hit in self._hits(list(dict.fromkeys(ids)), self._layout.source)
+            for hit in self.hits(ids, _source=self._layout.source)
         }
         return [found.get(id) for id in ids]
 
-    def _hits(self, ids: Sequence[str], source: bool | list[str]) -> Iterator[dict[str, Any]]:
+    def hits(self, ids: Iterable[str], **body: Any) -> Iterator[dict[str, Any]]:
         """Search for ids: an alias of several indices and routing do not allow to get them."""
-        known = [id for id in ids if usable(id)]
+        known = [id for id in dict.fromkeys(ids) if usable(id)]
         for i in range(0, len(known), _PAGE):
             some = known[i : i + _PAGE]
-            body = {**OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
-            with self.index.asking("reading documents"):
-                answer = self._client.search(index=self._settings.index, body=body, params=WHOLE)
-            yield from answer["hits"]["hits"]
+            page = {**body, "size": len(some), "query": {"ids": {"values": some}}}
+            found = self.index.search("reading documents", page)
+            yield from found["hits"]["hits"]
 
     def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
         """Return the documents at these locations; None: changed or deleted."""
@@ -68,14 +67,13 @@ class Reader:
 
     def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body of a search by sequence number."""
-        more = {"_source": self._layout.source, "seq_no_primary_term": True, "track_total_hits": False}
-        return {**OURS, **more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
+        more = {"_source": self._layout.source, "seq_no_primary_term": True}
+        return {**more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
 
     def shard(self, index: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the hits in one primary shard."""
-        params = {**WHOLE, "preference": f"_shards:{number}|_primary"}
-        with self.index.asking("reading documents"):
-            found: dict[str, Any] = self._client.search(index=index, body=body, params=params)["hits"]
+        where = f"_shards:{number}|_primary"
+        found: dict[str, Any] = self.index.search("reading documents", body, index, preference=where)["hits"]
         return found
 
     def documents(self) -> Iterator[Document]:
@@ -99,13 +97,12 @@ class Reader:
         try:
             shards = int(pit["_shards"]["total"])
             for shard in range(shards):
-                page = {**body, **OURS, "sort": ["_doc"], "track_total_hits": False}
+                page = {**body, "sort": ["_doc"]}
                 if shards * count > 1:
                     page["slice"] = {"id": number * shards + shard, "max": shards * count}
                 while True:
                     page["pit"] = {"id": keep, "keep_alive": _KEEP}
-                    with self.index.asking("reading documents"):
-                        hits = self._client.search(body=page, params=WHOLE)["hits"]["hits"]
+                    hits = self.index.search("reading documents", page, None)["hits"]["hits"]
                     if hits:
                         yield hits
                     if len(hits) < page["size"]:

@@ -23,8 +23,8 @@ from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.filtering import Fields
-from rerank.engines.opensearch.index import NO_PIPELINE, Index
-from rerank.engines.opensearch.reading import usable
+from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.reading import Reader, usable
 from rerank.errors import WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
@@ -82,10 +82,11 @@ def search_options(settings: Settings, text: str) -> dict[str, str]:
 class Searcher:
     """Finds and scores the documents of one index. attached: the features of an attached index."""
 
-    def __init__(self, index: Index, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
-        self._index, self._features, self._attached = index, features, attached
+    def __init__(self, reader: Reader, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
+        index = self._index = reader.index
+        self._features, self._attached = features, attached
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
-        self.fields = Fields(index)
+        self.fields = Fields(reader)
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Search for one batch of requests; see :func:`batches`.
