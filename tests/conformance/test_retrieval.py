@@ -94,34 +94,3 @@ def test_relatedness(kind: str, tmp_path: Path, request: pytest.FixtureRequest, 
             raw = {name: signal.raw for name, signal in hit.signals.items()}
             both = by_head.relatedness(vectors[:1], vectors[place : place + 1])[0]
             assert raw == pytest.approx({"related": both, "near": vectors[0] @ vectors[place]}, abs=2e-3)
-
-
-@pytest.mark.parametrize("kind", kinds(VECTORS))
-def test_two_transformers(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
-    """``dense`` and ``cocited``, which reads title, separator, text, in one stack; each hit tells both."""
-    encoder = TextEncoder.load(tiny, longest=16)
-    rankers = {
-        name: DenseRanker.of(name, encoder, 2, {}, separator=name == "cocited")
-        for name in ("dense", "cocited")
-    }
-    rng = np.random.default_rng(4)
-    words = [[f"w{w}" for w in rng.integers(40, size=8)] for _ in range(30)]
-    documents = [Document(f"{i:03}", " ".join(w[:3]), " ".join(w[3:])) for i, w in enumerate(words)]
-    query = Query("q", "w3 w14 w15")
-    for engine in VECTORS[kind](tmp_path, request):
-        engine.write(documents)
-        for one in rankers.values():
-            engine.write_features([Encoder(one.name, one.version, one.encode_documents, one.retrieves, 2)])
-        pipeline = Pipeline(engine, rankers)
-        stack = replace(Stack.parse("bm25*0.2 + dense*0.4 + cocited*0.4"), depth=30, retrieve=("cocited",))
-        answer = pipeline.answer(query, stack)
-        assert answer.recomputed == {}
-        assert len(answer.ranking) == 30
-        wanted = {
-            name: one.score(one.encode_query(query), one.encode_documents(documents))
-            for name, one in rankers.items()
-        }
-        assert (wanted["dense"] != wanted["cocited"]).any()
-        for hit in answer.ranking:
-            for name, scores in wanted.items():
-                assert hit.signals[name].raw == pytest.approx(scores[int(hit.id)], abs=1e-5)

@@ -167,24 +167,6 @@ def test_known_differences(node, lang, text, here, there):
         assert analyzer(lang).analyze(text) == there
 
 
-@pytest.mark.parametrize(
-    ("lang", "text", "expected"),
-    [
-        ("zh", "北京大学 ＡＢＣ", ["北京", "京大", "大学", "abc"]),
-        ("ja", "ｶﾀｶﾅ 語", ["カタ", "タカ", "カナ", "語"]),
-        ("ko", "서울에서 Running", ["서울", "울에", "에서", "running"]),
-        ("haw", "Ka ʻōlelo, running!", ["ka", "ʻōlelo", "running"]),
-        (None, "e-mail: https://example.com 😀", ["e", "mail", "https", "example.com", "😀"]),
-        ("ar", "كِتابٌ", ["كتاب"]),
-        ("ta", "தமிழ்", ["தமிழ்"]),
-        ("en", "Naïve résumés, the running", ["naïv", "résumé", "the", "run"]),
-    ],
-)
-def test_analysis(node, lang, text, expected):
-    with index(node, "tmpl-test", index_body(lang, shards=1, replicas=0)) as name:
-        assert terms(node, name, text) == expected
-
-
 TINY = {
     "a": {"title": "Red fox", "text": "a red fox"},
     "b": {"title": "Fox", "text": "jumps over the dog"},

@@ -4,7 +4,6 @@ encode, other clients that write, and the scores of shards.
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -23,7 +22,6 @@ from rerank.errors import EngineError
 from rerank.records import Document
 from tests.cluster import (
     GREEN,
-    ROOT,
     Stream,
     alive,
     assert_holds,
@@ -42,7 +40,6 @@ from tests.cluster import (
     through,
     wrong_features,
 )
-from tests.forked import Forked, Forks
 from tests.node import Cluster
 
 __all__ = ["clean", "cluster", "documents", "small_steps", "texts"]
@@ -192,59 +189,6 @@ def test_node_killed_while_features_are_written(
     assert_holds(engine, cluster.nodes[0], documents)
 
 
-PART = """
-import json, sys, time
-from pathlib import Path
-sys.path.insert(0, json.loads(sys.argv[1])[0])
-from rerank.engines.base import Encoder
-from rerank.engines.opensearch import OpenSearchEngine, Settings
-from rerank.engines.opensearch import doc_value_features
-from tests.cluster import feature
-doc_value_features._BATCH = 64
-_, table, folder, version, number, count, pause, log = json.loads(sys.argv[1])
-engine = OpenSearchEngine.open(Settings.read(table, "test"), Path(folder))
-with open(log, "a") as seen:
-    def encode(documents):
-        seen.write("".join(d.id + "\\n" for d in documents))
-        seen.flush()
-        time.sleep(pause)
-        return feature(documents)
-    done = engine.write_features([Encoder("text", version, encode)], part=(number, count))
-print(done["text"])
-"""
-
-
-def test_processes_side_by_side(
-    forks: Forks, cluster: Cluster, tmp_path: Path, documents: list[Document]
-) -> None:
-    engine = make(cluster, tmp_path, "parts")
-    place = str(ROOT), engine.settings.table(), str(engine.index.folder)
-
-    def start(version: str, part: tuple[int, int], log: Path, pause: float = 0.0) -> Forked:
-        return forks.start(json.dumps([*place, version, *part, pause, str(log)]), code=PART)
-
-    engine.write(documents)
-    everything = sorted(d.id for d in documents)
-    # One process of three is killed, and started again when the others are done.
-    logs = [tmp_path / f"killed-{i}" for i in range(3)]
-    running = [start("v6", (i, 3), log, 0.05) for i, log in enumerate(logs)]
-    while not (logs[1].exists() and len(logs[1].read_text().split()) >= 5 * 64):
-        assert running[1].poll() is None
-        time.sleep(0.02)
-    running[1].kill()
-    assert [process.wait(120) for process in running] == [0, -9, 0], [one.err for one in running]
-    assert 0 < engine.missing_features("text", "v6") < len(documents) / 2
-    again = start("v6", (1, 3), tmp_path / "again")
-    assert again.wait(120) == 0, again.err
-    encoded = [log.read_text().split() for log in [*logs, tmp_path / "again"]]
-    twice = Counter(id for ids in encoded for id in ids)
-    assert sorted(twice) == everything
-    assert set(encoded[3]).isdisjoint(encoded[0] + encoded[2])
-    assert int(again.out) == len(encoded[3]) < len(set(encoded[1]) | set(encoded[3]))
-    assert sum(n - 1 for n in twice.values()) <= (bulk.SENDERS + 2) * 64
-    assert wrong_features(engine, cluster.nodes[0], "text", "v6") == ([], 0)
-
-
 def test_others_write_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], small_steps: None
 ) -> None:
@@ -309,19 +253,3 @@ def test_others_write_while_features_are_written(
     assert engine.write_features([Encoder("text", "v1", feature)]) == {"text": 300}
     assert wrong_features(engine, node, "text", "v1") == ([], 0)
     assert_holds(engine, node, expected.values())
-
-
-def test_scores_over_shards(
-    cluster: Cluster, tmp_path: Path, documents: list[Document], texts: list[str]
-) -> None:
-    """With global statistics, three shards give the ranking of one shard."""
-    one = make(cluster, tmp_path, "one", shards=1)
-    three = make(cluster, tmp_path, "three")
-    for engine in (one, three):
-        engine.write(documents)
-    dfs = through(three, search_type="dfs_query_then_fetch")
-    for stage in ("bm25", "tfidf"):
-        expected, found = (rankings(engine, texts, stage) for engine in (one, dfs))
-        for text, (ids, scores), (other_ids, other_scores) in zip(texts, expected, found, strict=True):
-            assert other_ids == ids, text
-            assert np.allclose(other_scores, scores, rtol=1e-5, atol=0), text

@@ -144,11 +144,6 @@ class TestFolder:
             LocalEngine.create(engine.folder)
         assert len(engine) == 3
 
-    def test_creation_cut_off(self, engine: LocalEngine) -> None:
-        engine.write(documents(TEXTS))
-        (engine.folder / "engine.json").unlink()
-        assert len(LocalEngine.create(engine.folder, lang="it")) == 0
-
     def test_parts_of_two_states(self, engine: LocalEngine, tmp_path: Path) -> None:
         shutil.copytree(engine.folder / "data-0" / "index", tmp_path / "old")
         engine.write(documents(TEXTS))
