@@ -88,7 +88,7 @@ class Rounds:
             "ingest": ["ingest", str(self.folder / "corpus.jsonl")],
             "encode": ["encode"],
             "train cnn": ["train", "text", *train, "--epochs", "1", *seed],
-            "train projection": ["train", "s2net", *train, "--dim", "20", "--restart", *seed],
+            "train projection": ["train", "s2net", *train, "--dim", "20", *seed],
             "train dense": [
                 *("train", "dense", "--model", str(self.folder / "tiny"), "--steps", "4", "--batch", "8"),
                 *("--passage-tokens", "32", "--restart", *seed),

@@ -87,12 +87,6 @@ def _load(folder: str) -> CrossEncoder:
     return CrossEncoder.load(folder)
 
 
-class Tuned(msgspec.Struct, frozen=True):
-    """The tuning record: the requested signals."""
-
-    signals: list[str] | None = None
-
-
 class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stack as JSON; see docs/reference/formats.md."""
 
@@ -110,7 +104,7 @@ def decode(data: object) -> StackFile:
     """Check a stack file. Raises InputError for missing or wrong fields."""
     try:
         found = msgspec.convert(data, StackFile)
-        msgspec.convert(found.tuned, Tuned)
+        msgspec.convert(found.tuned.get("signals", []), list[str])
     except msgspec.ValidationError as error:
         raise InputError(f"{error}; tune the stack again") from error
     return found
@@ -118,12 +112,12 @@ def decode(data: object) -> StackFile:
 
 def read(path: str | os.PathLike[str]) -> object:
     """Read JSON. Raises InputError, without the file name."""
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
+    if not os.path.exists(path):
+        raise InputError("no such stack file; check the path, or tune one")
+    if not os.path.isfile(path):  # a pipe may never end
         raise InputError("cannot be read: it is not a file; name a stack file")
     try:
         return parse_json(Path(path).read_bytes())
-    except FileNotFoundError as error:
-        raise InputError("no such stack file; check the path, or tune one") from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:

@@ -142,7 +142,7 @@ def changed(**fields):
         (changed(first_stage=None), InputError, ": Expected `str`, got `null` - at `$.first_stage`"),
         (changed(bounds={}), InputError, ": Object contains unknown field `bounds`"),
         (changed(versions={"text": 3}), InputError, ": Expected `str`, got `int` - at `$.versions"),
-        (changed(tuned={"signals": "text"}), InputError, ": Expected `array | null`, got `str`"),
+        (changed(tuned={"signals": "text"}), InputError, ": Expected `array`, got `str`"),
     ],
 )
 def test_bad_stack_files(tmp_path, content, kind, what):

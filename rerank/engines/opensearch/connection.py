@@ -31,7 +31,7 @@ OLDEST = (2, 19)
 logging.getLogger("opensearch").addHandler(logging.NullHandler())
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The table ``[opensearch]`` of ``rerank.toml``, without secrets.
 
     url: one or more nodes, http or https.
@@ -101,14 +101,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     def table(self) -> dict[str, Any]:
         """Return the table for :meth:`read`, without defaults."""
-        required = {"url": self.url[0] if len(self.url) == 1 else list(self.url), "index": self.index}
-        plain = Settings(self.url, self.index)
-        changed = {
-            name: getattr(self, name)
-            for name in self.__struct_fields__
-            if getattr(self, name) != getattr(plain, name)
-        }
-        return {**required, **changed}
+        url = self.url[0] if len(self.url) == 1 else list(self.url)
+        return {**msgspec.to_builtins(self), "url": url}
 
     @property
     def where(self) -> str:

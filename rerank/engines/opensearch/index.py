@@ -93,19 +93,18 @@ class Index:
             for name, about in (self.indices() if indices is None else indices).items():
                 check_fields(name, about["mappings"], self.layout.fields)
 
-    def indices(self) -> dict[str, dict[str, Any]]:
-        """Return the name's indices, with mappings, settings and aliases."""
+    def indices(self, name: str = "") -> dict[str, dict[str, Any]]:
+        """Return the indices of a name (default: of the settings), with mappings, settings and aliases."""
         with self.asking("looking for the index"):
             found: dict[str, dict[str, Any]] = self.client.indices.get(
-                index=self.settings.index, ignore_unavailable=True, allow_no_indices=True
+                index=name or self.settings.index, ignore_unavailable=True, allow_no_indices=True
             )
         return found
 
     def uuid(self, name: str) -> str | None:
         """Return the uuid of an index, if it exists."""
-        with self.asking("looking for the index"):
-            found = self.client.indices.get_settings(index=name, params={"ignore_unavailable": "true"})
-        return found[name]["settings"]["index"]["uuid"] if name in found else None
+        about = self.indices(name).get(name)
+        return about["settings"]["index"]["uuid"] if about is not None else None
 
     def shape(self, *, fresh: bool = False) -> Shape:
         """Return the state of the indices, cached for two seconds. fresh: without the cache."""

@@ -233,9 +233,14 @@ class Writer(Reader):
             written.created, written.updated = written.created + written.updated, 0
             with self.index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
-                self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
-                self._keep_pipeline(old, target)
-                moves = [{"remove_index": {"index": old}}] if self._client.indices.exists(index=old) else []
+                before = self.index.indices(old).get(old)
+                search = before["settings"]["index"].get("search", {}) if before is not None else {}
+                settings = {
+                    "refresh_interval": None,
+                    "search.default_pipeline": search.get("default_pipeline"),
+                }
+                self._client.indices.put_settings(index=target, body={"index": settings})
+                moves = [{"remove_index": {"index": old}}] if before is not None else []
                 moves.append({"add": {"index": target, "alias": self._settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
         except BaseException:
@@ -244,14 +249,6 @@ class Writer(Reader):
                     self._client.indices.delete(index=target, params={"request_timeout": _CLEANUP})
             raise
         return written
-
-    def _keep_pipeline(self, old: str, target: str) -> None:
-        found = self._client.indices.get_settings(
-            index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
-        )
-        settings = found.get(old, {}).get("settings", {})
-        if settings:
-            self._client.indices.put_settings(index=target, body=settings)
 
     def _check_complete(self, target: str, uuid: str | None, expected: int) -> None:
         """Raise EngineError if the new index was replaced or lacks documents.
@@ -270,13 +267,12 @@ class Writer(Reader):
         """Return the next index name; remove remains of an interrupted ingest."""
         found = re.fullmatch(r"(.*)-(\d{6})", current)
         name = f"{self._settings.index}-{(int(found[2]) if found else 0) + 1:06}"
-        with self.index.asking("creating the index"):
-            about = self._client.indices.get(index=name, params={"ignore_unavailable": "true"}).get(name)
-            if about is not None:
-                if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
-                    raise EngineError(
-                        f"{self._settings.where} has an index {name!r} that is in use; remove or rename it"
-                    )
+        if (about := self.index.indices(name).get(name)) is not None:
+            if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
+                raise EngineError(
+                    f"{self._settings.where} has an index {name!r} that is in use; remove or rename it"
+                )
+            with self.index.asking("creating the index"):
                 self._client.indices.delete(index=name)
         return name
 
