@@ -103,7 +103,7 @@ class Templates:
         asked |= {"size": size, "_source": False, "track_total_hits": False}
         named = body.get("search_pipeline")
         pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
-        return {**asked, "search_pipeline": pipeline} if pipeline else asked
+        return {**asked, "search_pipeline": pipeline}
 
     def _complete(self, search: SearchTemplate) -> SearchTemplate:
         """Add the stored text."""
@@ -150,21 +150,15 @@ class Templates:
         return rendered
 
     def _without_ours(self, name: str | None) -> str | dict[str, Any]:
-        """A pipeline without our processor: name, definition, or "": default."""
+        """A pipeline without our processor: name or definition. None: the default of the indices."""
         client, settings = self._index.client, self._index.settings
+        if name is None:
+            indices = [about["settings"]["index"] for about in self._index.indices().values()]
+            names = {index.get("search", {}).get("default_pipeline", NO_PIPELINE) for index in indices}
+            name = names.pop() if len(names) == 1 else NO_PIPELINE
+        if name == NO_PIPELINE:
+            return name
         try:
-            if name is None:
-                found = client.indices.get_settings(
-                    index=settings.index,
-                    name="index.search.default_pipeline",
-                    params={"flat_settings": "true"},
-                )
-                names = {about["settings"].get("index.search.default_pipeline") for about in found.values()}
-                name = next(iter(names)) if len(names) == 1 else None
-                if name is None:
-                    return NO_PIPELINE if names else ""
-            if name == NO_PIPELINE:
-                return name
             pipeline = client.transport.perform_request("GET", f"/_search/pipeline/{name}")[name]
         except client_errors.NotFoundError as error:
             raise UsageError(f"there is no search pipeline {name!r}; correct the template") from error
