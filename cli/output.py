@@ -268,11 +268,6 @@ def room(taken: int) -> int:
     return max(shutil.get_terminal_size().columns - taken, 16)
 
 
-def indented(text: str, by: int) -> str:
-    """One indented line, at most as wide as the terminal."""
-    return " " * by + cut(text, room(by))
-
-
 def _many(noun: str) -> str:
     if noun.endswith("y"):
         return f"{noun[:-1]}ies"

@@ -157,28 +157,10 @@ def _described(error: BaseException) -> tuple[str, int]:
         return located(str(known)) if known else f"{where}{error.strerror or error}", 1
     if isinstance(error, MemoryError):
         return "out of memory; use fewer documents at a time or a machine with more memory", 1
-    return _unexpected(error), 1
-
-
-def _unexpected(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     name = traceback.format_exception_only(type(error), error)[-1].strip()
-    file = _save_traceback(error)
-    where = f"the traceback is in {file}" if file else f"{_DEBUG}=1 shows the traceback"
-    return f"unexpected {name} ({place.filename}:{place.lineno}), a bug in rerank; {where}"
-
-
-def _save_traceback(error: BaseException) -> str | None:
-    """Write the traceback to a private file; return its name, or None on failure."""
-    import tempfile
-
-    try:
-        number, path = tempfile.mkstemp(".txt", "rerank-error-")
-        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
-            traceback.print_exception(type(error), error, error.__traceback__, file=file)
-    except Exception:  # for example a full disk
-        return None
-    return path
+    where = f"{place.filename}:{place.lineno}"
+    return f"unexpected {name} ({where}), a bug in rerank; {_DEBUG}=1 shows the traceback", 1
 
 
 def _fail(message: str, code: int) -> NoReturn:

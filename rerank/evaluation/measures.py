@@ -66,7 +66,6 @@ class Evaluation:
     query_ids:     Q judged queries with a relevant document, ascending.
     values:        run -> measure -> (Q,). NaN if undefined (AUC).
     empty:         run -> number of queries without results.
-    unjudged:      run -> number of queries without judgments.
     none_relevant: ignored judged queries.
     """
 
@@ -74,7 +73,6 @@ class Evaluation:
     query_ids: tuple[str, ...]
     values: Mapping[str, Mapping[str, Array]]
     empty: Mapping[str, int]
-    unjudged: Mapping[str, int]
     none_relevant: tuple[str, ...]
 
     def mean(self, run: str, measure: str) -> float:
@@ -157,7 +155,6 @@ def evaluate_runs(
         query_ids=query_ids,
         values=values,
         empty={name: sum(not run.get(query) for query in query_ids) for name, run in runs.items()},
-        unjudged={name: sum(query not in qrels for query in run) for name, run in runs.items()},
         none_relevant=tuple(query for query in sorted(qrels) if query not in at),
     )
 

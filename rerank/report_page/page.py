@@ -80,7 +80,7 @@ def evaluation_page(
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
-    stack, stacks = list(report.stacks)[-1], list(report.stacks.values())
+    stack = list(report.stacks)[-1]
     rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
     leaks = [leak for row in report.results for leak in row.leaks]
     compared = [c for c in report.comparisons if c.measure == measure]
@@ -113,7 +113,6 @@ def evaluation_page(
                 label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")
             },
             intervals=interval_chart(compared, _intervals(report), title),
-            coverage=_coverage(workspace, report, stacks),
         )
     )
 
@@ -147,25 +146,6 @@ def _splits(
                     counts = len(known[kind]), len(known.among(kind, judged))
                     found.setdefault((name or label, how), counts)
     return found
-
-
-def _coverage(
-    workspace: Workspace, report: EvaluationReport, stacks: Sequence[Stack]
-) -> list[tuple[str, int, int]]:
-    """Return queries and documents that can be scored: text, count and total."""
-    scoring = next(iter(report.scoring.values()))
-    queries, documents = scoring.queries, len(workspace.engine)
-    rows = [
-        ("judged queries with a text", queries, queries + scoring.unknown_queries),
-        ("queries with candidates", queries - scoring.without_hits, queries),
-        ("queries with inferred categories", scoring.inferred_categories, queries),
-        ("relevant documents in the workspace", report.pairs - scoring.unknown_documents, report.pairs),
-    ]
-    versions = {name: version for stack in stacks for name, version in workspace.versions(stack).items()}
-    for name, version in versions.items():
-        missing = workspace.engine.missing_features(name, version)
-        rows.append((f"documents with features of {name}", documents - missing, documents))
-    return rows
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rerank.evaluation.leakage import Leak
-from rerank.evaluation.measures import Evaluation
+from rerank.evaluation.measures import Evaluation, evaluate_runs
 from rerank.evaluation.significance import Comparison, compare, holm
+from rerank.records import Qrels
 from rerank.results import Report
 from rerank.search.build_table import ScoringReport
 from rerank.stack.ranking import Hit
@@ -20,15 +21,6 @@ PER_QUERY = "protocol\tstack\tquery-id"
 """The start of a table of all queries."""
 PAGE_MARK = 'name="generator" content="rerank"'
 """Text in every page. Other existing files are not replaced."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A stack to measure. label: its name."""
-
-    label: str
-    stack: Stack
-    leaks: list[Leak] = field(default_factory=list)
 
 
 @dataclass
@@ -47,22 +39,6 @@ class Row:
     first_stage: str = ""
     retrieve: tuple[str, ...] = ()
     leaks: list[Leak] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, entry: Entry, protocol: str, evaluation: Evaluation) -> Row:
-        """Return the row of a stack."""
-        stack = entry.stack
-        return cls(
-            stack=entry.label,
-            protocol=protocol,
-            measures=evaluation.means(entry.label),
-            text=str(stack),
-            weights=stack.combiner.shares(),
-            normalization=stack.combiner.normalization,
-            first_stage=stack.first_stage,
-            retrieve=stack.retrievers,
-            leaks=entry.leaks,
-        )
 
 
 @dataclass
@@ -87,14 +63,14 @@ class Recall:
 
 @dataclass
 class EvaluationReport(Report):
-    """Tables of one evaluation. The last six fields are not in the JSON.
+    """Tables of one evaluation. The fields from per_query on are not in the JSON.
 
     compared: measures. scoring: protocol -> counts. new_documents: tables without relevant documents of
     training queries, or None. pairs: number of relevant documents. seen_pairs: also relevant in training.
     cases: means by source of categories. runs: written files. per_query:
     protocol -> values. kept: protocol -> stack -> query -> first hits, then other relevant documents.
     relevant: query -> document -> grade. query_cases: query -> source of categories. top: number of first
-    hits. stacks: label -> stack.
+    hits. stacks, leaks: label -> stack, and its training on these queries.
     """
 
     baseline: str
@@ -116,14 +92,30 @@ class EvaluationReport(Report):
     query_cases: dict[str, str] = field(default_factory=dict, repr=False)
     top: int = field(default=0, repr=False)
     stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
+    leaks: dict[str, list[Leak]] = field(default_factory=dict, repr=False)
 
-    def add(self, protocol: str, evaluation: Evaluation, rows: Iterable[Row], seed: int) -> None:
-        """Add the results of one protocol and compare them with the baseline."""
+    def measure(
+        self,
+        protocol: str,
+        runs: Mapping[str, Mapping[str, Sequence[str]]],
+        qrels: Qrels,
+        measures: Sequence[str],
+        seed: int,
+    ) -> Evaluation:
+        """Measure rankings under one protocol, and compare them with the baseline."""
+        evaluation = evaluate_runs(runs, qrels, measures)
         self.queries, self.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
         self.per_query[protocol] = evaluation
-        self.results += rows
+        for label in runs:
+            row = Row(label, protocol, evaluation.means(label), label, leaks=self.leaks.get(label, []))
+            if stack := self.stacks.get(label):
+                row.text, row.weights = str(stack), stack.combiner.shares()
+                row.normalization = stack.combiner.normalization
+                row.first_stage, row.retrieve = stack.first_stage, stack.retrievers
+            self.results.append(row)
         comparisons = compare(evaluation, self.baseline, measures=self.compared, seed=seed)
         self.comparisons += [replace(one, protocol=protocol) for one in comparisons]
+        return evaluation
 
     def per_query_table(self) -> str:
         """Return measures per query as TSV."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rerank.errors import UsageError
-from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
+from rerank.evaluation.measures import MEASURES, check_measures
 from rerank.inputs import Judgments, Run, as_list, as_qrels, as_run
-from rerank.report_page.tables import EvaluationReport, Row
+from rerank.report_page.tables import EvaluationReport
 
 PROTOCOL = "runs"
 
@@ -46,9 +46,7 @@ def compare(
         raise UsageError("runs: give a mapping of two or more names to runs")
     baseline, measures = next(iter(runs)), as_list(measures)
     rankings = {name: as_run(name, run) for name, run in runs.items()}
-    evaluation = evaluate_runs(rankings, as_qrels(qrels), measures or MEASURES)
     by = list(check_measures(measures)) if measures else [MEASURES[0]]
-    report = RunsReport(baseline=baseline, compared=by, empty=dict(evaluation.empty))
-    rows = [Row(name, PROTOCOL, evaluation.means(name), text=name) for name in runs]
-    report.add(PROTOCOL, evaluation, rows, seed)
+    report = RunsReport(baseline=baseline, compared=by)
+    report.empty = dict(report.measure(PROTOCOL, rankings, as_qrels(qrels), measures or MEASURES, seed).empty)
     return report

@@ -18,14 +18,13 @@ from rerank.evaluation.measures import (
     Evaluation,
     RankingAUC,
     check_measures,
-    evaluate_runs,
     mean_of,
 )
-from rerank.evaluation.protocols import Protocol, parse_protocol
+from rerank.evaluation.protocols import parse_protocol
 from rerank.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
 from rerank.records import Qrels
-from rerank.report_page.tables import CaseRow, Entry, EvaluationReport, Row
+from rerank.report_page.tables import CaseRow, EvaluationReport
 from rerank.search.pipeline import template_of
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
@@ -74,32 +73,52 @@ def evaluate(
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
     queries, qrels, retrieve = judged.queries, judged.qrels, as_list(retrieve)
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    entries = _entries(workspace, stacks, baseline, first_stage, retrieve)
+    named = _named(workspace, stacks, baseline, first_stage, retrieve)
     if save_run is not None:  # before the long work
-        check_run_files(Path(save_run), [entry.label for entry in entries], parsed, qrels)
-    experiment = _experiment(workspace, entries, judged)
-    compared = list(check_measures(measures) if measures else MEASURES[:1])
-    report = EvaluationReport(baseline=entries[0].label, compared=compared, top=keep)
+        check_run_files(Path(save_run), named, parsed, qrels)
+    experiment = _experiment(workspace, named, judged)
+    compared, measures = list(check_measures(measures) if measures else MEASURES[:1]), measures or MEASURES
+    report = EvaluationReport(baseline=next(iter(named)), compared=compared, top=keep, stacks=named)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
-    report.stacks = {entry.label: entry.stack for entry in entries}
-    tables = _Tables(experiment, entries, measures or MEASURES, report)
+    new_qrels, dropped = _find_leaks(report, experiment, measures)
     deepest = max((one.count for one in parsed if one.kind == "retrieved"), default=0)
     for protocol in parsed:
-        rankings = tables.add(protocol, deepest)
+        rankings = rank_all(experiment, named, protocol, deepest=deepest, keep=keep)
+        _add(report, str(protocol), rankings, experiment, measures)
+        if (new := report.new_documents) is not None:
+            runs = rankings.ids(without=dropped)
+            new.measure(str(protocol), runs, new_qrels, _ranked(measures), seed)
         if save_run is not None:
             report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
     report.correct()
     return report
 
 
-def _entries(
+def _add(
+    report: EvaluationReport,
+    protocol: str,
+    rankings: Rankings,
+    experiment: Experiment,
+    measures: Sequence[str],
+) -> None:
+    report.scoring[protocol] = rankings.scoring
+    report.candidate_recall += rankings.recall
+    if report.top:
+        report.kept[protocol] = rankings.kept
+        report.query_cases = report.query_cases or rankings.cases
+    evaluation = report.measure(protocol, rankings.ids(), experiment.qrels, measures, experiment.seed)
+    if any(stack.combiner.cases for stack in report.stacks.values()):
+        report.cases += _by_case(evaluation, rankings.cases, protocol)
+
+
+def _named(
     workspace: Workspace,
     stacks: Iterable[str | Stack],
     baseline: str | Stack | None,
     first_stage: str | None,
     retrieve: Sequence[str],
-) -> list[Entry]:
-    """Return the stacks, the baseline first."""
+) -> dict[str, Stack]:
+    """Return the stacks by their labels, the baseline first."""
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
 
     def find(text: str | Stack) -> Stack:
@@ -111,20 +130,20 @@ def _entries(
         return stack if first is None else replace(stack, first_stage=first, retrieve=())
 
     baseline = baseline or first or workspace.first_stage
-    entries = {_label(baseline): Entry(_label(baseline), find(baseline))}
+    named = {_label(baseline): find(baseline)}
     for text in stacks:
         stack, label = find(text), _label(text)
         if retrieve:
             stack = replace(stack, retrieve=tuple(retrieve))
-        if label in entries and entries[label].stack != stack:
+        if label in named and named[label] != stack:
             # Files with the same name, or the baseline with other retrievers.
             label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
-        entries[label] = Entry(label, stack)
-    return list(entries.values())
+        named[label] = stack
+    return named
 
 
-def _experiment(workspace: Workspace, entries: Sequence[Entry], judged: JudgedQueries) -> Experiment:
-    stacks = [entry.stack for entry in entries]
+def _experiment(workspace: Workspace, named: Mapping[str, Stack], judged: JudgedQueries) -> Experiment:
+    stacks = named.values()
     signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
     retrievers = {name for stack in stacks for name in retriever_depths(stack.retrieve)}
     searches = dict.fromkeys(stack.search for stack in stacks if stack.search is not None)
@@ -138,68 +157,32 @@ def _label(stack: str | Stack) -> str:
     return Path(text).stem if text.endswith(".json") else text
 
 
-class _Tables:
-    def __init__(
-        self,
-        experiment: Experiment,
-        entries: Sequence[Entry],
-        measures: Sequence[str],
-        report: EvaluationReport,
-    ) -> None:
-        self.experiment, self.measures, self.report = experiment, measures, report
-        workspace, qrels = experiment.workspace, experiment.qrels
-        queries = [query.id for query in experiment.queries]
-        records = {entry.label: workspace.training_records(entry.stack) for entry in entries}
-        self.entries = [
-            replace(entry, leaks=leakage(records[entry.label], entry.label, queries)) for entry in entries
-        ]
-        every = (record for of_stack in records.values() for record in of_stack.values())
-        self.new_qrels, self.dropped = without_training_documents(every, qrels)
-        report.pairs = sum(len(qrels.relevant(query)) for query in queries)
-        report.seen_pairs = len(self.dropped)
-        # Dropped documents have grade 0, which AUC would count as judged irrelevant.
-        self.ranked = [name for name in measures if RankingAUC.parse(name) is None]
-        if self.ranked and 0 < report.seen_pairs < report.pairs:
-            compared = list(check_measures(self.ranked[:1]))
-            report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared)
-
-    def add(self, protocol: Protocol, deepest: int) -> Rankings:
-        report, keep = self.report, self.report.top
-        rankings = rank_all(
-            self.experiment,
-            {entry.label: entry.stack for entry in self.entries},
-            protocol,
-            deepest=deepest,
-            keep=keep,
-        )
-        report.scoring[str(protocol)] = rankings.scoring
-        report.candidate_recall += rankings.recall
-        if keep:
-            report.kept[str(protocol)] = rankings.kept
-            report.query_cases = report.query_cases or rankings.cases
-        evaluation = self._measure(report, rankings.ids(), self.experiment.qrels, self.measures, protocol)
-        if any(entry.stack.combiner.cases for entry in self.entries):
-            report.cases += _by_case(evaluation, rankings.cases, protocol)
-        if report.new_documents is not None:
-            ids = rankings.ids(without=self.dropped)
-            self._measure(report.new_documents, ids, self.new_qrels, self.ranked, protocol)
-        return rankings
-
-    def _measure(
-        self,
-        report: EvaluationReport,
-        runs: Mapping[str, Mapping[str, list[str]]],
-        qrels: Qrels,
-        measures: Sequence[str],
-        protocol: Protocol,
-    ) -> Evaluation:
-        evaluation = evaluate_runs(runs, qrels, measures)
-        rows = [Row.of(entry, str(protocol), evaluation) for entry in self.entries]
-        report.add(str(protocol), evaluation, rows, self.experiment.seed)
-        return evaluation
+def _ranked(measures: Sequence[str]) -> list[str]:
+    """Measures for new documents: AUC would count their grade 0 as judged irrelevant."""
+    return [name for name in measures if RankingAUC.parse(name) is None]
 
 
-def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
+def _find_leaks(
+    report: EvaluationReport, experiment: Experiment, measures: Sequence[str]
+) -> tuple[Qrels, list[tuple[str, str]]]:
+    """Return judgments without training documents, and these (query, document) pairs."""
+    qrels, queries = experiment.qrels, [query.id for query in experiment.queries]
+    records = {label: experiment.workspace.training_records(one) for label, one in report.stacks.items()}
+    report.leaks = {label: leakage(of_stack, label, queries) for label, of_stack in records.items()}
+    new_qrels, dropped = without_training_documents(
+        (record for of_stack in records.values() for record in of_stack.values()), qrels
+    )
+    report.pairs = sum(len(qrels.relevant(query)) for query in queries)
+    report.seen_pairs = len(dropped)
+    ranked = _ranked(measures)
+    if ranked and 0 < report.seen_pairs < report.pairs:
+        compared = list(check_measures(ranked[:1]))
+        report.new_documents = EvaluationReport(report.baseline, compared=compared, stacks=report.stacks)
+        report.new_documents.leaks = report.leaks
+    return new_qrels, dropped
+
+
+def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: str) -> list[CaseRow]:
     of = [cases.get(query, "") for query in evaluation.query_ids]
     rows = []
     for case in (case for case in CASES if case in of and len(set(of)) > 1):
@@ -207,5 +190,5 @@ def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protoco
         for label, values in evaluation.values.items():
             means = {name: mean_of(of_all[inside]) for name, of_all in values.items()}
             means = {name: value for name, value in means.items() if not math.isnan(value)}
-            rows.append(CaseRow(str(protocol), case, int(inside.sum()), label, means))
+            rows.append(CaseRow(protocol, case, int(inside.sum()), label, means))
     return rows

@@ -1,6 +1,7 @@
 """Bad input: one line on stderr, the right exit code, and nothing half-written.
 
-Bad moments are in test_interruptions.py, the engine's own in tests/unit/test_local_engine_crash.py.
+Bad moments are in test_interruptions.py, the engine's own in tests/unit/test_local_engine_crash.py, all bad
+lines of each format in tests/unit/test_formats.py.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
+import shlex
 from pathlib import Path
 
 import pytest
@@ -17,73 +18,160 @@ from rerank import Workspace
 from rerank.formats import read_qrels
 from tests.states import STACK, good, state
 
-# -------------------------------------------------------------------------------------------------- ingest
 GZIP = gzip.compress(b"".join(good(500)))
 LINES = {
     "broken JSON": (b'{"_id": "x", "text": \n', "invalid JSON"),
     "a text of the wrong type": (b'{"_id": "x", "text": ["a"]}\n', "text: expected"),
     "no UTF-8": (b'{"_id": "x", "text": "caf\xe9"}\n', "byte 26 (0xe9) is not UTF-8"),
 }
-"""One of each kind; tests/unit/test_formats.py has all."""
-
-
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-@pytest.mark.parametrize(("before", "kind"), [(2, "broken JSON"), (1500, "no UTF-8")], ids=["early", "late"])
-def test_a_line_that_is_no_document(run, plain, tmp_path, kind, before, there):
-    """Early: among the first documents, from which the language is told; late: when many are in."""
-    folder = plain if there else tmp_path / "new"
-    line, what = LINES[kind]
-    file = tmp_path / "bad.jsonl"
-    file.write_bytes(b"".join([*good(before), line, *good(before + 3, before)]))
-    old = state(run, folder)
-    run("ingest", file, "-w", folder).fails(1, f"{file}:{before + 1}: {what}")
-    assert state(run, folder) == old
-
-
 FILES = {
-    "a gzip file cut short": (GZIP[:-20], "the gzip file ends too early"),
-    "damaged gzip": (GZIP[:200] + bytes(100) + GZIP[300:], "damaged gzip"),
-    "no gzip behind its first bytes": (b"\x1f\x8bhello", "gzip"),
-    "an id twice": (b"".join([*good(5), *good(3)]), "'n0' occurs twice"),
-    "an id twice, far apart": (b"".join([*good(2500), *good(1)]), "'n0' occurs twice"),
+    "ok": b"".join(good(3)),
+    "broken": b"".join([*good(2), b"{]\n", *good(4, 3)]),
+    "late": b"".join([*good(1500), b'{"_id": "caf\xe9"}\n']),
+    "only_broken": b"{]\n",
+    "cut": GZIP[:-20],
+    "twice": b"".join([*good(5), *good(3)]),
+    "far": b"".join([*good(2500), *good(1)]),
+    "blank": b"\n\n",
+    "graph": b"child\tparent\na\tb\none column\n",
+    "grades": b"q\td\tone\n",
+    "same": b'{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n',
+    "pairs": b'{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n',
 }
+"""Names in the table -> contents. {none} is a file that does not exist."""
+
+J = "--queries {queries} --qrels {dev} -w {ws}"
+BAD = [
+    ("ingest {broken} -w {new}", 1, "broken:3: invalid JSON"),
+    ("ingest {broken} -w {ws}", 1, "broken:3: invalid JSON"),
+    ("ingest {late} -w {new}", 1, "late:1501: byte 13 (0xe9) is not UTF-8"),
+    ("ingest {late} -w {ws}", 1, "late:1501: byte 13 (0xe9) is not UTF-8"),
+    ("ingest {cut} -w {ws}", 1, "truncated or damaged gzip"),
+    ("ingest {cut} --skip-invalid -w {ws}", 1, "truncated or damaged gzip"),
+    ("ingest {twice} -w {ws}", 1, "'n0' occurs twice"),
+    ("ingest {far} -w {ws}", 1, "'n0' occurs twice"),
+    ("ingest {ok} {ok} -w {ws}", 1, "'n0' occurs twice"),
+    ("ingest {none} -w {ws}", 1, "none: no such file"),
+    ("ingest {folder} -w {ws}", 1, "is a folder"),
+    ("ingest {ok} {none} -w {ws}", 1, "none: no such file"),
+    ("ingest {ok} --categories {none} -w {ws}", 1, "none: no such file"),
+    ("ingest {ok} --categories {graph} -w {ws}", 1, "graph:3: "),
+    ("ingest --delete-from {none} -w {ws}", 1, "none: no such file"),
+    ("ingest {ok} --delete n1 -w {ws}", 1, "both ingested and deleted"),
+    ("ingest --delete x -w {new}", 1, "no workspace here"),
+    ("ingest {blank} -w {new}", 1, "blank: no documents"),
+    ("ingest {blank} --replace -w {ws}", 1, "replacing would delete all documents"),
+    ("ingest {only_broken} --skip-invalid -w {new}", 1, "1 record skipped"),
+    ("ingest {ok} --lang english -w {new}", 2, "not a language code"),
+    ("ingest {ok} -w {folder}", 1, "not empty, and not a workspace"),
+    ("ingest x --format csv", 2, "'--format': 'csv'"),
+    ("ingest -w {ws}", 2, "nothing to do"),
+    ("demo -w {folder} --json", 1, "not from an earlier demo"),
+    *(
+        (f"{command} -w {{new}}", 1, "no workspace here; make one with `rerank ingest CORPUS -w")
+        for command in (
+            "status",
+            "encode",
+            "query cells",
+            "train text --queries {queries} --qrels {dev}",
+            "tune --stack tfidf,text --queries {queries} --qrels {dev}",
+            "evaluate --stack text --queries {queries} --qrels {dev}",
+        )
+    ),
+    *(
+        (f"{command} --queries {queries} --qrels {qrels} -w {{ws}}", 1, message)
+        for command in ("train text", "tune --stack tfidf,text", "evaluate --stack text")
+        for queries, qrels, message in (
+            ("{queries}", "{grades}", "grades:1: "),
+            ("{queries}", "{none}", "none: no such file"),
+            ("{same}", "{dev}", "same:2: query id 'q'"),
+            ("{none}", "{dev}", "none: no such file"),
+        )
+    ),
+    ("train s2net --text-pairs {pairs} -w {ws}", 1, "pairs:2: document"),
+    ("train s2net --text-pairs {none} -w {ws}", 1, "none: no such file"),
+    *(
+        (
+            f"{command} --stack tfidf,joint {rest}",
+            1,
+            "`rerank train joint --queries",
+        )
+        for command, rest in (("query cells", "-w {ws}"), ("tune", J), ("evaluate", J))
+    ),
+    ("query '' -w {ws}", 2, "the query is empty"),
+    ("query '\t ' -w {ws}", 2, "the query is empty"),
+    ("query cells --stack words -w {ws}", 2, "signal 'words' is unknown"),
+    ("query cells --stack txt -w {ws}", 2, "did you mean text?"),
+    ("query cells --stack tfidf*0.5+text -w {ws}", 2, "some signals have a weight"),
+    ("query cells --stack 'tfidf;text' -w {ws}", 2, "is not a signal with a weight"),
+    ("query cells -k 0 -w {ws}", 2, "'-k'"),
+    ("query cells --first-stage splade -w {ws}", 2, "'splade' is not a first stage"),
+    ("query cells --filter year -w {ws}", 2, "'year'"),
+    ("query cells --filter color=red -w {ws}", 2, "'color'"),
+    ("query -w {ws}", 2, "TEXT"),
+    ("query cells --nonsense", 2, "--nonsense"),
+    ("query cells --explain=3", 2, "--explain"),
+    ("query cells --depth few", 2, "'--depth': 'few'"),
+    ("status x", 2, "(x)"),
+    ("stack used", 2, "'used'"),
+    ("report -w {ws}", 2, "did you mean evaluate --report?"),
+    ("nonsense", 2, "unknown command 'nonsense'"),
+    (f"train bm25 {J}", 2, "'bm25' cannot be trained; choose from text, meta, joint"),
+    (f"train {J}", 2, "RANKER..."),
+    (f"train text --epochs 0 {J}", 2, "--epochs takes a whole number, 1 or more, not '0'"),
+    ("train text --queries {queries} -w {ws}", 2, "--queries and --qrels belong together"),
+    ("train s2net -w {ws}", 2, "give --queries and --qrels, or --text-pairs"),
+    (f"train s2net --init best {J}", 2, "--init"),
+    (f"train s2net --beta -1 {J}", 2, "--beta takes a number, 0 or more, not"),
+    (f"train s2net --preset paper {J}", 2, "--preset 'paper' is unknown; use default"),
+    (f"train lsi --init random {J}", 2, "--init has no effect with lsi; it is a setting of s2net"),
+    (f"train text --hidden 9 {J}", 2, "--hidden has no effect with --head cosine"),
+    (f"train text --epoch 9 {J}", 2, "--epochs"),
+    (f"train dense {J}", 2, "--qrels: no effect with dense"),
+    (f"train text --as tfidf {J}", 2, "tfidf is a first stage"),
+    (f"train text --as s2net {J}", 2, "s2net is the name of another ranker (s2net, of the family"),
+    (f"train text --as 'a b' {J}", 2, "'a b' is not a name of a ranker"),
+    (f"train text meta --as words {J}", 2, "'words' names one ranker"),
+    (f"train text s2net {J}", 2, "s2net of projection; train them one after the other"),
+    ("tune -w {ws}", 2, "--stack"),
+    ("tune --stack text --qrels x -w {ws}", 2, "--queries"),
+    (f"tune --stack text {J}", 2, "nothing to tune; name two or more: --stack bm25,text"),
+    (f"tune --stack tfidf*1 {J}", 2, "has weights already"),
+    (f"tune --stack tfidf,text --cv 999 {J}", 2, "cannot be dealt to 999 folds"),
+    (f"tune --stack tfidf,text --measure P@5 {J}", 2, "'P@5'"),
+    (f"evaluate --stack text --protocol retrieved:0 {J}", 2, "unknown protocol"),
+    (f"evaluate --stack text --measure goodness {J}", 2, "unknown measure 'goodness'"),
+    (f"evaluate --stack text --filter lang=en --protocol pool-first:5 {J}", 2, "leave --filter out"),
+]
 
 
-@pytest.mark.parametrize("kind", FILES)
-def test_a_file_that_is_no_corpus(run, plain, tmp_path, kind):
-    content, what = FILES[kind]
-    (tmp_path / "bad").write_bytes(content)
-    old = state(run, plain)
-    run("ingest", tmp_path / "bad", "-w", plain).fails(1, what)
-    run("ingest", "-", "-w", plain, stdin=content).fails(1, what)
-    assert state(run, plain) == old
+@pytest.fixture(scope="module")
+def places(run, small, trained, tmp_path_factory):
+    """Names in the table -> paths. Nothing of the workspace and of the other folder changes."""
+    folder = tmp_path_factory.mktemp("bad")
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
+    old = state(run, trained)
+    found = {name: folder / name for name in (*FILES, "none", "new")}
+    yield {**found, "folder": folder, "ws": trained, "queries": small.queries, "dev": small.dev}
+    assert state(run, trained) == old
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
 
 
-def test_a_file_that_is_not_there(run, plain, tmp_path):
-    old = state(run, plain)
-    run("ingest", tmp_path / "none.jsonl", "-w", plain).fails(1, "none.jsonl: no such file")
-    run("ingest", tmp_path, "-w", plain).fails(1, "is a folder")
-    (tmp_path / "ok").write_bytes(b"".join(good(3)))
-    run("ingest", tmp_path / "ok", tmp_path / "none", "-w", plain).fails(1, "none: no such file")
-    run("ingest", tmp_path / "ok", "--categories", tmp_path / "none", "-w", plain).fails(
-        1, "none: no such file"
-    )
-    run("ingest", "--delete-from", tmp_path / "none", "-w", plain).fails(1, "none: no such file")
-    run("ingest", tmp_path / "ok", tmp_path / "ok", "-w", plain).fails(1, "'n0' occurs twice")
-    run("ingest", tmp_path / "ok", "--delete", "n1", "-w", plain).fails(1, "both ingested and deleted")
-    assert state(run, plain) == old
-    run("ingest", "--delete", "x", "-w", tmp_path / "new").fails(1, "no workspace here")
-    assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize(("command", "code", "message"), BAD, ids=[command for command, _, _ in BAD])
+def test_one_line_with_the_place_and_the_solution(run, places, command, code, message):
+    run(*shlex.split(command.format(**places))).fails(code, message)
 
 
-def test_a_category_graph_that_is_none(run, plain, tmp_path):
-    (tmp_path / "ok").write_bytes(b"".join(good(3)))
-    (tmp_path / "graph.tsv").write_bytes(b"child\tparent\na\tb\none column\n")
-    old = state(run, plain)
-    run("ingest", tmp_path / "ok", "--categories", tmp_path / "graph.tsv", "-w", plain).fails(
-        1, "graph.tsv:3: "
-    )
-    assert state(run, plain) == old
+@pytest.mark.parametrize("name", ["cut", "twice"])
+def test_standard_input(run, places, name):
+    run("ingest", "-", "-w", places["ws"], stdin=FILES[name]).fails(1, "gzip" if name == "cut" else "twice")
+
+
+def test_an_empty_corpus_changes_nothing(run, plain, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    done = run("ingest", tmp_path / "empty.jsonl", "-w", plain)
+    assert (done.code, "20 documents" in done.out, "no documents" in done.err) == (0, True, True)
 
 
 def test_skip_invalid_counts_and_lists(run, tmp_path):
@@ -102,9 +190,9 @@ def test_skip_invalid_counts_and_lists(run, tmp_path):
     assert f"{len(LINES)} invalid lines skipped" in done.err
     report = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws", "--json").json
     assert (report["unchanged"], len(report["invalid"])) == (3 + len(LINES), len(LINES))
-    # What is wrong with the file and not with a line is not skipped.
-    (tmp_path / "cut.gz").write_bytes(GZIP[:-20])
-    run("ingest", tmp_path / "cut.gz", "--skip-invalid", "-w", tmp_path / "ws").fails(1, "ends too early")
+    run("ingest", tmp_path / "cut.gz", "--skip-invalid", "-w", tmp_path / "ws").fails(
+        1, "truncated or damaged gzip"
+    )
 
 
 def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path):
@@ -125,24 +213,7 @@ def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path
     ]
 
 
-def test_an_empty_corpus_leaves_no_workspace(run, plain, tmp_path):
-    (tmp_path / "empty.jsonl").write_text("\n\n")
-    (tmp_path / "broken.jsonl").write_text("{]\n")
-    run("ingest", tmp_path / "empty.jsonl", "-w", tmp_path / "ws").fails(1, "empty.jsonl: no documents")
-    run("ingest", tmp_path / "broken.jsonl", "--skip-invalid", "-w", tmp_path / "ws").fails(
-        1, "1 record skipped", "broken.jsonl:1"
-    )
-    assert not (tmp_path / "ws").exists()
-    done = run("ingest", tmp_path / "empty.jsonl", "-w", plain)
-    assert (done.code, "20 documents" in done.out, "no documents" in done.err) == (0, True, True)
-
-
 # ------------------------------------------------------------------------------------- queries and qrels
-
-
-def test_an_empty_query(run, plain):
-    for text in ("", "   ", "\t"):
-        run("query", text, "-w", plain).fails(2, "the query is empty")
 
 
 def test_a_query_without_any_hit(run, trained):
@@ -223,34 +294,6 @@ def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
     assert state(run, workspace) == old
 
 
-@pytest.mark.parametrize(
-    ("option", "content", "what"),
-    [
-        ("--qrels", "q\td\tone\n", ":1: "),
-        ("--qrels", "q\td\t1\nq\td\t2\n", ":2: "),
-        ("--qrels", None, "no such file"),
-        ("--queries", '{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n', ":2: query id 'q'"),
-        ("--queries", None, "no such file"),
-        ("--text-pairs", '{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: document"),
-        ("--text-pairs", None, "no such file"),
-    ],
-)
-def test_files_that_cannot_be_read(run, small, workspace, tmp_path, option, content, what):
-    file = tmp_path / "file"
-    if content is not None:
-        file.write_text(content)
-    old = state(run, workspace)
-    given = {"--queries": small.queries, "--qrels": small.dev, option: file}
-    commands = (["train", "text"], ["tune", "--stack", STACK], ["evaluate", "--stack", STACK])
-    if option == "--text-pairs":
-        commands, given = (["train", "s2net"],), {option: file}
-    for command in commands:
-        run(*command, *(one for pair in given.items() for one in pair), "-w", workspace).fails(
-            1, what, str(file)
-        )
-    assert state(run, workspace) == old
-
-
 def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
     file = tmp_path / "pairs"
     old = state(run, workspace)
@@ -271,79 +314,6 @@ def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
 
 
 # ----------------------------------------------------------------------------------- signals, workspaces
-
-
-def test_a_signal_that_was_not_trained_names_the_command(run, small, trained, plain):
-    files = ("--queries", small.queries, "--qrels", small.dev)
-    for folder, signal_ in ((trained, "joint"), (plain, "meta")):
-        for command in (["query", "cells"], ["tune", *files], ["evaluate", *files]):
-            done = run(*command, "--stack", f"tfidf,{signal_}", "-w", folder)
-            done.fails(1, f"signal '{signal_}' is not trained", f"`rerank train {signal_} --queries QUERIES")
-
-
-def test_signals_and_options_that_are_none(run, small, trained):
-    files = ("--queries", small.queries, "--qrels", small.dev, "-w", trained)
-    old = state(run, trained)
-    for arguments, what in (
-        (["query", "cells", "--stack", "words", "-w", trained], "signal 'words' is unknown"),
-        (["query", "cells", "--stack", "txt", "-w", trained], "did you mean text?"),
-        (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
-        (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is not a signal with a weight"),
-        (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
-        (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is not a first stage"),
-        (["query", "-w", trained], "TEXT"),
-        (["query", "cells", "--nonsense"], "--nonsense"),
-        (["query", "cells", "--explain=3"], "--explain"),
-        (["query", "cells", "--depth", "few"], "'--depth': 'few'"),
-        (["ingest", "x", "--format", "csv"], "'--format': 'csv'"),
-        (["status", "x"], "(x)"),
-        (["stack", "used"], "'used'"),
-        (["tune", "-w", trained], "--stack"),
-        (["tune", "--stack", "text", "--qrels", "x", "-w", trained], "--queries"),
-        (["report", "-w", trained], "did you mean evaluate --report?"),
-        (["nonsense"], "unknown command 'nonsense'"),
-        (["ingest", "-w", trained], "nothing to do"),
-        (["train", "bm25", *files], "'bm25' cannot be trained; choose from text, meta, joint"),
-        (["train", *files], "RANKER..."),
-        (["train", "text", "--epochs", 0, *files], "--epochs takes a whole number, 1 or more, not '0'"),
-        (
-            ["train", "text", "--queries", small.queries, "-w", trained],
-            "--queries and --qrels belong together",
-        ),
-        (["train", "s2net", "-w", trained], "give --queries and --qrels, or --text-pairs"),
-        (["train", "s2net", "--init", "best", *files], "--init"),
-        (["train", "s2net", "--beta", "-1", *files], "--beta takes a number, 0 or more, not"),
-        (["train", "s2net", "--preset", "paper", *files], "--preset 'paper' is unknown; use default"),
-        (["train", "s2net", "--sampling", "random", *files], "--sampling"),
-        (
-            ["train", "lsi", "--init", "random", *files],
-            "--init has no effect with lsi; it is a setting of s2net",
-        ),
-        (["train", "text", "--hidden", "9", *files], "--hidden has no effect with --head cosine"),
-        (["train", "text", "--epoch", "9", *files], "--epochs"),
-        (["train", "dense", *files], "--qrels: no effect with dense"),
-        (["train", "text", "--as", "tfidf", *files], "tfidf is a first stage"),
-        (
-            ["train", "text", "--as", "s2net", *files],
-            "s2net is the name of another ranker (s2net, of the family",
-        ),
-        (["train", "text", "--as", "a b", *files], "'a b' is not a name of a ranker"),
-        (["train", "text", "meta", "--as", "words", *files], "'words' names one ranker"),
-        (["train", "text", "s2net", *files], "s2net of projection; train them one after the other"),
-        (["tune", "--stack", "text", *files], "nothing to tune; name two or more: --stack bm25,text"),
-        (["tune", "--stack", "tfidf*1", *files], "has weights already"),
-        (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),
-        (["evaluate", "--stack", STACK, "--protocol", "retrieved:0", *files], "unknown protocol"),
-        (["evaluate", "--stack", STACK, "--measure", "goodness", *files], "unknown measure 'goodness'"),
-    ):
-        run(*arguments).fails(2, what)
-    assert state(run, trained) == old
-
-
-def test_a_language_that_is_none(run, tmp_path):
-    (tmp_path / "ok").write_bytes(b"".join(good(3)))
-    run("ingest", tmp_path / "ok", "--lang", "english", "-w", tmp_path / "ws").fails(2, "not a language code")
-    assert not (tmp_path / "ws").exists()
 
 
 def every_command(small, folder):
@@ -375,18 +345,6 @@ def test_a_workspace_of_another_version(run, small, workspace):
     assert len(state(run, workspace)[1]) == len(small.documents)
 
 
-def test_there_is_no_workspace(run, small, tmp_path):
-    for command in every_command(small, tmp_path / "none"):
-        if small.corpus not in command:
-            run(*command).fails(1, "no workspace here; make one with `rerank ingest CORPUS -w")
-    assert not (tmp_path / "none").exists()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter").write_text("dear")
-    run("ingest", small.corpus, "-w", tmp_path / "mine").fails(1, "not empty, and not a workspace")
-    run("demo", "-w", tmp_path / "mine", "--json").fails(1, "not from an earlier demo")
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter"]
-
-
 @pytest.mark.slow
 def test_a_damaged_workspace(run, small, workspace):
     """Whatever file is damaged, there is one line and no traceback; or the command does without it."""
@@ -412,23 +370,11 @@ def test_a_damaged_workspace(run, small, workspace):
 # ----------------------------------------------------------------------------------- what nobody foresaw
 
 
-def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch, tmp_path):
+def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("what\nnobody foresaw")
 
     monkeypatch.setattr(Workspace, "open", fail)
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    done = run("status", "-w", plain)
-    (file,) = folder.iterdir()
-    done.fails(1, "ZeroDivisionError: what nobody foresaw (", "test_bad_input.py:", f"is in {file}")
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert "Traceback" in file.read_text()
-    assert "test_bad_input.py" in file.read_text()
-    assert run("status", "-w", plain).code == 1
-    assert len(list(folder.iterdir())) == 2
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     run("status", "-w", plain).fails(1, "ZeroDivisionError: what nobody foresaw (", "RERANK_DEBUG=1")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from rerank.cli import output
 
 import rerank.demo
 from tests.commands import like_the_demo
@@ -53,38 +52,3 @@ def test_the_demo(run, small, tiny_demo, tmp_path):
         assert row["delta"] == pytest.approx(
             rows[row["stack"]][row["measure"]] - rows["bm25"][row["measure"]]
         )
-
-
-def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch, capsys):
-    def work(bar):
-        list(bar.over(range(3), "counting", 3, "doc"))
-        bar.say("a remark")
-
-    work(output.Bar())
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "a remark\n")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    work(output.Bar())
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "counting" in captured.err
-    assert "a remark" in captured.err
-    work(output.Bar(quiet=True))
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "")
-
-
-def test_tables_and_p_values():
-    table = output.table(["", "nDCG"], [["tfidf", "0.5"], ["tfidf,text", "0.25"]])
-    assert table.splitlines() == [
-        "            nDCG",
-        "----------  ----",
-        "tfidf        0.5",
-        "tfidf,text  0.25",
-    ]
-    assert [output.p_value(p) for p in (0.04999, 0.0001, 0.00009, 1.0)] == [
-        "0.0500",
-        "0.0001",
-        "<0.0001",
-        "1.0000",
-    ]

@@ -10,9 +10,8 @@ import pytest
 import rerank
 from rerank import Document, Qrels, Query, Workspace
 from rerank.config import build
-from rerank.errors import InputError, UsageError
+from rerank.errors import UsageError
 from rerank.rankers.cnn.config import CnnConfig
-from tests.watch import Watch
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
 
@@ -88,26 +87,6 @@ def test_runs_in_every_form(tmp_path):
     }
     found = rerank.compare(runs, {"q": {"a": 1}}, measures="RR")
     assert [row.measures["RR"] for row in found.results] == [0.5] * 5
-
-
-def test_files_without_anything_in_them(workspace, tmp_path):
-    empty = tmp_path / "empty"
-    empty.write_text("\n\n")
-    for read, what in (
-        (rerank.read_queries, "no queries"),
-        (rerank.read_qrels, "no judgments"),
-        (rerank.read_run, "the run is empty"),
-    ):
-        with pytest.raises(InputError, match=f"empty: {what}"):
-            read(empty)
-    with pytest.raises(InputError, match="empty: no documents"):
-        rerank.ingest(workspace, [empty], replace=True)
-    assert len(workspace.engine) == 2
-
-    watch = Watch()
-    assert rerank.ingest(workspace, empty, progress=watch).documents == 2
-    (line,) = watch.said
-    assert line.startswith(f"{empty}: no documents")
 
 
 def test_a_list_setting_accepts_one_value():

@@ -82,24 +82,13 @@ def test_commands_shown_on_a_page_exist(page):
 def test_options_named_in_a_sentence_exist(page):
     if page.name in ("CONTRIBUTING.md", "CHANGELOG.md") or page.parent.name == "benchmarks":
         return  # options of pytest and of scripts; removed options
-    known = {option for name in COMMANDS for option in every_option(command(name))} | {
+    known = {option for name in EVERY for option in options(name)} | {
         *(text for parameter in cli.params for text in parameter.opts),
         "--help",
         "--build-arg",
     }
     for shown in re.findall(r"`(--[a-z][a-z-]*)", FENCE.sub("", page.read_text("utf-8"))):
         assert shown in known, shown
-
-
-def every_option(found: click.Command) -> set[str]:
-    context = click.Context(found)
-    options = {text for p in found.get_params(context) for text in (*p.opts, *p.secondary_opts)}
-    if isinstance(found, click.Group):
-        for name in found.list_commands(click.Context(found)):
-            inner = found.get_command(click.Context(found), name)
-            assert inner is not None
-            options |= every_option(inner)
-    return options
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import scipy.stats
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.errors import UsageError
 from rerank.evaluation.measures import MEASURES
-from rerank.progress import Progress
 from rerank.report_page.page import evaluation_page, interval
 from rerank.workflows.compare import compare
 from tests.pages import check_page
@@ -182,7 +180,7 @@ def test_the_page_of_an_evaluation(workspace, tmp_path):
     queries = [Query("q2", "<script>mice") if query.id == "q2" else query for query in QUERIES]
     page = evaluation_page(workspace, report, queries, "test.tsv")
     (tmp_path / "page.html").write_text(page, "utf-8")
-    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=5, drawings=1)
+    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=4, drawings=1)
     assert re.findall(r"<h1>(.*?)</h1>", page) == [
         "-0.05 nDCG (p = 1.0000): 0 queries better, 1 worse, 2 equal"
     ]
@@ -232,18 +230,3 @@ def test_reports_show_themselves_as_tables(workspace):
     assert len(repr(found.answer)) < 300
     assert repr(workspace.engine) == f"LocalEngine({str(workspace.folder / 'engine')!r})"
     assert "<td>wolf</td>" in found.answer.ranking._repr_html_()
-
-
-def test_the_search_for_weights_shows_how_far_it_is(workspace):
-    class Shown(Progress):
-        steps: ClassVar[list[list[object]]] = []
-
-        def start(self, title, total=None, unit=""):
-            self.steps.append([title, total, 0])
-
-        def advance(self, count=1):
-            self.steps[-1][2] += count
-
-    for folds in (None, 2):
-        tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, folds=folds, progress=Shown())
-        assert (Shown.steps[-1][:2], Shown.steps[-1][2] >= 3) == (["weights", None], True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 import tarfile
 import zipfile
 
@@ -190,24 +188,3 @@ def test_an_article_as_archives_answer_with_it():
 def test_entities_are_not_resolved(prolog):
     read = read_article(article("<p>Here &a; there.</p>", prolog=prolog), "x.xml")
     assert read.body == "Here there."
-
-
-@pytest.mark.slow
-def test_memory_stays_flat(tmp_path):
-    """A hundred articles take no more than the first twenty; kept, they would take fifteen megabytes."""
-    body = "".join(f"<sec><p>{'We saw the cells grow. ' * 20}{cite(1)}.</p></sec>" for _ in range(60))
-    with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(100):
-            archive.writestr(f"{number}.xml", article(body, doi=f"10.1000/{number}"))
-    script = (
-        "import resource, sys; from rerank.formats.jats import read_jats; peaks = []\n"
-        "for article in read_jats(sys.argv[1]):\n"
-        "    article.document(body=True)\n"
-        "    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
-        "print(peaks[-1] - peaks[19], len(peaks))"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "all.zip")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    grown, articles = map(int, done.stdout.split())
-    assert articles == 100
-    assert grown * (1 if sys.platform == "darwin" else 1024) < 7_000_000

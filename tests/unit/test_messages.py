@@ -70,14 +70,6 @@ def test_files_with_other_content_are_not_replaced(run, made, write_lines, tmp_p
             file.unlink()
 
 
-def test_judgments_that_contradict_each_other_are_all_named(run, made, tmp_path):
-    rows = "".join(f"q1\td{i}\t1\n" for i in range(9))
-    (tmp_path / "twice.tsv").write_text(rows + rows.replace("\t1\n", "\t2\n"))
-    done = evaluated(run, made, tmp_path / "twice.tsv")
-    done.fails(1, *(f"'d{i}'" for i in range(9)), ":10:", ":18 (", "--conflicts max")
-    assert evaluated(run, made, tmp_path / "twice.tsv", "--conflicts", "max").code == 0
-
-
 def test_suggestions_can_be_pasted_into_a_shell(run, made):
     done = evaluated(run, made, "all.tsv", "--stack", "tfidf,bm25")
     command = "rerank tune --stack tfidf,bm25 --queries QUERIES --qrels QRELS"

@@ -65,16 +65,6 @@ def test_the_randomization_test():
         paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)] * 3, LABELS)
 
 
-def test_refused_numbers():
-    for scores, labels, message in (
-        ([0.1, 0.2], [True, True], "all labels are the same"),
-        ([0.1, np.nan], [True, False], "not finite"),
-        ([0.1], [True, False], "do not go together"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            auc(scores, labels)
-
-
 # --------------------------------------------------------------------------------------------- a workspace
 
 
@@ -131,18 +121,6 @@ def test_related_by_the_mean_of_both_orders(folder):
                     vector = ranker.encode_query(Query("q", by_id[query].content))
                     both.append(ranker.score(vector, ranker.encode_documents([by_id[document]]))[0])
             assert score == pytest.approx(np.mean(both), abs=1e-9)
-
-
-def test_stored_features_are_those_that_are_computed(folder):
-    workspace = Workspace.open(folder / "ws")
-    signal = RankerSignal(workspace.ranker("lsi"))
-    pairs = [pair[:2] for pair in TEST]
-    computed = score_pairs(workspace.engine, signal, pairs)
-    encoder = (signal.name, signal.ranker.version, signal.ranker.encode_documents)
-    from rerank.engines.base import Encoder
-
-    workspace.engine.write_features([Encoder(*encoder)])
-    assert score_pairs(workspace.engine, signal, pairs).tolist() == computed.tolist()
 
 
 def test_evaluate(folder):
@@ -211,26 +189,24 @@ def test_commands(folder, run, tmp_path):
     assert [row["related"] for row in labels] == [int(pair.related) for pair in TEST]
 
 
-def test_bad_input(folder, run, tmp_path):
-    where = ("-w", folder / "ws", "--pairs", folder / "test.tsv")
-    dev = ("--dev-pairs", folder / "dev.tsv")
-    evaluate, predict = ("pairs", "evaluate", *where), ("pairs", "predict", *where)
-    run(*evaluate, "--ranker", "lsi").fails(2, "no threshold", "--dev-pairs")
-    run(*evaluate, "--ranker", "lsi", "--dev-pairs", folder / "test.tsv").fails(
-        2, "15 pairs are also in --dev-pairs"
-    )
-    run(*evaluate, "--ranker", "opca", *dev).fails(1, "'opca' is not trained")
-    run(*evaluate, "--ranker", "nothing", *dev).fails(2, "'nothing' is unknown")
-    run(*predict, "--ranker", "lsi", "--threshold", "nan").fails(2, "--threshold")
-    run(*predict, "--ranker", "lsi", "--threshold", 0.5, *dev).fails(2, "--threshold or --dev-pairs")
-    (tmp_path / "p.tsv").write_text("red0\tviolet\t1\n")
-    run("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws").fails(
-        1, "p.tsv:1: there is no document 'violet'"
-    )
-    (tmp_path / "p.tsv").write_text("red0\tred1\t1\n")
-    run(
-        "pairs", "evaluate", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws", *dev
-    ).fails(1, "1 pair, and all related", "rerank mine pairs")
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("evaluate --ranker lsi --pairs {test}", 2, "no threshold; give --dev-pairs"),
+        ("evaluate --ranker lsi --pairs {test} --dev-pairs {test}", 2, "15 pairs are also in --dev-pairs"),
+        ("evaluate --ranker opca --pairs {test} --dev-pairs {dev}", 1, "'opca' is not trained"),
+        ("evaluate --ranker nothing --pairs {test} --dev-pairs {dev}", 2, "'nothing' is unknown"),
+        ("predict --ranker lsi --pairs {test} --threshold nan", 2, "--threshold"),
+        ("predict --ranker lsi --pairs {test} --threshold 1 --dev-pairs {dev}", 2, "not both"),
+        ("predict --ranker lsi --pairs {unknown}", 1, "unknown.tsv:1: there is no document 'violet'"),
+        ("evaluate --ranker lsi --pairs {one} --dev-pairs {dev}", 1, "1 pair, and all related"),
+    ],
+)
+def test_bad_input(folder, run, words, code, message):
+    (folder / "unknown.tsv").write_text("red0\tviolet\t1\n")
+    (folder / "one.tsv").write_text("red0\tred1\t1\n")
+    paths = {name: folder / f"{name}.tsv" for name in ("test", "dev", "unknown", "one")}
+    run("pairs", *words.format(**paths).split(), "-w", folder / "ws").fails(code, message)
 
 
 class Related(Plain):

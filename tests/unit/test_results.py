@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 import warnings
@@ -14,20 +13,9 @@ import pytest
 from opensearchpy import OpenSearchWarning
 from rerank.cli.program import show_once
 
-import rerank
 from rerank.errors import NotInstalledError
 from rerank.results import Report, plain
 from rerank.workspace import Workspace
-
-
-@pytest.mark.parametrize("name", ["attach", "encode", "evaluate", "ingest", "train", "tune"])
-def test_an_action_takes_a_workspace_and_what_and_keywords_and_returns_a_report(name):
-    action = getattr(rerank, name)
-    workspace, what, *others = inspect.signature(action).parameters.values()
-    assert workspace.name == "workspace"
-    assert {workspace.kind, what.kind} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
-    assert issubclass(inspect.unwrap(action).__globals__[action.__annotations__["return"]], Report)
 
 
 def test_a_frame_says_what_to_install(monkeypatch):

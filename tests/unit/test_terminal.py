@@ -78,4 +78,5 @@ def test_a_log_reports_how_far_a_step_is(monkeypatch, capsys):
     quiet.start("encode", 1200, "document")
     quiet.advance(300)
     quiet.finish()
+    quiet.say("a remark")
     assert capsys.readouterr().err == ""

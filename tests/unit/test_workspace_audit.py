@@ -11,17 +11,16 @@ import shutil
 import stat
 import subprocess
 import sys
-import urllib.request
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder, SearchRequest, WriteResult
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine, engine, features, storage
 from rerank.engines.local import documents as store
-from rerank.errors import BusyError, InputError, WorkspaceError
+from rerank.errors import BusyError, WorkspaceError
 from rerank.files import folder_lock
 from rerank.records import Document, Qrels, Query
 from rerank.workflows.encode import encode
@@ -154,32 +153,6 @@ def test_who_may_only_read_reads(folder):
     assert "features stored" in status[1]
 
 
-@pytest.mark.usefixtures("writable_again")
-def test_who_may_only_read_serves(folder):
-    """The service, too: the right answers, after a change by whoever may write as well."""
-    expected = [ids for ids, _, _ in answers(folder, ("tfidf,text",))]
-    stack = (
-        "sys.argv = ['rerank', 'serve', '-w', str(folder), '--port', '0', '--json', '--stack', 'tfidf,text']"
-    )
-    with start(f"{stack}\nmain()", folder) as reader:
-        line = reader.stdout.readline()
-        assert line, reader.stderr.read()
-        url = json.loads(line)["url"]
-
-        def searched():
-            body = json.dumps({"query": "apple pear", "k": 60}).encode()
-            request = urllib.request.Request(f"{url}/v1/search", body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return [hit["id"] for hit in json.load(answer)["hits"]]
-
-        assert searched() == expected[0]
-        if ROOT:
-            Workspace.open(folder).engine.write([Document("new", text="apple pear apple pear")])
-            assert "new" in searched()
-        reader.terminate()
-        assert reader.wait(30) == 0
-
-
 @pytest.mark.skipif(not ROOT, reason="needs two users")
 @pytest.mark.parametrize(
     "file",
@@ -192,22 +165,6 @@ def test_what_one_may_not_read_is_named_and_not_called_damaged(folder, file):
     assert (reader.returncode, err) == (0, "")
     assert file in out
     assert "permission denied to user root; let that user read it" in out
-
-
-def test_a_database_that_somebody_holds(folder):
-    import sqlite3
-
-    from rerank.engines.local import files
-
-    locked = sqlite3.OperationalError("database is locked")
-    assert isinstance(files.unreadable(folder, locked), BusyError)
-    full = sqlite3.OperationalError("database or disk is full")
-    assert "the disk is full; free space" in str(files.unreadable(folder, full))
-    torn = sqlite3.DatabaseError("database disk image is malformed")
-    assert "is damaged" in str(files.unreadable(folder, torn))
-    panic = ValueError("An IO error: Too many open files (os error 24)")
-    assert "too many open files" in str(files.unreadable(folder, panic))
-    assert errno.EMFILE == 24
 
 
 # ------------------------------------------------------------------------------------------ lost in part
@@ -244,27 +201,6 @@ def test_documents_without_their_settings_are_kept(folder, tmp_path):
 # --------------------------------------------------------------------------------------------- the same
 
 
-def test_documents_that_are_there_already_are_left_alone(folder):
-    workspace = Workspace.open(folder)
-    engine = workspace.engine
-    size = sum(path.stat().st_size for path in (folder / "engine").rglob("*"))
-    for _ in range(5):
-        assert engine.write(documents(60)) == WriteResult(0, 0, 0, unchanged=60)
-    assert engine.missing_features("text", "v1") == 0
-    assert sum(path.stat().st_size for path in (folder / "engine").rglob("*")) <= size + 4096
-    changed = documents(60)
-    changed[7] = Document("d7", title="fruit 7", text=changed[7].text, extra={"year": 2000})
-    assert engine.write([*changed, Document("x", text="new")]) == WriteResult(1, 1, 0, unchanged=59)
-    assert engine.missing_features("text", "v1") == 2
-    assert engine.get(["d7"])[0].extra == {"year": 2000}
-    assert engine.write(documents(60), replace=True) == WriteResult(0, 1, 1, unchanged=59)
-    with pytest.raises(InputError, match="'d1' occurs twice"):
-        engine.write([*documents(60), documents(60)[1]])
-    with pytest.raises(InputError, match="'d1' is both ingested and deleted"):
-        engine.write(documents(3), delete=["d1"])
-    assert len(engine) == 60
-
-
 # -------------------------------------------------------------------------------------------- compacting
 
 
@@ -297,29 +233,6 @@ def test_compacting_changes_no_answer_and_gives_space_back(folder):
         == "new"
     )
     assert workspace.engine.compact().rows == 0
-
-
-def test_compacted_by_itself_when_more_than_half_is_dead(tmp_path, monkeypatch):
-    monkeypatch.setattr("rerank.engines.local.engine._WASTE", 20)
-    engine = LocalEngine.create(tmp_path / "engine", lang="en")
-    calls = []
-
-    def encoded(some):
-        calls.append(len(some))
-        return np.array([[len(d.text), 1] for d in some], np.float32)
-
-    for salt in range(6):
-        engine.write(documents(40, salt))
-        engine.write_features([Encoder("length", "v1", encoded)])
-        found = engine.find(SearchRequest("apple", first_stage="tfidf", depth=100, features={"length": "v1"}))
-        texts = {d.id: d.text for d in documents(40, salt)}
-        assert found.features["length"][:, 0].tolist() == [len(texts[id]) for id in found.ids]
-        assert sorted(engine.documents(), key=lambda d: d.id) == sorted(
-            documents(40, salt), key=lambda d: d.id
-        )
-    assert engine.compact().rows <= 40 + 20
-    assert sum(calls) <= 6 * 40
-    assert len(list((tmp_path / "engine").glob("data-*"))) == 1
 
 
 def test_an_ingest_succeeds_although_the_compaction_after_it_fails(tmp_path, monkeypatch):
