@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from rerank.errors import InputError
 from rerank.files import write_text
-from rerank.formats.lines import Source, check_columns, json_object, name_of, read_json_lines, read_texts
+from rerank.formats.lines import Source, check_columns, name_of, read_json_lines, read_texts
 from rerank.records import LabeledPair
 from rerank.text import plural
 
 Known = Callable[[Iterable[str]], Collection[str]]
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
-_LABELED = 'write each line as id, tab, id, tab, 1 or 0, or as {"a": id, "b": id, "related": 1}'
-_UNLABELED = 'write each line as id, tab, id, or as {"a": id, "b": id}'
+_LABELED = "write each line as id, tab, id, tab, 1 or 0"
+_UNLABELED = "write each line as id, tab, id"
 _LABELS = {"1": True, "0": False}
 _HEADER = ("a", "b", "related")
 
@@ -25,12 +25,6 @@ _HEADER = ("a", "b", "related")
 class _Texts(Struct):
     query: str
     document: str
-
-
-class _Documents(Struct):
-    a: str | int
-    b: str | int
-    related: bool | int | None = None
 
 
 def read_pairs(source: Source) -> list[tuple[str, str]]:
@@ -59,12 +53,11 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
 
 
 def read_labeled_pairs(source: Source, known: Known | None = None) -> list[LabeledPair]:
-    """Read labeled pairs of documents in file order, from TSV or JSON lines.
+    """Read labeled pairs of documents in file order.
 
         a <tab> b <tab> related                  with or without this header
-        {"a": "d1", "b": "d2", "related": 1}     other fields are ignored
 
-    Labels are 1 (related) and 0; in JSON also true and false. Repeated pairs, in any order, and pairs of
+    Labels are 1 (related) and 0. Repeated pairs, in any order, and pairs of
     equal ids are skipped.
 
     known: returns the existing ids among given ids.
@@ -148,18 +141,10 @@ def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[st
 
 def _lines(source: Source, labels: bool) -> Iterator[tuple[str, str, str, bool | None]]:
     layout = _LABELED if labels else _UNLABELED
-    is_json: bool | None = None
-    for where, text in read_texts(source):
-        first, is_json = is_json is None, text.lstrip().startswith("{") if is_json is None else is_json
-        if is_json:
-            _, pair = json_object(where, text, _Documents)
-            columns = [str(pair.a), str(pair.b)]
-            if pair.related is not None:
-                columns.append(str(int(pair.related)))
-        else:
-            columns = [column.strip() for column in text.split("\t")]
-            if first and tuple(column.lower() for column in columns) in (_HEADER, _HEADER[:2]):
-                continue
+    for number, (where, text) in enumerate(read_texts(source)):
+        columns = [column.strip() for column in text.split("\t")]
+        if not number and tuple(column.lower() for column in columns) in (_HEADER, _HEADER[:2]):
+            continue
         check_columns(where, columns, 3 if labels or len(columns) == 3 else 2, layout)
         label = columns[2] if len(columns) == 3 else None
         if label is not None and label not in _LABELS:

@@ -19,7 +19,7 @@ import rerank
 from rerank.evaluation.leakage import HOW, format_leakage
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
-from rerank.report_page.charts import interval_chart, score_bars
+from rerank.report_page.charts import score_bars
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.ranking import Hit
 from rerank.stack.stack import Stack
@@ -83,8 +83,6 @@ def evaluation_page(
     stack = list(report.stacks)[-1]
     rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
     leaks = [leak for row in report.results for leak in row.leaks]
-    compared = [c for c in report.comparisons if c.measure == measure]
-    title = f"Difference to {report.baseline} in {measure}"
     return (
         _environment()
         .get_template("evaluation.html")
@@ -112,7 +110,6 @@ def evaluation_page(
             tuned={
                 label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")
             },
-            intervals=interval_chart(compared, _intervals(report), title),
         )
     )
 

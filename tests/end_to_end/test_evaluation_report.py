@@ -43,12 +43,12 @@ def written(run, trained, small, queries, tmp_path_factory):
 
 
 def test_the_page(written):
-    check_page(written, hostile=" </title>", sections=4, drawings=1)
+    check_page(written, hostile=" </title>", sections=4)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360)])
 def test_the_page_in_a_browser(browser, written, scheme, width):
-    check_in_browser(browser, written, scheme, width, title=f"{STACK} against tfidf", drawings=1)
+    check_in_browser(browser, written, scheme, width, title=f"{STACK} against tfidf")
 
 
 def test_the_page_of_several_stacks_in_json(run, workspace, small, tmp_path):

@@ -80,9 +80,6 @@ BAD = [
     (read_run, "", ": the run is empty"),
     (read_known_pairs, "x\ty\n", ":1: 2 filled columns, not 3"),
     (read_known_pairs, PAIRS + "x\tz\tno\n", ":2: the label 'no' is neither 1 (related) nor 0"),
-    (read_known_pairs, '{"a": "x", "b": "y", "related": 0.5}\n', ":1: related: expected"),
-    (read_known_pairs, '{"a": "x", "b": "y"}\n', ":1: 2 filled columns, not 3"),
-    (read_known_pairs, '{"a": "x", "b": "y", "related": 1}\nx\ty\t0\n', ":2: invalid JSON"),
     (read_known_pairs, PAIRS + "x\ty\t0\n", ":2: the pair of 'x' and 'y' was labeled 1 on line 1, now 0"),
     (read_known_pairs, PAIRS + "x\tx\t0\n", ":2: document 'x' is labeled as unrelated to itself"),
     (read_known_pairs, PAIRS + "x\tz\t1\n", ": 2 pairs, and all related; add unrelated pairs"),
@@ -288,8 +285,6 @@ def test_labeled_pairs(tmp_path):
     assert read_unlabeled_pairs(path) == [tuple(pair) for pair in pairs]
     path.write_text("x\ty\t1\n\nx\ty\t1\nx\tz\t0\nz\tz\t1\n")  # repeated, and with itself
     assert read_labeled_pairs(path) == [("x", "y", True), ("x", "z", False)]
-    path.write_text('{"a": 7, "b": "y", "related": true, "who": "me"}\n{"a": "7", "b": "z", "related": 0}\n')
-    assert read_labeled_pairs(path) == [("7", "y", True), ("7", "z", False)]
     path.write_text("a\tb\nx\ty\nx\tx\n")
     assert read_unlabeled_pairs(path) == [("x", "y", None), ("x", "x", None)]
     for wrong in ("a\tb", "a\nb", " a", ""):
