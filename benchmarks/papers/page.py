@@ -48,7 +48,7 @@ frequent one. All cases and tables of a paper: `python benchmarks/papers/page.py
 | verdict | meaning |
 | --- | --- |
 | **holds** | the difference has the direction of the claim, p < 0.05 |
-| **does not hold** | the opposite direction, p < 0.05; or a gain that is below 0.01 (95 % bound) |
+| **does not hold** | the opposite direction, p < 0.05; or a gain below the margin (95 % bound) |
 | **not decided** | the test shows neither |
 | **not tested** | without a p-value; the direction is in brackets |
 | **nothing was learned** | no seed kept a training step, so the encoder is the untrained one |
@@ -57,7 +57,9 @@ frequent one. All cases and tables of a paper: `python benchmarks/papers/page.py
 
 - A test is on the mean over seeds. Its standard error is at most the mean of the standard errors of the
   seeds, which follow from their p-values (paired randomization test over queries).
-- A claim of no loss or no difference holds if none is significant, and it is below 0.01 with 95 % confidence.
+- The margin is 0.01 or, for a measure near 1, a tenth of the distance from the baseline to 1.
+- A claim of no loss or no difference holds if none is significant, and it is below the margin with 95 %
+  confidence.
 - A claim about all sizes or measures holds if each part holds.
 - Counts of a whole collection have no p-value. Verdicts are not corrected for the number of claims.
 """

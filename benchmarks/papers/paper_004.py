@@ -38,7 +38,7 @@ def _difference(step: Step, how: str, measure: str) -> Difference:
     """A way of training less the one that it was tested against."""
     rows = _rows(step)
     values = [mean(rows[name]["measures"][measure]) for name in (how, step["against"])]
-    return difference([values[0] - values[1]], [rows[how]["p"].get(measure)])
+    return difference([values[0] - values[1]], [rows[how]["p"].get(measure)], values[1])
 
 
 def _figures(step: Step, gaps: Mapping[str, Difference]) -> str:

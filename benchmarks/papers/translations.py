@@ -14,11 +14,12 @@ import argparse
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from rerank.files import write_text
 from rerank.formats import read_corpus, read_qrels, read_queries
@@ -28,10 +29,19 @@ from rerank.text import words
 ITERATIONS = 8
 
 
-def model_one(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> dict[str, str]:
-    """Most probable translation of each word, from pairs of texts as words.
+@dataclass(frozen=True, eq=False)
+class TranslationModel:
+    """IBM's Model 1. left: words, "" for the empty one. t: P(right word | left word), a row per left word."""
 
-    >>> model_one([(["red", "house"], ["casa", "rossa"]), (["house"], ["casa"]), (["red"], ["rossa"])])
+    left: dict[str, int]
+    right: dict[str, int]
+    t: csr_array
+
+
+def model_one(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> TranslationModel:
+    """Learn translations from pairs of texts as words.
+
+    >>> best_translations(model_one([(["red", "house"], ["casa", "rossa"]), (["house"], ["casa"])]))
     {'house': 'casa', 'red': 'rossa'}
     """
     source: dict[str, int] = {"": 0}  # the empty word takes what belongs to none
@@ -55,11 +65,15 @@ def model_one(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> dict[str,
         share /= np.bincount(slot, share)[slot]
         t = np.bincount(at, share, len(known))
     t /= np.bincount(of_e, t)[of_e]
-    order = np.lexsort((t, of_e))
-    best = order[np.append(np.flatnonzero(np.diff(of_e[order])), len(order) - 1)]  # the last of each e
-    names, others = list(source), list(target)
-    found = {names[of_e[i]]: others[known[i] % len(target)] for i in best.tolist()}
-    return {word: found[word] for word in sorted(found) if word}
+    return TranslationModel(
+        source, target, csr_array((t, (of_e, known % len(target))), shape=(len(source), len(target)))
+    )
+
+
+def best_translations(model: TranslationModel) -> dict[str, str]:
+    """Return the most probable translation of each word."""
+    rights, best = list(model.right), model.t.argmax(axis=1)
+    return {word: rights[best[i]] for word, i in sorted(model.left.items()) if word}
 
 
 @cache
@@ -75,7 +89,7 @@ def translated(folder: Path, lang: str) -> list[Query]:
         for document in read_corpus(str(folder / f"corpus.{lang}.jsonl.gz"))
         if document.id in wanted
     ]
-    table = model_one(pairs)
+    table = best_translations(model_one(pairs))
     return [
         replace(query, lexical_text=" ".join(table.get(word, word) for word in words(query.text)) or None)
         for query in queries.values()

@@ -10,7 +10,7 @@ rather too large than too small.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isinf
 from statistics import NormalDist, fmean
 
@@ -19,7 +19,7 @@ SAME_DIRECTION, OTHER_DIRECTION = "not tested (same direction)", "not tested (ot
 NOTHING_LEARNED, NO_DATA, NOT_RUN = "nothing was learned", "no data", "not run yet"
 SIGNIFICANT = 0.05
 MARGIN = 0.01
-"""Smaller differences of a measure count as none."""
+"""Smaller differences of a measure count as none; near 1, a tenth of the distance to 1."""
 
 _NORMAL = NormalDist()
 _ONE_SIDED = _NORMAL.inv_cdf(1 - SIGNIFICANT)
@@ -31,10 +31,12 @@ class Difference:
 
     error: an upper bound of its standard error; infinite if no seed's p-value allows one; None if a seed was
         not tested.
+    margin: smaller differences count as none.
     """
 
     mean: float
     error: float | None
+    margin: float = MARGIN
 
     @property
     def p(self) -> float | None:
@@ -53,7 +55,7 @@ class Difference:
 
     def below(self) -> str:
         """The verdict on a claim that this difference is negative."""
-        return Difference(-self.mean, self.error).above()
+        return replace(self, mean=-self.mean).above()
 
     def keeps(self) -> str:
         """The verdict on a claim that nothing is lost."""
@@ -61,7 +63,7 @@ class Difference:
             return untested(self.mean >= 0)
         if self._significant() and self.mean < 0:
             return FAILS
-        return HOLDS if self.mean - _ONE_SIDED * self.error > -MARGIN else UNDECIDED
+        return HOLDS if self.mean - _ONE_SIDED * self.error > -self.margin else UNDECIDED
 
     def equal(self) -> str:
         """The verdict on a claim that there is no difference."""
@@ -75,21 +77,25 @@ class Difference:
         return self.p is not None and self.p < SIGNIFICANT
 
     def _within_margin(self) -> bool:
-        return self.error is not None and abs(self.mean) + _ONE_SIDED * self.error < MARGIN
+        return self.error is not None and abs(self.mean) + _ONE_SIDED * self.error < self.margin
 
 
-def difference(deltas: Sequence[float], ps: Sequence[float | None]) -> Difference:
+def difference(
+    deltas: Sequence[float], ps: Sequence[float | None], baseline: float | None = None
+) -> Difference:
     """The difference of several seeds, from the mean difference and the p-value of each.
 
-    A p-value of 1 gives no standard error; that seed takes the largest of the others.
+    baseline: the value that the differences start from, for measures near 1. A p-value of 1 gives no standard
+    error; that seed takes the largest of the others.
     """
     mean = fmean(deltas)
+    margin = MARGIN if baseline is None else min(MARGIN, (1 - baseline) / 10)
     tested = [p for p in ps if p is not None]
     if len(tested) < len(ps) or not tested:
-        return Difference(mean, None)
+        return Difference(mean, None, margin)
     errors = [_error(delta, p) for delta, p in zip(deltas, tested, strict=True)]
     largest = max((error for error in errors if error is not None), default=inf)
-    return Difference(mean, fmean(largest if error is None else error for error in errors))
+    return Difference(mean, fmean(largest if error is None else error for error in errors), margin)
 
 
 def _error(delta: float, p: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import resource
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 DEPTH = 1000
+TIMED, WARM = 300, 50
+"""Test queries whose latency is measured, and queries before them."""
 
 Run = dict[str, dict[str, float]]
 """Query id -> document id -> score."""
@@ -73,6 +76,35 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Return the options that all peers have."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("folder", help="a folder that prepare.py wrote")
+    parser.add_argument(
+        "--answer", action="store_true", help="only measure latencies, with the settings of an earlier run"
+    )
+    return parser
+
+
+def settings_of(collection: Collection, peer: str) -> dict[str, Any]:
+    """Return the settings of an earlier run, without its measure on dev."""
+    found: dict[str, Any] = json.loads((collection.folder / f"runs/{peer}.json").read_text())["settings"]
+    return {name: value for name, value in found.items() if name != "dev"}
+
+
+def time_queries(collection: Collection, peer: str, search: Callable[[str], Any]) -> None:
+    """Write p50 and p99 of test queries, after a warm-up, to ``latencies.json``."""
+    texts = list(collection.of("test").values())[:TIMED]
+    for text in texts[:WARM]:
+        search(text)
+    costs = Costs()
+    costs.answer(dict(enumerate(texts)), search)  # type: ignore[arg-type]
+    path = collection.folder / "latencies.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**kept, peer: costs.percentiles()}, indent=1))
+    print(peer, costs.percentiles(), flush=True)
+
+
 def best(ids: list[str], scores: Any, depth: int = DEPTH) -> dict[str, float]:
     """Return the best documents above 0 of an array of scores."""
     import numpy as np
@@ -108,16 +140,22 @@ class Costs:
             self.queries.append(time.perf_counter() - begin)
         return run
 
+    def percentiles(self) -> dict[str, float]:
+        """Return p50 and p99 of the queries in milliseconds."""
+        spent = sorted(self.queries)
+        return {
+            f"p{share}_ms": round(1000 * spent[share * (len(spent) - 1) // 100], 3)
+            for share in (50, 99)
+            if spent
+        }
+
 
 def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings: object) -> None:
     """Write ``runs/PEER.json``: the test run, costs and chosen settings."""
-    spent = sorted(costs.queries)
     facts = {
         "training_s": round(costs.training, 2),
         "indexing_s": round(costs.indexing, 2),
         "index_bytes": costs.bytes,
-        "p50_ms": round(1000 * spent[len(spent) // 2], 3) if spent else None,
-        "p99_ms": round(1000 * spent[int(0.99 * (len(spent) - 1))], 3) if spent else None,
         "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 + costs.memory,
         "lines": user_lines(peer),
         "settings": settings,

@@ -8,7 +8,6 @@ pip install sentence-transformers
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from itertools import product
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from collection import DEPTH, Collection, Costs, ndcg, write
+from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.node import Node, running, with_ml_commons
@@ -70,8 +69,7 @@ def main() -> None:
     """Write the run ``opensearch-hybrid``."""
     from sentence_transformers import SentenceTransformer
 
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder")
+    options = arguments(__doc__)
     options.add_argument("model")
     args = options.parse_args()
     collection = Collection.load(args.folder)
@@ -92,6 +90,12 @@ def main() -> None:
             fill(node, collection, kept["vectors"])
         costs.indexing += seconds() - begin
         costs.bytes = node.request("GET", "/docs/_stats/store")["_all"]["total"]["store"]["size_in_bytes"]
+        if args.answer:
+            best = json.loads(settings_of(collection, "opensearch-hybrid")["best"])
+            time_queries(
+                collection, "opensearch-hybrid", lambda text: search(node, text, encode(text), *best)
+            )
+            return
         begin = seconds()
         with costs.time("training"):
             dev = {q: (t, encode(t)) for q, t in list(collection.of("dev").items())[:TUNED]}

@@ -11,13 +11,12 @@ It learns from the train queries; without any it learns from dev, and has no run
 
 from __future__ import annotations
 
-import argparse
 import json
 
 import lightgbm
 import numpy as np
 from bm25 import Index
-from collection import Collection, Costs, Run, write
+from collection import Collection, Costs, Run, arguments, time_queries, write
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 TOP = 100
@@ -67,8 +66,7 @@ Rows = dict[str, tuple[list[str], np.ndarray]]
 
 def main() -> None:
     """Write the run ``lambdamart`` or, on our signals, ``lightgbm-ours``."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder")
+    options = arguments(__doc__)
     options.add_argument("--ours", action="store_true")
     args = options.parse_args()
     collection = Collection.load(args.folder)
@@ -78,17 +76,22 @@ def main() -> None:
     learned = "train" if len(collection.qrels["train"]) >= LEAST else "dev"
     if not _enough(collection, learned):
         return
-    costs = Costs()
+    costs, path = Costs(), collection.folder / "lambdamart.txt"
     with costs.time("indexing"):
         features = Features(collection)
-    with costs.time("training"):
-        rows = {query: features.of(text) for query, text in collection.of(learned).items()}
-        model = _fit(rows, collection.qrels[learned])
+    if not args.answer:
+        with costs.time("training"):
+            rows = {query: features.of(text) for query, text in collection.of(learned).items()}
+            _fit(rows, collection.qrels[learned]).save_model(path)
+    model = lightgbm.Booster(model_file=path)
 
     def search(text: str) -> dict[str, float]:
         ids, values = features.of(text)
         return _ranked(model, ids, values)
 
+    if args.answer:
+        time_queries(collection, "lambdamart", search)
+        return
     run = costs.answer(collection.of("test"), search)
     rest = {query: list(features.index.search(text)) for query, text in collection.of("test").items()}
     write(collection, "lambdamart", _with_rest(run, rest), costs, learned=learned)
@@ -114,7 +117,7 @@ def _enough(collection: Collection, learned: str) -> bool:
     return False
 
 
-def _ranked(model: lightgbm.LGBMRanker, ids: list[str], values: np.ndarray) -> dict[str, float]:
+def _ranked(model: lightgbm.Booster, ids: list[str], values: np.ndarray) -> dict[str, float]:
     """Return minus the rank of each candidate. Few trees give many ties; these keep their order."""
     order = np.argsort(-model.predict(values), kind="stable") if ids else []
     return {ids[i]: -float(rank) for rank, i in enumerate(order)}
@@ -128,7 +131,7 @@ def _with_rest(run: Run, rest: dict[str, list[str]]) -> Run:
     return run
 
 
-def _fit(rows: Rows, qrels: dict[str, dict[str, int]]) -> lightgbm.LGBMRanker:
+def _fit(rows: Rows, qrels: dict[str, dict[str, int]]) -> lightgbm.Booster:
     """Learn from 80 % of the queries; the others stop the training."""
     # user:
     parts: list[list[tuple[np.ndarray, list[int]]]] = [[], []]
@@ -154,7 +157,7 @@ def _fit(rows: Rows, qrels: dict[str, dict[str, int]]) -> lightgbm.LGBMRanker:
         x, y, group=groups, eval_set=[(dev_x, dev_y)], eval_group=[dev_groups], eval_at=[10], callbacks=[stop]
     )
     # end
-    return model
+    return model.booster_
 
 
 if __name__ == "__main__":

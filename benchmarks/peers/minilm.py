@@ -7,13 +7,12 @@ Run ``bm25.py`` first. pip install sentence-transformers ranx
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from collection import Collection, Costs, Run, best, ndcg, write
+from collection import Collection, Costs, Run, arguments, best, ndcg, settings_of, time_queries, write
 
 RERANKED = 100
 
@@ -22,8 +21,7 @@ def bm25_runs(collection: Collection) -> tuple[Run, Run]:
     """Return BM25's dev and test runs, both by its tuned settings."""
     from bm25 import Index
 
-    settings = json.loads((collection.folder / "runs/bm25-tuned.json").read_text())["settings"]
-    index = Index(collection, settings["k1"], settings["b"], settings["titles"])
+    index = Index(collection, **settings_of(collection, "bm25-tuned"))
     return tuple({q: index.search(t) for q, t in collection.of(split).items()} for split in ("dev", "test"))
 
 
@@ -44,6 +42,21 @@ def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str,
     fused = ranx.fuse(runs=test_runs, norm="min-max", method="wsum", params=params)
     # end
     return fused.to_dict(), params
+
+
+def time_fused(collection: Collection, peer: str, vector_search: Callable[[str], dict[str, float]]) -> None:
+    """Measure BM25, the search by vectors and their fusion for one query."""
+    import ranx
+    from bm25 import Index
+
+    index = Index(collection, **settings_of(collection, "bm25-tuned"))
+    params = {"weights": settings_of(collection, peer)["weights"]}
+
+    def search(text: str) -> Any:
+        runs = [ranx.Run({"q": one(text) or {"": 0.0}}) for one in (index.search, vector_search)]
+        return ranx.fuse(runs=runs, norm="min-max", method="wsum", params=params)
+
+    time_queries(collection, peer, search)
 
 
 def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -> Any:
@@ -89,26 +102,24 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
     return model
 
 
-def runs_of(model: Any, collection: Collection, name: str, costs: Costs) -> None:
-    """Write reranked, retrieved and fused runs of an encoder."""
-    with costs.time("indexing"):
-        # user: minilm
-        vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
-        # end
+def runs_of(model: Any, collection: Collection, name: str, costs: Costs, answer: bool) -> None:
+    """Write reranked, retrieved and fused runs of an encoder, or only their latencies."""
+    kept = collection.folder / f"{name}.npz"
+    if answer:
+        vectors = np.load(kept)["vectors"]
+    else:
+        with costs.time("indexing"):
+            # user: minilm
+            vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
+            # end
+        np.savez(kept, vectors=vectors, seconds=costs.indexing)
     costs.bytes = vectors.nbytes
-    np.savez(collection.folder / f"{name}.npz", vectors=vectors, seconds=costs.indexing)
     place = {id: i for i, id in enumerate(collection.ids)}
 
     def search(text: str) -> dict[str, float]:
         # user: minilm
         return best(collection.ids, vectors @ model.encode(text, normalize_embeddings=True))
         # end
-
-    test = costs.answer(collection.of("test"), search)
-    write(collection, f"{name}-retrieve", test, costs)
-    dev = {query: search(text) for query, text in collection.of("dev").items()}
-    bm25_dev, bm25_test = bm25_runs(collection)
-    reranked = Costs(costs.training, costs.indexing, costs.bytes)
 
     def rerank(text: str, found: dict[str, float]) -> dict[str, float]:
         vector = model.encode(text, normalize_embeddings=True)
@@ -117,11 +128,24 @@ def runs_of(model: Any, collection: Collection, name: str, costs: Costs) -> None
         rest = {d: -1.0 - i for i, d in enumerate(list(found)[RERANKED:])}
         return dict(zip(top, map(float, near))) | rest
 
+    if answer:
+        from bm25 import Index
+
+        index = Index(collection, **settings_of(collection, "bm25-tuned"))
+        time_queries(collection, f"{name}-retrieve", search)
+        time_queries(collection, f"{name}-rerank", lambda text: rerank(text, index.search(text)))
+        time_fused(collection, f"bm25+{name}", search)
+        return
+    test = costs.answer(collection.of("test"), search)
+    write(collection, f"{name}-retrieve", test, costs)
+    dev = {query: search(text) for query, text in collection.of("dev").items()}
+    bm25_dev, bm25_test = bm25_runs(collection)
+    reranked = Costs(costs.training, costs.indexing, costs.bytes)
     by_text = {text: query for query, text in collection.of("test").items()}
     run = reranked.answer(collection.of("test"), lambda text: rerank(text, bm25_test[by_text[text]]))
     write(collection, f"{name}-rerank", run, reranked)
     fused, params = fuse((bm25_dev, dev), (bm25_test, test), collection.qrels["dev"])
-    write(collection, f"bm25+{name}", fused, costs, weights=str(params))
+    write(collection, f"bm25+{name}", fused, costs, weights=params["weights"])
     print(name, "dev", ndcg(dev, collection.qrels["dev"]))
 
 
@@ -129,15 +153,17 @@ def main() -> None:
     """Write the runs of the model as it is, and fine-tuned with ``--train``."""
     from sentence_transformers import SentenceTransformer
 
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder")
+    options = arguments(__doc__)
     options.add_argument("model")
     options.add_argument("--train", action="store_true")
     options.add_argument("--rows", type=int, default=3200, help="pairs of a query and a document to train on")
     args = options.parse_args()
     collection = Collection.load(args.folder)
-    if not args.train:
-        runs_of(SentenceTransformer(args.model, device="cpu"), collection, "minilm", Costs())
+    kept = collection.folder / "minilm-tuned"
+    if args.answer or not args.train:
+        runs_of(SentenceTransformer(args.model, device="cpu"), collection, "minilm", Costs(), args.answer)
+        if args.answer and kept.exists():
+            runs_of(SentenceTransformer(str(kept), device="cpu"), collection, "minilm-tuned", Costs(), True)
         return
     if not collection.qrels["train"]:
         print("minilm-tuned: no train queries")
@@ -148,7 +174,8 @@ def main() -> None:
     with costs.time("training"):
         found = {query: index.search(text) for query, text in collection.of("train").items()}
         model = fine_tuned(args.model, collection, found, args.rows)
-    runs_of(model, collection, "minilm-tuned", costs)
+    model.save(str(kept))
+    runs_of(model, collection, "minilm-tuned", costs, False)
 
 
 if __name__ == "__main__":

@@ -5,21 +5,19 @@ python benchmarks/peers/rm3.py OUT/cf
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 from pathlib import Path
 
 import pandas
 import pyterrier as pt
-from collection import DEPTH, Collection, Costs, ndcg, write
+from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
 
 
 def main() -> None:
     """Write the runs ``pyterrier-bm25`` and ``pyterrier-rm3``, whose number of terms is tuned on dev."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder")
-    collection = Collection.load(options.parse_args().folder)
+    args = arguments(__doc__).parse_args()
+    collection = Collection.load(args.folder)
     costs = Costs()
     with tempfile.TemporaryDirectory() as folder:
         with costs.time("indexing"):
@@ -41,6 +39,11 @@ def main() -> None:
             found = by(pandas.DataFrame([{"qid": "1", "query": " ".join(re.findall(r"\w+", text))}]))
             return dict(zip(found.docno, map(float, found.score)))
 
+        if args.answer:
+            terms = settings_of(collection, "pyterrier-rm3")["terms"]
+            time_queries(collection, "pyterrier-bm25", lambda text: search(bm25, text))
+            time_queries(collection, "pyterrier-rm3", lambda text: search(expanded[terms], text))
+            return
         run = costs.answer(collection.of("test"), lambda text: search(bm25, text))
         write(collection, "pyterrier-bm25", run, costs)
         tuned = Costs(indexing=costs.indexing, bytes=costs.bytes)

@@ -7,20 +7,18 @@ Run ``bm25.py`` first.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import wordllama
-from collection import Collection, Costs, best, write
-from minilm import bm25_runs, fuse
+from collection import Collection, Costs, arguments, best, time_queries, write
+from minilm import bm25_runs, fuse, time_fused
 from wordllama import WordLlama
 
 
 def main() -> None:
     """Write the runs ``static`` and ``bm25+static``."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folder")
-    collection = Collection.load(options.parse_args().folder)
+    args = arguments(__doc__).parse_args()
+    collection = Collection.load(args.folder)
     costs = Costs()
     with costs.time("indexing"):
         # user:
@@ -32,12 +30,16 @@ def main() -> None:
     def search(text: str) -> dict[str, float]:
         return best(collection.ids, vectors @ model.embed([text], norm=True)[0])
 
+    if args.answer:
+        time_queries(collection, "static", search)
+        time_fused(collection, "bm25+static", search)
+        return
     test = costs.answer(collection.of("test"), search)
     write(collection, "static", test, costs)
     dev = {query: search(text) for query, text in collection.of("dev").items()}
     bm25_dev, bm25_test = bm25_runs(collection)
     fused, params = fuse((bm25_dev, dev), (bm25_test, test), collection.qrels["dev"])
-    write(collection, "bm25+static", fused, costs, weights=str(params))
+    write(collection, "bm25+static", fused, costs, weights=params["weights"])
 
 
 if __name__ == "__main__":

@@ -1,84 +1,215 @@
-"""One table of all runs in a folder: measures, Holm-corrected p against rerank auto, and costs.
+"""Tables of the peers: measures, Holm-corrected p against rerank, and costs.
 
-    python benchmarks/peers/table.py OUT/cf [OUT/cacm ...]
+    python benchmarks/peers/table.py OUT/cf [OUT/cacm ...]   # measures the runs; writes results/cf.json
+    python benchmarks/peers/table.py                         # writes all tables from results/
+    python benchmarks/peers/table.py --check                 # exit code 1 if they are outdated
 
 p: paired randomization test of nDCG@10 on the test queries, corrected over the peers of a collection.
+``OUT/cf/latencies.json``, from ``latencies.sh``, adds latencies.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-import ir_measures
-import numpy as np
-from collection import DEPTH, Collection
-
-from rerank.evaluation.significance import holm, randomization_test
-
-MEASURES = [ir_measures.nDCG @ 10, ir_measures.nDCG, ir_measures.RR, ir_measures.R @ 100]
-OURS = "rerank-auto"
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results"
+FIGURES, COMPARISON = ROOT / "benchmarks/README.md", ROOT / "docs/explanation/comparison.md"
+MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
+OURS = ("rerank-hand", "rerank-auto")
 COSTS = {
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
-    "memory_mib": "MiB",
-    "index_bytes": "index bytes",
     "training_s": "training s",
+    "indexing_s": "indexing s",
+    "memory_mib": "MiB",
+    "index_bytes": "index MB",
     "lines": "lines",
 }
+PEERS = {
+    "rerank-hand": "rerank, stack by hand",
+    "rerank-auto": "`rerank auto`",
+    "lightgbm-ours": "LightGBM LambdaMART on the signals of `auto`",
+    "bm25+minilm-tuned": "BM25 and fine-tuned MiniLM, weighted by ranx",
+    "bm25+minilm": "BM25 and MiniLM, weighted by ranx",
+    "opensearch-hybrid": "OpenSearch's hybrid query, BM25 and MiniLM",
+    "minilm-tuned-retrieve": "fine-tuned MiniLM retrieves",
+    "minilm-tuned-rerank": "fine-tuned MiniLM reranks the best 100 of BM25",
+    "minilm-retrieve": "MiniLM retrieves",
+    "minilm-rerank": "MiniLM reranks the best 100 of BM25",
+    "lambdamart": "LightGBM LambdaMART, classic features",
+    "pyterrier-rm3": "PyTerrier, BM25 with RM3",
+    "bm25+static": "BM25 and static embeddings (wordllama)",
+    "bm25-tuned": "BM25 (bm25s), k1, b and titles tuned",
+    "rerank-bm25": "`bm25` of rerank",
+    "pyterrier-bm25": "PyTerrier, BM25",
+    "bm25": "BM25 (bm25s)",
+    "static": "static embeddings (wordllama)",
+}
+Result = dict[str, Any]
 
 
-def values(collection: Collection, run: dict[str, dict[str, float]]) -> dict[Any, dict[str, float]]:
-    """Measure -> query -> value. Every run is cut alike."""
-    qrels = collection.qrels["test"]
-    cut = {
-        query: dict(sorted(run.get(query, {}).items(), key=lambda one: (-one[1], one[0]))[:DEPTH])
-        for query in qrels
-    }
-    found: dict[Any, dict[str, float]] = {measure: dict.fromkeys(qrels, 0.0) for measure in MEASURES}
-    for one in ir_measures.iter_calc(MEASURES, qrels, cut):
-        found[one.measure][one.query_id] = one.value
-    return found
+def measured(folder: Path) -> Result:
+    """Measure all runs of a folder. Every run is cut alike."""
+    import ir_measures
+    import numpy as np
+    from collection import DEPTH, Collection
 
+    from rerank.evaluation.significance import holm, randomization_test
 
-def table(folder: str, latencies: bool) -> str:
-    """Return the table of a folder as Markdown, the best nDCG@10 first."""
     collection = Collection.load(folder)
-    runs = {}
-    for path in sorted((Path(folder) / "runs").glob("*.json")):
-        facts = json.loads(path.read_text())
-        runs[facts["peer"]] = facts, values(collection, facts.pop("run"))
-    queries = list(collection.qrels["test"])
-    first = {name: np.array([v[MEASURES[0]][query] for query in queries]) for name, (_, v) in runs.items()}
-    others = [name for name in runs if not name.startswith("rerank-")]
-    p: dict[str, float] = {}
-    if OURS in runs:
-        p = dict(zip(others, holm([randomization_test(first[OURS] - first[name]) for name in others])))
-    costs = COSTS if latencies else {key: title for key, title in COSTS.items() if key[-3:] != "_ms"}
-    lines = [
-        f"\n{Path(folder).name}: {len(queries):,} test queries, {len(collection.ids):,} documents\n",
-        "| run | nDCG@10 | p | nDCG | RR | R@100 | " + " | ".join(costs.values()) + " |",
-        "| --- |" + " --- |" * (5 + len(costs)),
+    qrels, queries = collection.qrels["test"], list(collection.qrels["test"])
+    parsed = {name: ir_measures.parse_measure(name) for name in MEASURES}
+    rows, first = [], {}
+    path = folder / "latencies.json"
+    latencies = json.loads(path.read_text()) if path.exists() else {}
+    for file in sorted((folder / "runs").glob("*.json")):
+        facts = json.loads(file.read_text())
+        run = {
+            query: dict(
+                sorted(facts["run"].get(query, {}).items(), key=lambda one: (-one[1], one[0]))[:DEPTH]
+            )
+            for query in queries
+        }
+        values: dict[Any, dict[str, float]] = {one: dict.fromkeys(queries, 0.0) for one in parsed.values()}
+        for one in ir_measures.iter_calc(list(parsed.values()), qrels, run):
+            values[one.measure][one.query_id] = one.value
+        means = {name: round(float(np.mean([*values[one].values()])), 4) for name, one in parsed.items()}
+        first[facts["peer"]] = np.array([values[parsed["nDCG@10"]][query] for query in queries])
+        costs = {key: facts[key] for key in COSTS if key in facts}
+        rows.append(
+            {"peer": facts["peer"], **means, **costs, **latencies.get(facts["peer"], {}), "p": {}}
+            | {"settings": facts["settings"]}
+        )
+    others = [row for row in rows if not row["peer"].startswith("rerank-")]
+    for ours in (one for one in OURS if one in first):
+        tests = [randomization_test(first[ours] - first[row["peer"]]) for row in others]
+        for row, p in zip(others, holm(tests)):
+            row["p"][ours] = round(p, 5)
+    sizes = {split: len(collection.qrels[split]) for split in ("train", "dev", "test")}
+    return {"collection": folder.name, "documents": len(collection.ids), "queries": sizes, "rows": rows}
+
+
+def by_collection(result: Result) -> str:
+    """Return the table of a collection as Markdown, the best nDCG@10 first."""
+    rows = sorted(result["rows"], key=lambda row: -row["nDCG@10"])
+    ours = [one for one in OURS if any(row["peer"] == one for row in rows)]
+    costs = [key for key in COSTS if any(row.get(key) for row in rows)]
+    sizes = result["queries"]
+    head = [
+        f"{result['collection']}: {result['documents']:,} documents, {sizes['test']:,} test queries",
+        "nDCG@10",
+        *(f"p, {'by hand' if one == 'rerank-hand' else '`auto`'}" for one in ours),
+        *MEASURES[1:],
+        *(COSTS[key] for key in costs),
     ]
-    for name in sorted(runs, key=lambda name: -first[name].mean()):
-        facts, measured = runs[name]
-        reached, *rest = (f"{np.mean(list(measured[m].values())):.4f}" for m in MEASURES)
-        cells = [name, reached, f"{p[name]:.4f}" if name in p else "", *rest, *(facts[key] for key in costs)]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        ps = [f"{row['p'][one]:.4f}" if one in row["p"] else "" for one in ours]
+        first, *rest = (f"{row[name]:.4f}" for name in MEASURES)
+        lines.append([PEERS[row["peer"]], first, *ps, *rest, *(_cost(key, row.get(key)) for key in costs)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main() -> None:
-    """Print the table of each folder."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("folders", nargs="+")
-    options.add_argument("--latencies", action="store_true", help="show them: the machine was idle")
+def _cost(key: str, value: float | None) -> str:
+    if not value:
+        return ""
+    if key == "index_bytes":
+        return f"{value / 1e6:.1f}"
+    return f"{value:,.1f}" if key.endswith("_ms") else f"{value:,.0f}"
+
+
+def summary(results: list[Result]) -> str:
+    """Return nDCG@10 of all peers, one column per collection."""
+    lines = [["nDCG@10", *(result["collection"] for result in results)]]
+    lines.append(["---"] * len(lines[0]))
+    of = {(result["collection"], row["peer"]): row for result in results for row in result["rows"]}
+    for peer, title in PEERS.items():
+        rows = [of.get((result["collection"], peer)) for result in results]
+        if any(rows):
+            lines.append([title, *(_marked(row) for row in rows)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _marked(row: dict[str, Any] | None) -> str:
+    """Return nDCG@10; with * if it differs significantly from the stack by hand, with † from auto."""
+    if row is None:
+        return ""
+    marks = ("\\*", "†")
+    return f"{row['nDCG@10']:.4f}" + "".join(
+        mark for mark, ours in zip(marks, OURS) if row["p"].get(ours, 1.0) < 0.05
+    )
+
+
+def better(results: list[Result]) -> str:
+    """Return every measure in which a peer is above the stack by hand, or above auto without one."""
+    lines = []
+    for result in results:
+        rows = {row["peer"]: row for row in result["rows"]}
+        ours = next((rows[one] for one in OURS if one in rows), None)
+        for name in MEASURES if ours else ():
+            above = [row for row in rows.values() if row[name] > ours[name] and row["peer"] not in OURS]
+            above.sort(key=lambda row: -row[name])
+            values = [
+                f"{PEERS[row['peer']]} {row[name]:.4f}"
+                + (f" (p {row['p'][ours['peer']]:.4f})" if name == MEASURES[0] and row["p"] else "")
+                for row in above
+            ]
+            if values:
+                lines.append(
+                    f"- {result['collection']}, {name} (rerank {ours[name]:.4f}): {'; '.join(values)}"
+                )
+    return "\n".join(lines) or "- No peer is above rerank in any measure."
+
+
+def pages() -> dict[Path, str]:
+    """Return path -> text of both pages, with the tables of the result files."""
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    tables = {result["collection"]: by_collection(result) for result in results}
+    return {
+        FIGURES: _filled(FIGURES, {f"peers {name}": table for name, table in tables.items()}),
+        COMPARISON: _filled(COMPARISON, {"peers": summary(results), "better": better(results)}),
+    }
+
+
+def _filled(path: Path, tables: dict[str, str]) -> str:
+    """Return the text with each table between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    text = path.read_text("utf-8")
+    for name, table in tables.items():
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not end:
+            raise SystemExit(f"{path.name} has no place for the table {name}")
+        text = f"{before}{begin}\n{table}\n\n{end}{after}"
+    return text
+
+
+def main() -> int:
+    """Measure runs, or write or compare the tables."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("folders", nargs="*", type=Path)
+    options.add_argument("--check", action="store_true")
     args = options.parse_args()
+    RESULTS.mkdir(exist_ok=True)
     for folder in args.folders:
-        print(table(folder, args.latencies))
+        result = measured(folder)
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        (RESULTS / f"{result['collection']}.json").write_text(text, "utf-8")
+        print(by_collection(result))
+    outdated = [path for path, text in pages().items() if path.read_text("utf-8") != text]
+    for path in outdated:
+        if args.check:
+            print(f"{path.relative_to(ROOT)} is outdated; run benchmarks/peers/table.py")
+        else:
+            path.write_text(pages()[path], "utf-8")
+    return int(args.check and bool(outdated))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
