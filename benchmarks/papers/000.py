@@ -17,6 +17,9 @@ headings: subjects (eLife) or MeSH headings that at most a tenth have (cf), by a
 apart:    how often a document is nearer to one of its held-out links than to another one (figure 5).
 near:     of a document's ten nearest, the share it is linked with, links that were learned from (figure 6).
 
+Baselines of the paper without an encoder (``--hows word2vec,sgc``): the mean of word vectors that are learned
+from the documents; and tf-idf vectors of 256 numbers, smoothed over two links (SGC without its classifier).
+
 p: paired randomization tests, against the untrained encoder, and against ``quintuplet`` of the same seed
 where that was run before. Steps that are done are not done again.
 """
@@ -52,6 +55,7 @@ from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
+from rerank.text import words
 
 HOWS = (
     "quintuplet",
@@ -71,6 +75,7 @@ SENSITIVITY = (
     "quintuplet+semantic_margin=1.5",
     "quintuplet+semantic_margin=4.0",
 )
+BASELINES = ("word2vec", "sgc")
 CUTS = {"success@1": 1, "R@5": 5, "R@10": 10}
 """Of a sentence, which has one article to find."""
 PERMUTATIONS = 10_000
@@ -158,6 +163,22 @@ def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarr
     encoded = loaded.encode([passages.get(d).tolist() for d in usable.tolist()])
     vectors = np.zeros((len(of.texts.tokens), encoded.shape[1]), np.float32)
     vectors[usable] = encoded
+    found = by_links(of, vectors, seed)
+    if of.sentences:
+        asked = loaded.encode([one[: loaded.room] for one in loaded.tokens(of.sentences)])
+        scores = asked @ vectors.T
+        rank = (scores > scores[np.arange(len(scores)), of.wanted][:, None]).sum(axis=1)
+        cited, own = rank[: of.contexts], rank[of.contexts :]
+        found |= {f"contexts {name}": (cited < n) * 1.0 for name, n in CUTS.items()}
+        found["self success@1"] = (own < 1) * 1.0
+    if of.of:
+        _, found["headings"] = classified(vectors, of.labels, of.of)
+    return found
+
+
+def by_links(of: Prepared, vectors: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    """Measure -> a value for each document, of the tasks on links."""
+    usable = np.flatnonzero(of.texts.usable)
     pool = vectors[of.test.pool]
     recall = of.test.recall(pool, (1, 5, 10))
     found = {"success@1": (recall[:, 0] > 0).astype(float), "R@5": recall[:, 1], "R@10": recall[:, 2]}
@@ -175,17 +196,46 @@ def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarr
         scores = vectors @ vectors[document]
         scores[document] = -np.inf
         near.append(np.isin(np.argsort(-scores, kind="stable")[:10], links[document].indices).mean())
-    found |= {"apart": np.array(nearer), "near": np.array(near)}
-    if of.sentences:
-        asked = loaded.encode([one[: loaded.room] for one in loaded.tokens(of.sentences)])
-        scores = asked @ vectors.T
-        rank = (scores > scores[np.arange(len(scores)), of.wanted][:, None]).sum(axis=1)
-        cited, own = rank[: of.contexts], rank[of.contexts :]
-        found |= {f"contexts {name}": (cited < n) * 1.0 for name, n in CUTS.items()}
-        found["self success@1"] = (own < 1) * 1.0
-    if of.of:
-        _, found["headings"] = classified(vectors, of.labels, of.of)
-    return found
+    return found | {"apart": np.array(nearer), "near": np.array(near)}
+
+
+def baseline(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str, Any]:
+    """Measure ``word2vec`` or ``sgc``."""
+    of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
+    found = (
+        elife(options.data, options.work, seed)[0]
+        if name == "elife"
+        else documents(options.data / name, None)
+    )
+    texts = [words(document.content) for document in found]
+    vectors = mean_vectors(texts, seed) if how == "word2vec" else smoothed(texts, of.graph.matrix(), seed)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    values = by_links(of, np.float32(vectors / np.maximum(lengths, 1e-9)), seed)
+    measures = {
+        measure: {"n": len(of), "value": round(float(of.mean()), 4)} for measure, of in values.items()
+    }
+    return {"collection": name, "how": how, "seed": seed, "measures": measures}
+
+
+def mean_vectors(texts: list[list[str]], seed: int) -> np.ndarray:
+    """Return the mean of the word vectors of each text."""
+    from gensim.models import Word2Vec
+
+    model = Word2Vec(texts, vector_size=100, window=5, sg=1, negative=5, min_count=2, workers=1, seed=seed).wv
+    return np.array([model.get_mean_vector(text or [""], pre_normalize=False) for text in texts])
+
+
+def smoothed(texts: list[list[str]], links: Any, seed: int) -> np.ndarray:
+    """Return S S X: X of tf-idf, S the links with loops, normalized on both sides (Wu et al. 2019)."""
+    from scipy import sparse
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    x = TfidfVectorizer(analyzer=lambda text: text, sublinear_tf=True, min_df=2).fit_transform(texts)
+    x = TruncatedSVD(256, random_state=seed).fit_transform(x)
+    loops = ((links + links.T) > 0).astype(float) + sparse.eye_array(links.shape[0])
+    scale = sparse.diags_array(1 / np.sqrt(loops.sum(axis=1)))
+    return np.asarray(scale @ (loops @ (scale @ (scale @ (loops @ (scale @ x))))))
 
 
 def kept(options: argparse.Namespace, name: str, how: str, seed: int) -> Path:
@@ -210,10 +260,12 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     """Train, and measure."""
     before = untrained(options, name, seed)
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
-    start = ":".join(options.start.split(":")[:2]) if how == "paper" else options.start
+    preset, *changes = how.split("+")
+    start = ":".join(options.start.split(":")[:2]) if preset == "paper" else options.start
     loaded, settings = encoder(start, options.tokens, seed)
     settings |= {"passage_tokens": options.tokens, "seed": seed}
-    if how == "paper":
+    if preset == "paper":
+        settings |= dict(change.split("=", 1) for change in changes)
         config, variant = DenseConfig.of("paper", **settings), "paper"
     else:
         config, variant = config_of(
@@ -255,6 +307,10 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
     for name in options.collections:
         for seed in range(options.seeds):
             for how in options.hows:
+                if how in BASELINES:
+                    run_one = partial(baseline, options, name, how, seed)
+                    yield Step(f"{name}-{how}-{seed}", "baselines", run_one)
+                    continue
                 label = f"{name}-{options.start}-{how}-{seed}".replace(":", "_").replace("+", "-")
                 yield Step(label, "encoders", partial(run, options, name, how, seed))
 
@@ -263,7 +319,9 @@ def main() -> None:
     """Do what is left to do, and print the tables."""
     parser = arguments(__doc__)
     parser.add_argument("--collections", type=lambda text: text.split(","), default=["cf", "wikispeedia"])
-    parser.add_argument("--hows", type=lambda text: text.split(","), default=[*HOWS, "paper", *SENSITIVITY])
+    parser.add_argument(
+        "--hows", type=lambda text: text.split(","), default=[*HOWS, "paper", *SENSITIVITY, *BASELINES]
+    )
     parser.add_argument("--start", default="minilm:6:top2", help="MODEL:LAYERS, as benchmarks/dense.py")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--passages", type=int, default=4)

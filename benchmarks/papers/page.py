@@ -35,6 +35,50 @@ PAPERS = {
     "004": paper_004.paper,
 }
 
+NOT_RUN = (
+    (
+        "003",
+        "joint with the paper's MLP head, tables 2 to 4, three seeds",
+        "python benchmarks/papers/003.py DATA --collections debian.it,wikispeedia --settings mlp --seeds 3"
+        " --dev 300",
+        "2 hours of one core: text and meta took 0.24 a seed on debian.it, with their tables",
+    ),
+    (
+        "003",
+        "categories given, inferred and degraded on debian.it; more seeds",
+        "python benchmarks/papers/003.py DATA --collections debian.it,wikispeedia --settings cosine --seeds 3"
+        " --rankers text,meta --dev 150 --test 400 --categories given,inferred,degraded",
+        "20 minutes of one core: training took 3.3 minutes a seed on debian.it, the tables 2 on wikispeedia",
+    ),
+    (
+        "001",
+        "all strategies with title and abstract, six layers, three seeds",
+        "python benchmarks/papers/001.py DATA --seeds 3 --layers 6 --train-layers 0 --tokens 128 --steps 800"
+        " --batch 128 --rate 1e-4",
+        "needs a GPU: on a CPU, 40 steps of two layers took 35 s a run",
+    ),
+    (
+        "001",
+        "`direct` with the hard negatives of SPECTER; `cocitation` preset",
+        "",
+        "no script; only 516 cited articles of eLife have references",
+    ),
+    (
+        "000",
+        "the paper's preset for more than 51 steps",
+        "python benchmarks/papers/000.py DATA --collections cf,wikispeedia --start minilm:6 --hows"
+        " paper+epochs=40",
+        "needs a GPU: beside an H100, 51 steps took 26 s",
+    ),
+    (
+        "000",
+        "search by all fragments of a document (equation 6), language-model tuning",
+        "",
+        "no script",
+    ),
+)
+"""Paper, run, command, and time that it needs."""
+
 EXTRA = "(not in the paper)"
 """Claims that only --show prints."""
 
@@ -75,8 +119,13 @@ def pages() -> dict[Path, str]:
         for file, (caption, drawing) in paper.figures.items():
             figures[FIGURES / file] = drawing
             parts.append(f"![{caption}](papers/{file})\n")
+    parts += ["## Not run\n", "| paper | run | command | time |", "| --- | --- | --- | --- |"]
+    parts += [
+        f"| {paper} | {run} | {f'`{command}`' if command else ''} | {time} |"
+        for paper, run, command, time in NOT_RUN
+    ]
     parts.append(
-        "Steps without a result: `python benchmarks/papers/003.py DATA --list`. See also:"
+        "\nSteps without a result: `python benchmarks/papers/003.py DATA --list`. See also:"
         " [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
         " [all figures](../../benchmarks/README.md).\n"
     )

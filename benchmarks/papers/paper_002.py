@@ -290,9 +290,7 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
                     "the same" if claims else says,
                     where,
                     all_of(
-                        gaps[way, measure].above()
-                        for measure in base
-                        if dim >= AUC_FROM or measure == "nDCG"
+                        gaps[way, measure].above() for measure in base if dim >= AUC_FROM or measure == "nDCG"
                     ),
                     f"{name}, grade 2 against grade 1, {runs[0]['queries']:,} queries, k = {dim}, {way}:"
                     f" {figures}; {_runs_of(runs)}",

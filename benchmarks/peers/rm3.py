@@ -48,7 +48,7 @@ def main() -> None:
         write(collection, "pyterrier-bm25", run, costs)
         tuned = Costs(indexing=costs.indexing, bytes=costs.bytes)
         with tuned.time("training"):
-            dev = dict(list(collection.of("dev").items())[:200])
+            dev = dict(list(collection.of("dev").items())[:100])
             qrels = {query: collection.qrels["dev"][query] for query in dev}
             reached = {
                 n: ndcg({q: search(by, t) for q, t in dev.items()}, qrels) for n, by in expanded.items()

@@ -167,7 +167,9 @@ def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
         ("red book", "libro rosso rossa"),
         ("book", "libro"),
     ]
-    found = scripts("translations").model_one([(left.split(), right.split()) for left, right in pairs])
+    translations = scripts("translations")
+    model = translations.model_one([(left.split(), right.split()) for left, right in pairs])
+    found = translations.best_translations(model)
     assert found == {"book": "libro", "house": "casa", "red": "rossa"}
 
 
