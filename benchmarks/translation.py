@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -42,15 +40,15 @@ class Translation:
     """Log-likelihood of a query for each document."""
 
     def __init__(self, texts: dict[str, list[str]], pairs: list[tuple[list[str], list[str]]]) -> None:
-        self.model = model_one(pairs)
-        self.place = {id: i for i, id in enumerate(texts)}
-        known = [[self.model.left[w] for w in text if w in self.model.left] for text in texts.values()]
-        rows = np.repeat(np.arange(len(known)), [len(of) for of in known])
-        shares = np.repeat([1 / max(1, len(of)) for of in known], [len(of) for of in known])
-        columns = np.array([column for of in known for column in of], np.int64)
-        self.documents = csr_array((shares, (rows, columns)), shape=(len(texts), len(self.model.left)))
+        self.model, self.place = model_one(pairs), {id: i for i, id in enumerate(texts)}
+        left, right = self.model.left, self.model.right
+        known = [[left[word] for word in text if word in left] for text in texts.values()]
+        lengths = [len(columns) for columns in known]
+        rows, shares = (np.repeat(of, lengths) for of in (np.arange(len(known)), 1 / np.maximum(lengths, 1)))
+        columns = np.concatenate([np.array(of, np.int64) for of in known])
+        self.documents = csr_array((shares, (rows, columns)), shape=(len(known), len(left)))
         counts = Counter(word for _, query in pairs for word in query)
-        self.background = np.array([counts[word] for word in self.model.right]) / counts.total()
+        self.background = np.array([counts[word] for word in right]) / counts.total()
         self.by_word = self.model.t.tocsc()
 
     def score(self, text: str) -> np.ndarray:
@@ -58,6 +56,14 @@ class Translation:
         columns = [self.model.right[word] for word in words(text) if word in self.model.right]
         translated = (self.documents @ self.by_word[:, columns]).toarray()
         return np.log(MIXED * translated + (1 - MIXED) * self.background[columns]).sum(axis=1)
+
+    def added(self, table: ScoreTable, texts: dict[str, str]) -> ScoreTable:
+        """Return the table with the signal ``model1``."""
+        rows = []
+        for i, (query, ids) in enumerate(zip(table.query_ids, table.document_ids)):
+            scores = self.score(texts[query])[[self.place[d] for d in ids]]
+            rows.append((query, ids, np.column_stack((table.scores[i, : len(ids)], scores))))
+        return ScoreTable.build([*table.signals, "model1"], rows)
 
 
 def main() -> None:
@@ -70,30 +76,23 @@ def main() -> None:
     args = options.parse_args()
     texts = {one.id: words(one.content) for one in read_corpus(args.folder / "corpus.jsonl")}
     queries = {query.id: query for query in read_queries(args.folder / "queries.jsonl")}
+    asked = {query.id: query.text for query in queries.values()}
     train, dev, test = (read_qrels(args.folder / f"qrels/{split}.tsv") for split in ("train", "dev", "test"))
-    pairs = [(texts[d], words(queries[q].text)) for q in train for d in train.relevant(q) if d in texts]
-    signal, names, retrieve = Translation(texts, pairs), args.stack.split(","), args.retrieve.split(",")
+    signal = Translation(
+        texts, [(texts[d], words(asked[q])) for q in train for d in train.relevant(q) if d in texts]
+    )
+    names, retrieve = args.stack.split(","), args.retrieve.split(",")
     pipeline = Workspace.open(args.workspace).pipeline(sorted({*names, *retrieve}))
+    given = {
+        "signals": names,
+        "first_stage": names[0],
+        "protocol": Protocol("retrieved", 1000),
+        "retrieve": retrieve,
+    }
     tables = []
     for qrels in (dev, test):
-        asked = [queries[query] for query in qrels]
-        protocol = Protocol("retrieved", 1000)
-        request = TableRequest(
-            queries=asked,
-            qrels=qrels,
-            signals=names,
-            first_stage=names[0],
-            protocol=protocol,
-            retrieve=retrieve,
-        )
-        plain, _ = score_table(pipeline, request)
-
-        def rows(plain: ScoreTable = plain) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-            for i, (query, ids) in enumerate(zip(plain.query_ids, plain.document_ids)):
-                added = signal.score(queries[query].text)[[signal.place[d] for d in ids]]
-                yield query, ids, np.column_stack((plain.scores[i, : plain.counts[i]], added))
-
-        tables.append(ScoreTable.build([*names, "model1"], rows()))
+        request = TableRequest(queries=[queries[query] for query in qrels], qrels=qrels, **given)
+        tables.append(signal.added(score_table(pipeline, request)[0], asked))
     runs = {}
     for signals in (names, [*names, "model1"], [names[0], "model1"]):
         tuned = tune(tables[0], dev, first_stage=names[0], signals=signals, measure=MEASURES[0])
