@@ -3,8 +3,8 @@
     python benchmarks/peers/ours.py OUT/cf [--minutes 10]
     python benchmarks/peers/ours.py OUT/cf --stack bm25,s2net,text --retrieve bm25,s2net
 
-``--stack`` builds a stack by hand instead, in the same workspace: it trains the rankers that are missing, and
-tunes the weights.
+``--stack`` builds a stack by hand instead, in a workspace of its own: it trains the rankers that are missing,
+and tunes the weights.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rerank.workspace import Workspace
 LANGUAGES = {"italian": "it", "german": "de", "english": "en"}
 TOP = 100
 LEXICAL = ("bm25", "tfidf")
+AUTO, HAND = "workspace", "workspace-hand"
 
 
 def count_work() -> None:
@@ -87,28 +88,26 @@ def by_hand(workspace: Workspace, signals: str, retrieve: Sequence[str], collect
             out=folder / "by-hand.json",
         )
         # end
-    costs.bytes = engine_bytes(folder)
+    costs.bytes = engine_bytes(workspace.folder)
     print(tuned)
     run = answer(workspace, tuned.stack, collection, costs)
     write(collection, "rerank-hand", run, costs, stack=str(tuned.stack), retrieve=",".join(retrieve))
 
 
 def engine_bytes(folder: Path) -> int:
-    """Return the bytes of documents, index and features."""
-    files = (folder / "workspace" / "engine").rglob("*")
-    return sum(path.stat().st_size for path in files if path.is_file())
+    """Return the bytes of documents, index and features of a workspace."""
+    return sum(path.stat().st_size for path in (folder / "engine").rglob("*") if path.is_file())
 
 
-def latencies(workspace: Workspace, collection: Collection) -> None:
+def latencies(collection: Collection) -> None:
     """Measure each stack that has a run."""
     lang = LANGUAGES[collection.languages[1]]
-    hand = collection.folder / "by-hand.json"
-    stacks = {"rerank-bm25": workspace.stack("bm25")}
-    if (collection.folder / "runs/rerank-auto.json").exists():
-        stacks["rerank-auto"] = workspace.stack(workspace.default_stack)
-    if hand.exists():
-        stacks["rerank-hand"] = workspace.stack(str(hand))
-    for peer, stack in stacks.items():
+    for peer, name in (("rerank-bm25", AUTO), ("rerank-auto", AUTO), ("rerank-hand", HAND)):
+        if not (collection.folder / f"runs/{peer}.json").exists():
+            continue
+        workspace = Workspace.open(collection.folder / name)
+        names_of = {"rerank-bm25": "bm25", "rerank-auto": workspace.default_stack}
+        stack = workspace.stack(names_of.get(peer, str(collection.folder / "by-hand.json")))
         pipeline = workspace.pipeline(names(stack))
         time_queries(
             collection,
@@ -124,17 +123,18 @@ def main() -> None:
     options.add_argument("--stack")
     options.add_argument("--retrieve", type=lambda text: text.split(","), default=())
     args = options.parse_args()
-    collection, folder = Collection.load(args.folder), Path(args.folder) / "workspace"
+    collection = Collection.load(args.folder)
     if args.answer:
-        latencies(Workspace.open(folder), collection)
+        latencies(collection)
         return
     if args.stack:
+        folder, graph = collection.folder / HAND, collection.folder / "categories.tsv"
         if not folder.exists():
-            graph = Path(args.folder) / "categories.tsv"
-            ingest(folder, Path(args.folder) / "corpus.jsonl", categories=graph if graph.exists() else None)
+            source = collection.folder / "corpus.jsonl"
+            ingest(folder, source, categories=graph if graph.exists() else None)
         by_hand(Workspace.open(folder), args.stack, args.retrieve, collection)
         return
-    costs = Costs()
+    folder, costs = collection.folder / AUTO, Costs()
     count_work()
     begin = time.monotonic()
     with costs.time("training"):
@@ -146,7 +146,7 @@ def main() -> None:
     print(report, f"\nauto took {elapsed:.0f} s, {costs.training:.0f} s of processor time")
     workspace, stack = Workspace.open(folder), report.stack
     export(workspace, stack, collection)
-    costs.bytes = engine_bytes(collection.folder)
+    costs.bytes = engine_bytes(folder)
     write(collection, "rerank-bm25", answer(workspace, workspace.stack("bm25"), collection, Costs()), Costs())
     run = answer(workspace, stack, collection, costs)
     write(collection, "rerank-auto", run, costs, stack=str(stack))
