@@ -172,13 +172,13 @@ def user_lines(peer: str) -> int:
     Words after ``# user:`` limit a block to peers with one of them in their names.
     """
     here = Path(sys.argv[0]).resolve().parent
-    used = {
-        Path(module.__file__ or "") for module in sys.modules.values() if getattr(module, "__file__", None)
-    }
+    files = {Path(getattr(module, "__file__", None) or "") for module in sys.modules.values()}
     count = 0
-    for path in sorted(used):
+    for path in sorted(
+        here / file.name for file in files if file.is_file() and file.resolve().parent == here
+    ):
         inside = False
-        for line in path.read_text().splitlines() if path.resolve().parent == here else ():
+        for line in path.read_text().splitlines():
             text = line.strip()
             if text.startswith("# user:"):
                 words = text.removeprefix("# user:").split()
