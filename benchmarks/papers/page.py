@@ -41,21 +41,21 @@ NOT_RUN = (
         "joint with the paper's MLP head, tables 2 to 4, three seeds",
         "python benchmarks/papers/003.py DATA --collections debian.it,wikispeedia --settings mlp --seeds 3"
         " --dev 300",
-        "2 hours of one core: text and meta took 0.24 a seed on debian.it, with their tables",
+        "2 hours of one core",
     ),
     (
         "003",
         "categories given, inferred and degraded on debian.it; more seeds",
         "python benchmarks/papers/003.py DATA --collections debian.it,wikispeedia --settings cosine --seeds 3"
         " --rankers text,meta --dev 150 --test 400 --categories given,inferred,degraded",
-        "20 minutes of one core: training took 3.3 minutes a seed on debian.it, the tables 2 on wikispeedia",
+        "20 minutes of one core",
     ),
     (
         "001",
         "all strategies with title and abstract, six layers, three seeds",
         "python benchmarks/papers/001.py DATA --seeds 3 --layers 6 --train-layers 0 --tokens 128 --steps 800"
         " --batch 128 --rate 1e-4",
-        "needs a GPU: on a CPU, 40 steps of two layers took 35 s a run",
+        "needs a GPU",
     ),
     (
         "001",
@@ -68,7 +68,7 @@ NOT_RUN = (
         "the paper's preset for more than 51 steps",
         "python benchmarks/papers/000.py DATA --collections cf,wikispeedia --start minilm:6 --hows"
         " paper+epochs=40",
-        "needs a GPU: beside an H100, 51 steps took 26 s",
+        "needs a GPU; 51 steps took 26 s on an H100",
     ),
     (
         "000",
@@ -77,7 +77,7 @@ NOT_RUN = (
         "no script",
     ),
 )
-"""Paper, run, command, and time that it needs."""
+"""Paper, run, command, and the time, estimated from the steps that were run (``--list``)."""
 
 EXTRA = "(not in the paper)"
 """Claims that only --show prints."""
@@ -87,7 +87,7 @@ _HEAD = """# The papers, claim by claim
 This page compares the claims of five papers with results on the collections of this project. `python
 benchmarks/papers/page.py` generates it from `benchmarks/papers/results/`, with the command of each result.
 A row shows the number of cases (collection, setting, measure) with each verdict, and a case of the most
-frequent one. All cases and tables of a paper: `python benchmarks/papers/page.py --show 003`.
+frequent one. All cases, tables and sections of a paper: `python benchmarks/papers/page.py --show 003`.
 
 | verdict | meaning |
 | --- | --- |
@@ -119,7 +119,7 @@ def pages() -> dict[Path, str]:
         for file, (caption, drawing) in paper.figures.items():
             figures[FIGURES / file] = drawing
             parts.append(f"![{caption}](papers/{file})\n")
-    parts += ["## Not run\n", "| paper | run | command | time |", "| --- | --- | --- | --- |"]
+    parts += ["## Not run\n", "| paper | run | command | estimated time |", "| --- | --- | --- | --- |"]
     parts += [
         f"| {paper} | {run} | {f'`{command}`' if command else ''} | {time} |"
         for paper, run, command, time in NOT_RUN
@@ -145,7 +145,7 @@ def groups(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 def _summary(claims: Sequence[Claim]) -> str:
     """Return a table with one row per claim: the count of each verdict, and the first case of the first."""
-    lines = ["| claim of the paper | section | verdict | a case |", "| --- | --- | --- | --- |"]
+    lines = ["| claim of the paper | verdict | a case |", "| --- | --- | --- |"]
     for cases in groups(claims):
         if EXTRA in cases[0].says:
             continue
@@ -153,7 +153,7 @@ def _summary(claims: Sequence[Claim]) -> str:
         counts = Counter(one.verdict for one in cases).most_common()
         verdicts = ", ".join(f"**{verdict}**" + f" {n}" * (len(cases) > 1) for verdict, n in counts)
         figures = first[counts[0][0]]
-        lines.append(f"| {cases[0].says} | {cases[0].where} | {verdicts} | {figures} |")
+        lines.append(f"| {cases[0].says} | {verdicts} | {figures} |")
     return "\n".join(lines) + "\n"
 
 

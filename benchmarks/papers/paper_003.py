@@ -445,7 +445,7 @@ def _trainings(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
 def _figures(runs: Mapping[tuple[str, str, str], Runs]) -> dict[str, tuple[str, str]]:
     made = {}
     for key, run in runs.items():
-        if key[0] != "retrieved":
+        if key[0] != "retrieved" or "@" in key[2]:
             continue
         lines = {}
         for name, stack in (
@@ -459,7 +459,7 @@ def _figures(runs: Mapping[tuple[str, str, str], Runs]) -> dict[str, tuple[str, 
             if len(counts) > 1:
                 lines[name] = {n: mean(run.values(n, stack)) for n in counts}
         if lines:
-            file = f"candidates-{key[1].replace('.', '-')}-{key[2].replace('@', '-at-')}.svg"
+            file = f"candidates-{key[1].replace('.', '-')}-{key[2]}.svg"
             caption = f"Figure 3: {_where(key).replace('`', '')}"
             made[file] = caption, chart(lines, f"NDCG on test, {_where(key).replace('`', '')}")
     return made

@@ -50,6 +50,8 @@ PEERS = {
     "bm25": "BM25 (bm25s)",
     "static": "static embeddings (wordllama)",
 }
+VARIANTS = ("rerank-bm25", "pyterrier-bm25", "bm25", "static", "minilm-tuned-rerank", "minilm-rerank")
+"""Runs that only the tables of the collections have."""
 Result = dict[str, Any]
 
 
@@ -112,7 +114,8 @@ def by_collection(result: Result) -> str:
         ps = [f"{row['p'][one]:.4f}" if one in row["p"] else "" for one in ours]
         first, *rest = (f"{row[name]:.4f}" for name in MEASURES)
         lines.append([PEERS[row["peer"]], first, *ps, *rest, *(_cost(key, row.get(key)) for key in costs)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    note = f"\n\n{result['note']}" if "note" in result else ""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + note
 
 
 def _cost(key: str, value: float | None) -> str:
@@ -129,6 +132,8 @@ def summary(results: list[Result]) -> str:
     lines.append(["---"] * len(lines[0]))
     of = {(result["collection"], row["peer"]): row for result in results for row in result["rows"]}
     for peer, title in PEERS.items():
+        if peer in VARIANTS:
+            continue
         rows = [of.get((result["collection"], peer)) for result in results]
         if any(rows):
             lines.append([title, *(_marked(row) for row in rows)])
@@ -169,9 +174,9 @@ def better(results: list[Result]) -> str:
 def pages() -> dict[Path, str]:
     """Return path -> text of both pages, with the tables of the result files."""
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    tables = {result["collection"]: by_collection(result) for result in results}
+    tables = "\n\n".join(map(by_collection, results))
     return {
-        FIGURES: _filled(FIGURES, {f"peers {name}": table for name, table in tables.items()}),
+        FIGURES: _filled(FIGURES, {"peers": tables}),
         COMPARISON: _filled(COMPARISON, {"peers": summary(results), "better": better(results)}),
     }
 
