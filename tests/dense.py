@@ -30,7 +30,7 @@ def collection(size=60, seed=0):
     return found
 
 
-def trainer(tiny, progress=None, documents=None, scale=None, **changes):
+def trainer(tiny, progress=None, documents=None, **changes):
     base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
     if changes.get("held_out") != 0:
         base["average"] = False
@@ -38,10 +38,6 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
         base.pop("related")
     config = DenseConfig.of(**{**base, "precision": "fp32", **changes})
     encoder = TextEncoder.load(tiny, longest=16)
-    if scale is not None:
-        norm = encoder.model.encoder.layer[-1].output.LayerNorm
-        norm.weight.data *= scale
-        norm.bias.data *= scale
     documents = collection() if documents is None else documents
     texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
     return DenseTask(texts, encoder, config, progress)

@@ -355,7 +355,7 @@ def test_title_separator_text_is_stored_in_the_ranker(tiny, tmp_path):
         Document("4"),
     ]
     plain, apart = (DenseRanker.of("dense", encoder, 1, {}, separator=one) for one in (False, True))
-    assert apart.separator == (encoder.tokenizer.sep_token_id,)
+    assert encoder.separator == [encoder.tokenizer.sep_token_id]
     by_hand = encoder.encode([encoder.tokens(["w1 w2"])[0] + [3] + encoder.tokens(["w3"])[0]])
     found = apart.encode_documents(documents)
     cosine = found[0, :-1] @ by_hand[0] / np.linalg.norm(found[0, :-1].astype(float))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import UsageError
+from rerank.formats import write_qrels
 from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
 from rerank.search.second_phase import rescore
 from rerank.service.endpoints import EventLoopError, RequestContext, rerank, rerank_ids, search
@@ -112,6 +115,39 @@ def test_models_that_cannot_be_used(model, tmp_path):
         (folder / "config.json").write_text(json.dumps({**config, name: value}))
         with pytest.raises(UsageError, match="cannot be a cross-encoder"):
             CrossEncoder.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda data: data[:-100]),
+        ("tokenizer.json", lambda data: data[:-100]),
+        ("config.json", lambda data: data.replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": 3')),
+    ],
+)
+def test_a_damaged_file_is_one_line(model, tmp_path, name, damage):
+    folder = shutil.copytree(model, tmp_path / "model")
+    (folder / name).write_bytes(damage((folder / name).read_bytes()))
+    with pytest.raises(UsageError, match="cannot be read") as raised:
+        CrossEncoder.load(str(folder))
+    assert "\n" not in str(raised.value)
+
+
+def test_the_script_of_the_guide_trains_a_model(collection, tiny, tmp_path, monkeypatch):
+    workspace, queries, qrels = collection
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "cross-encoder.md").read_text("utf-8")
+    (script,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    for text, value in (('model_folder("minilm")', repr(tiny)), ("300", "3"), ('"workspace"', '"ws"')):
+        assert text in script
+        script = script.replace(text, value)
+    rows = [(query, document, grade) for query in qrels for document, grade in qrels[query].items()]
+    write_qrels(tmp_path / "train.tsv", Qrels(rows))
+    lines = (json.dumps({"_id": query.id, "text": query.text}) + "\n" for query in queries)
+    (tmp_path / "queries.jsonl").write_text("".join(lines))
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    stack = replace(workspace.stack("bm25"), then=second_phase("cross-encoder:cross-encoder", 5))
+    assert len(workspace.search(queries[0], stack=stack)) > 0
 
 
 # --------------------------------------------------------------------------------------- the second phase

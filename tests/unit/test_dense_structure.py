@@ -136,10 +136,8 @@ def test_nothing_related_says_what_else_could_serve():
     assert "`categories` and --structure-from categories" in found
     with_categories = [replace(d, categories=("x",)) for d in plain]
     assert "--structure-from categories (2 documents have some)" in message(with_categories)
-    assert "no two documents share a category (2 have any" in message(with_categories, "categories")
-    assert "linked by the same third one (0 links); give --structure-from links" in message(
-        plain, "cocitation"
-    )
+    assert "no two documents share a category" in message(with_categories, "categories")
+    assert "linked by the same third one (0 links)" in message(plain, "cocitation")
     assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
     half = [Document("a", links=("b",)), Document("b", text="w2")]
     assert "no two documents related by links have text" in message(half)

@@ -68,7 +68,6 @@ class DenseFitter:
             "links": texts.graph.counts.links,
             "train_links": pairs,
             "held_out": len(task.held),
-            "distance": 0.0,
             **run.counts,
         }
         outside = f" and {plural(texts.outside, 'reference[|s] outside the collection')}"

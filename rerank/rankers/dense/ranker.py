@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +26,7 @@ class DenseRanker(EncoderRanker):
 
     passages:  F, maximum per document.
     best:      number of summed cosines.
-    separator: tokens after titles, or None.
+    separator: whether a separator follows titles.
 
     Features: F vectors of E int8, and passage count; F * E + 1 bytes.
     """
@@ -40,7 +39,7 @@ class DenseRanker(EncoderRanker):
 
     passages: int = field()
     best: int = BEST
-    separator: tuple[int, ...] | None = None
+    separator: bool = False
 
     @classmethod
     def of(
@@ -62,7 +61,7 @@ class DenseRanker(EncoderRanker):
             version=version,
             best=best,
             trained=trained,
-            separator=tuple(encoder.separator) if separator else None,
+            separator=separator,
             _encoder=encoder,
         )
 
@@ -72,10 +71,10 @@ class DenseRanker(EncoderRanker):
         if not any(one.content for one in documents):  # without torch
             return features
         encoder = self.encoder
-        room = encoder.room
+        room, separator = encoder.room, encoder.separator if self.separator else None
         pieces: list[list[int]] = []
         owner: list[tuple[int, int]] = []
-        for row, tokens in enumerate(document_tokens(documents, encoder.tokens, self.separator)):
+        for row, tokens in enumerate(document_tokens(documents, encoder.tokens, separator)):
             starts = windows(len(tokens), room, self.passages)
             features[row, -1] = len(starts)
             for place, start in enumerate(starts):
@@ -102,17 +101,7 @@ class DenseRanker(EncoderRanker):
 
     def own_record(self) -> dict[str, Any]:
         """Return fields of ``ranker.json``."""
-        return {
-            "passages": self.passages,
-            "best": self.best,
-            "separator": self.separator,
-        }
-
-    @classmethod
-    def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the class arguments."""
-        separator = record.pop("separator", None)
-        return {**record, "separator": None if separator is None else tuple(separator)}
+        return {"passages": self.passages, "best": self.best, "separator": self.separator}
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:

@@ -58,35 +58,24 @@ def _neighbors(
 
 
 def _no_pair(graph: LinkGraph, config: DenseConfig) -> str:
-    if config.positives != "cited":
+    if not isinstance(graph, CitationGraph) or config.positives != "cited":
         return (
             f"no two documents related by {config.structure_from} have text; dense has nothing to learn from"
         )
-    assert isinstance(graph, CitationGraph)
     levels = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
     advice = f"give --strategy {levels[0]}" if levels else "give documents `citations`"
-    return (
-        f"--strategy {config.strategy} finds no two texts to learn from; {advice} (links without places are"
-        " cited by the same document)"
-    )
+    return f"--strategy {config.strategy} finds no two texts to learn from; {advice}"
 
 
 def _no_relation(texts: Texts, config: DenseConfig) -> str:
-    counts, judged = texts.graph.counts, "add --untrained, or train s2net or text on judged queries"
-    if config.structure_from == "categories":
-        return (
-            f"no two documents share a category ({texts.categorized} have any; categories of more than half"
-            " of the documents do not count); give documents `categories`, or `links` and"
-            f" --structure-from links, {judged}"
-        )
-    if config.structure_from == "cocitation":
-        return (
-            f"no two documents are linked by the same third one ({plural(counts.links, 'link[|s]')}); give"
-            f" --structure-from links or categories, {judged}"
-        )
-    categories = plural(texts.categorized, "document[ has|s have]")
+    counts, some = texts.graph.counts, plural(texts.categorized, "document[ has|s have]")
+    reason = {
+        "links": f"the documents have no links to each other ({counts.unknown} to unknown ids,"
+        f" {counts.self_links} to themselves)",
+        "categories": "no two documents share a category that at most half of the documents have",
+        "cocitation": f"no two documents are linked by the same third one ({counts.links} links)",
+    }[config.structure_from]
     return (
-        f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links} to"
-        " themselves), and dense learns from links; give documents `links` (citations, hyperlinks, related"
-        f" items), or `categories` and --structure-from categories ({categories} some), {judged}"
+        f"{reason}; give documents `links` (citations, hyperlinks, related items), or `categories` and"
+        f" --structure-from categories ({some} some), or add --untrained, or train adapter on judged queries"
     )

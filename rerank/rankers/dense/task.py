@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
@@ -105,20 +104,4 @@ class DenseTask(EncoderTask):
             raise TrainingError(
                 f"none of {int(self.counts['anchors'])} anchors had a negative: all documents of a batch are"
                 " related, or none is; add documents, raise --batch, or lower --related"
-            )
-
-    def report_data(self) -> None:
-        """Report median text distance; warn if below the margin."""
-        batch = next(self.sampler.epoch(0))
-        self.encoder.model.eval()
-        with torch.no_grad():
-            vectors = self.encoding.encode(batch.anchor).float()
-        apart = float(torch.pdist(vectors).median()) if len(vectors) > 1 else 0.0
-        self.counts["distance"] = apart
-        self.progress.say(f"median distance of two texts of a batch: {apart:.3f}")
-        margin, unit = self.config.margin, bool(((vectors.norm(dim=1) - 1).abs() < 1e-3).all())
-        if "negative" in self.objective.reads and margin > (min(apart, 1.0) if unit else apart):
-            self.progress.say(
-                f"a structural margin of {margin:g} is too large for a median distance of {apart:.3f}"
-                f"{' of vectors of length 1' * unit}; lower --structural-margin"
             )

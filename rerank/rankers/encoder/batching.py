@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,13 +136,7 @@ class BatchEncoder:
 
     def unit_vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
-        found = np.zeros((len(texts), self.encoder.width), np.float32)
-        self.encoder.model.eval()
-        with torch.inference_mode():
-            for some in by_tokens([len(text) for text in texts]):
-                vectors = self._encode([texts[i] for i in some])
-                found[some] = nn.functional.normalize(vectors, dim=1).float().cpu().numpy()
-        return found
+        return self.encoder.encode(texts, self._encode)
 
     def backward(
         self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1
@@ -260,6 +254,7 @@ def _shallow(module: Any) -> Any:
 def _free() -> int:
     """Return free memory in bytes."""
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+        return 1024 * int(lines["MemAvailable"].split()[0])  # includes the cache of files
+    except (OSError, ValueError, KeyError):
         return 1 << 32

@@ -48,17 +48,20 @@ class CrossEncoder:
                     f"{name}: {kind or 'the model'} cannot be a cross-encoder; give one of {known} with"
                     " model.safetensors, tokenizer.json and the activation gelu"
                 )
-            bert = Bert.load(folder)
-            outputs = len(bert.weights[f"{head[1]}.weight"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            made = cls(folder, Bert.load(folder), head)
+            longest = len(made.bert.weights["embeddings.position_embeddings.weight"]) - made.bert.first
+            made.bert.tokens.tokenizer.enable_truncation(min(TOKENS, longest))
+            outputs = len(made.bert.weights[f"{head[1]}.weight"])
+            made.score("a", "a")  # every weight is there and has the right shape
+        except UsageError:
+            raise
+        except Exception as error:  # tokenizers raises nothing narrower
             raise trouble(error, folder) or UsageError(
                 f"{name}: cannot be read ({error!r}); give another copy of the model"
             ) from error
         if outputs not in (1, 2):
             raise UsageError(f"{name}: has {outputs} classes; give a model with one output or two classes")
-        longest = len(bert.weights["embeddings.position_embeddings.weight"]) - bert.first
-        bert.tokens.tokenizer.enable_truncation(min(TOKENS, longest))
-        return cls(folder, bert, head)
+        return made
 
     @cached_property
     def version(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -201,18 +201,23 @@ class TextEncoder:
         with torch.autocast(vectors.device.type, enabled=False):
             return vectors @ torch.tensor(self.modules.projection, device=vectors.device)
 
-    def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E); many use a GPU."""
+    def encode(
+        self,
+        sequences: Sequence[Sequence[int] | NDArray[np.integer]],
+        forward: Callable[[list[Any]], Tensor] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return unit vectors, (n, E); many use a GPU. forward: replaces the model."""
         import torch
 
         vectors, device = np.zeros((len(sequences), self.width), dtype=np.float32), self.device
+        forward = forward or (lambda some: self.forward(*self.batch(some)))
         if len(sequences) >= MANY and torch.cuda.is_available():
             self.model.to("cuda")
         self.model.eval()
         try:
             for some in by_tokens([len(sequence) for sequence in sequences]):
                 with torch.inference_mode(), precision(self.device, self.precision):
-                    states = self.forward(*self.batch([sequences[i] for i in some]))
+                    states = forward([sequences[i] for i in some])
                     vectors[some] = torch.nn.functional.normalize(states, dim=1).float().cpu().numpy()
         finally:
             self.model.to(device)
