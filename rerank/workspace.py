@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,39 +11,27 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank import config_file
 from rerank.combiners.linear import NAME
-from rerank.engines.base import Engine
-from rerank.engines.registry import engine_class
-from rerank.errors import (
-    BusyError,
-    NoCollectionError,
-    RerankError,
-    UsageError,
-    WorkspaceError,
-)
+from rerank.errors import BusyError, RerankError, UsageError
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import LOCK, folder_lock, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
 from rerank.rankers.store import RankerStore
-from rerank.records import Query, SearchTemplate
+from rerank.records import Query
 from rerank.search.pipeline import Pipeline, ResultPage
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, tuned_versions
-from rerank.stack.signals import SEARCH, check_retriever, learned, resolve
+from rerank.stack.signals import check_retriever, learned, resolve
 from rerank.stack.stack import Stack, called, find_stack
-from rerank.text import language
+from rerank.workspace_folder import WorkspaceFolder
 
 if TYPE_CHECKING:
     from rerank.progress import Progress
     from rerank.rankers.graphs.citations import Citations
 
-_ELSEWHERE = "choose another folder with -w"
 
-
-class Workspace:
+class Workspace(WorkspaceFolder):
     """One collection with rankers and stacks. Use :meth:`open` or :meth:`create`.
 
     >>> import tempfile
@@ -60,190 +45,8 @@ class Workspace:
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.folder = folder
-        self.config = config
-        self._engine: Engine | None = None
+        super().__init__(folder, config)
         self._rankers: dict[tuple[str, str | None], Ranker] = {}
-
-    def __fspath__(self) -> str:
-        return str(self.folder)
-
-    # -- the folder ------------------------------------------------------------------------------------
-
-    @staticmethod
-    def exists(folder: str | os.PathLike[str]) -> bool:
-        """Whether the folder is a workspace."""
-        return (Path(folder) / "rerank.toml").exists()
-
-    @classmethod
-    def create(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        lang: str | None = None,
-        engine: str = "local",
-        settings: Mapping[str, Any] | None = None,
-        attach: bool = False,
-    ) -> Workspace:
-        """Create a workspace for documents in ``lang`` (None: unknown or mixed).
-
-        engine: its name. settings: its settings.
-        attach: use an existing index, unchanged.
-        """
-        path = Path(folder)
-        try:
-            os.fspath(path).encode()
-        except UnicodeEncodeError:  # tantivy cannot open it
-            raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {_ELSEWHERE}") from None
-        lang, existed = language(lang), path.exists()
-        if existed and not path.is_dir():
-            raise WorkspaceError(f"{path}: a file, and not a workspace; {_ELSEWHERE}")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with folder_lock(path, f"making a workspace in {path}"):
-                if cls.exists(path):
-                    raise BusyError(f"another process has just made a workspace in {path}; run again")
-                # An interrupted creation leaves only an engine.
-                if not {one.name for one in path.iterdir()} <= {"engine", LOCK}:
-                    raise WorkspaceError(f"{path}: not empty, and not a workspace; {_ELSEWHERE}")
-                shutil.rmtree(path / "engine", ignore_errors=True)
-                try:
-                    cls._fill(path, lang, engine, settings or {}, attach)
-                except BaseException:
-                    shutil.rmtree(path / "engine", ignore_errors=True)
-                    if not existed:
-                        with suppress(OSError):
-                            path.rmdir()
-                    raise
-        except OSError as error:
-            raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
-        return cls.open(path)
-
-    @staticmethod
-    def _fill(path: Path, lang: str | None, engine: str, settings: Mapping[str, Any], attach: bool) -> None:
-        """Create the engine, then ``rerank.toml``."""
-        kind, where = engine_class(engine, str(path)), str(path / "rerank.toml")
-        kind.named(settings, where)
-        created = kind.in_workspace(path / "engine", lang, settings, new=not attach, where=where)
-        try:
-            write_text(where, config_file.written(lang, engine, settings, created.first_stages))
-            created.close()
-        except BaseException:
-            if not attach:
-                with suppress(RerankError):
-                    created.discard()
-            raise
-
-    @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Workspace:
-        """Open a workspace. Raises WorkspaceError."""
-        path = Path(folder)
-        file = path / "rerank.toml"
-        try:
-            config = config_file.load(file)
-        except (FileNotFoundError, NotADirectoryError):
-            raise WorkspaceError(
-                f"{path}: no workspace here; make one with `rerank ingest CORPUS -w {shlex.quote(str(path))}`"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise (
-                trouble(error, file)
-                or WorkspaceError(
-                    f"{file}: cannot be read ({error}); correct it, or ingest again into another workspace"
-                )
-            ) from error
-        if config.get("format") != config_file.FORMAT:
-            raise WorkspaceError(
-                f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
-                f" {config_file.FORMAT}; use the version that wrote it, or ingest the documents into a new"
-                " workspace"
-            )
-        config_file.check(config, file)
-        return cls(path, config)
-
-    def discard(self) -> None:
-        """Remove a new, empty workspace."""
-        with suppress(OSError, RerankError):
-            (self.folder / "engine").mkdir(exist_ok=True)
-            with self.engine.lock():
-                if len(self.engine):
-                    return
-                self.engine.discard()
-                (self.folder / "rerank.toml").unlink()
-                shutil.rmtree(self.folder / "engine", ignore_errors=True)
-                self.folder.rmdir()
-
-    @property
-    def engine(self) -> Engine:
-        """The engine, opened when first used."""
-        if self._engine is None:
-            self._engine = self._open_engine()
-        return self._engine
-
-    def recreate_engine(self) -> None:
-        """Create the engine again if its folder was removed."""
-        try:
-            _ = self.engine
-        except NoCollectionError:
-            self._engine = self._open_engine(new=True)
-
-    def _open_engine(self, *, new: bool = False) -> Engine:
-        kind, settings, where = self._engine_kind()
-        return kind.in_workspace(self.folder / "engine", self.lang, settings, new=new, where=where)
-
-    def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
-        name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
-        kind = engine_class(name, file)
-        return kind, self.config.get(name, {}), file
-
-    @property
-    def first_stage(self) -> str:
-        """Default first stage: a signal, or ``search`` (template)."""
-        return self.first_stage_of(None)[0]
-
-    def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
-        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; default: from ``rerank.toml``.
-
-        FILE is then relative to the workspace.
-        """
-        from rerank.formats import read_template
-
-        folder = self.folder if text is None else None
-        text = str(self.config.get("first_stage", "tfidf")) if text is None else text
-        search = read_template(text, folder)
-        return (text, None) if search is None else (SEARCH, search)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Fields that other clients search for words; empty: all. Attached index: title and text."""
-        named = self.config.get("words")
-        if named is None:
-            fields = self.config.get("opensearch", {}).get("fields", {})
-            values = [fields.get(name, ()) for name in ("title", "text")] if isinstance(fields, dict) else []
-            named = [one for some in values for one in ([some] if isinstance(some, str) else some)]
-        return tuple(named)
-
-    @property
-    def place(self) -> str:
-        """Location of the documents, for messages."""
-        kind, settings, where = self._engine_kind()
-        return kind.place_of(settings, where) or str(self.folder)
-
-    def check_place(self, engine: str, settings: Mapping[str, Any]) -> None:
-        """Raise UsageError if the settings name another location."""
-        kind, mine, where = self._engine_kind()
-        here = kind.place_of(mine, where)
-        if engine_class(engine, where).place_of(settings, where) != here:
-            raise UsageError(
-                f"{self.folder}: the documents are in {here or 'this folder'}; leave --url, --index and"
-                f" --profile out, edit {where}, or choose another workspace with -w"
-            )
-        kind.named(settings, where)
-
-    @property
-    def lang(self) -> str | None:
-        """Language of the documents; None: unknown or mixed."""
-        return self.config.get("lang") or None
 
     def verify(self) -> dict[str, str]:
         """Compare files with checksums; return corrupt file -> problem. Large collections take minutes.
@@ -267,20 +70,6 @@ class Workspace:
             raise
         except RerankError as error:
             return {str(self.folder / "engine"): str(error)} | wrong
-
-    # -- the category graph ------------------------------------------------------------------------------
-
-    def category_edges(self) -> list[tuple[str, str]] | None:
-        """Return child-parent pairs of the category graph, or None."""
-        from rerank.formats import read_categories
-
-        path = self.folder / "categories.tsv"
-        return read_categories(path) if path.exists() else None
-
-    def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
-        """Store a category graph."""
-        lines = "".join(f"{child}\t{parent}\n" for child, parent in edges)
-        write_text(self.folder / "categories.tsv", "child\tparent\n" + lines)
 
     def citations(self, progress: Progress | None = None) -> Citations:
         """Read the citations of the documents."""

@@ -56,17 +56,11 @@ class Settings:
 
 
 def read_token(path: str | None) -> str:
-    """Return the token of a file, else of RERANK_SERVICE_TOKEN, else "".
-
-    Raises InputError if the file cannot be read or has no token.
-    """
-    text, where = (_text(path), path) if path else (os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE)
-    token = text.strip()
-    if path and not token:
-        raise InputError(f"{path}: the file has no token; write one line of letters and digits")
-    if not _is_token(token):
-        raise InputError(f"{where}: a token is one word of printable ASCII characters")
-    return token
+    """Return the one token that :func:`read_tokens` finds, or "". Raises InputError for several."""
+    tokens = read_tokens(path)
+    if len(tokens) > 1:
+        raise InputError(f"{path}: the file has several tokens; name a file with the token to send")
+    return tokens[0].secret if tokens else ""
 
 
 def read_tokens(path: str | None) -> tuple[Token, ...]:
@@ -75,38 +69,29 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``. ``#`` begins a comment.
     Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
-    if path is None:
-        token = read_token(None)
-        return (Token(token),) if token else ()
-    tokens = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) > 2 or not _is_token(words[0]):
-            raise InputError(
-                f"{path}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
-                f" as in TOKEN {','.join(NAMES[:2])}"
-            )
-        only = tuple(words[1].split(",")) if len(words) > 1 else ()
-        check_names(only, f"{path}:{number}")
-        tokens.append(Token(words[0], only))
-    if not tokens:
-        raise InputError(f"{path}: the file has no token; write one line of letters and digits")
-    if len({token.secret for token in tokens}) < len(tokens):
-        raise InputError(f"{path}: duplicate token; write each token once, with all of its endpoints")
-    return tuple(tokens)
-
-
-def _text(path: str) -> str:
+    where = path or TOKEN_VARIABLE
     try:
-        return Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8") if path else os.environ.get(TOKEN_VARIABLE, "")
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: the token cannot be read ({error})") from error
-
-
-def _is_token(word: str) -> bool:
-    return word.isascii() and word.isprintable() and " " not in word
+    tokens = []
+    for number, line in enumerate(text.splitlines(), 1):
+        word, *more = line.split() or ("#",)
+        if word.startswith("#"):
+            continue
+        if len(more) > 1 or not word.isascii() or not word.isprintable():
+            raise InputError(
+                f"{where}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
+                f" as in TOKEN {','.join(NAMES[:2])}"
+            )
+        only = tuple(more[0].split(",")) if more else ()
+        check_names(only, f"{where}:{number}")
+        tokens.append(Token(word, only))
+    if not tokens and (path or text.strip()):
+        raise InputError(f"{where}: no token; write one line of letters and digits")
+    if len({token.secret for token in tokens}) < len(tokens):
+        raise InputError(f"{where}: duplicate token; write each token once, with all of its endpoints")
+    return tuple(tokens)
 
 
 def check_names(names: Iterable[str], where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,10 @@ from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.errors import InputError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
-from rerank.testing.rules import Rule, finds, raises, same, search, true
+from rerank.testing.rules import Rules, finds, raises, same, search, true
 
-RULES: dict[str, Callable[[Engine], None]] = {}
-"""Name -> rule."""
-
-FEATURE_RULES: dict[str, Callable[[Engine], None]] = {}
-"""Name -> rule of engines that store features."""
+RULES, FEATURE_RULES = Rules(), Rules()
+"""Rules of all engines, and of engines that store features."""
 
 DOCUMENTS = [
     Document("a", title="Sorting", text="A faster quicksort for sorted lists"),
@@ -26,18 +23,6 @@ DOCUMENTS = [
     Document("c", title="Search trees", text="Balanced trees for searching: trees, trees and more trees"),
     Document("d", text="Nothing in common"),
 ]
-
-
-def rule(check: Rule) -> Rule:
-    """Register a rule."""
-    RULES[check.__name__] = check
-    return check
-
-
-def feature_rule(check: Rule) -> Rule:
-    """Register a rule for engines that store features."""
-    FEATURE_RULES[check.__name__] = check
-    return check
 
 
 def _every(engine: Engine) -> list[Document]:
@@ -59,7 +44,7 @@ NEW = Encoder("text", "v2", lambda documents: -lengths(documents))
 # ------------------------------------------------------------------------------------------------ documents
 
 
-@rule
+@RULES
 def an_empty_engine_holds_nothing(engine: Engine) -> None:
     """A new engine has no documents; an empty ingest changes nothing."""
     same(len(engine), 0, "len()")
@@ -72,21 +57,11 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
         same((candidates.scores.shape, candidates.rows.shape), ((0,), (0,)), "the shapes of scores and rows")
 
 
-@rule
+@RULES
 def what_is_added_is_there(engine: Engine) -> None:
-    """Ingested documents are found by their ids."""
-    same(engine.write(iter(DOCUMENTS)), WriteResult(4, 0, 0), "write()")
-    same((len(engine), engine.ids()), (4, ["a", "b", "c", "d"]), "len() and ids()")
-    same(_every(engine), DOCUMENTS, "documents()")
-    same(engine.contains(["c", "x", "a", "\ud800"]), {"a", "c"}, "contains()")
-    same(engine.get(["c", "x", "a", "c"]), [DOCUMENTS[2], None, DOCUMENTS[0], DOCUMENTS[2]], "get()")
-
-
-@rule
-def all_fields_come_back(engine: Engine) -> None:
-    """Documents are returned unchanged."""
-    document = Document(
-        "a/b c",
+    """Ingested documents are found by their ids, and returned unchanged."""
+    full = Document(
+        "b/b c",
         title="Título",
         text="line\none\x00two 😀",
         categories=("x::y", "ü"),
@@ -94,11 +69,15 @@ def all_fields_come_back(engine: Engine) -> None:
         lang="es",
         extra={"year": 1999, "nested": {"list": [1, None, "x"]}},
     )
-    engine.write([document])
-    same((engine.get([document.id]), _every(engine)), ([document], [document]), "get() and documents()")
+    documents = sorted([*DOCUMENTS, full], key=lambda document: document.id)
+    same(engine.write(iter(documents)), WriteResult(5, 0, 0), "write()")
+    same((len(engine), engine.ids()), (5, [document.id for document in documents]), "len() and ids()")
+    same(_every(engine), documents, "documents()")
+    same(engine.contains(["c", "x", "a", "\ud800"]), {"a", "c"}, "contains()")
+    same(engine.get(["c", "x", "a", "b/b c"]), [DOCUMENTS[2], None, DOCUMENTS[0], full], "get()")
 
 
-@rule
+@RULES
 def an_id_that_is_there_is_updated(engine: Engine) -> None:
     """A document replaces the old one and its words."""
     engine.write(DOCUMENTS)
@@ -118,7 +97,7 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
     finds(engine, "word4", ["a"])
 
 
-@rule
+@RULES
 def what_is_deleted_is_gone(engine: Engine) -> None:
     """Deleted documents are not found; unknown and invalid ids are reported."""
     engine.write(DOCUMENTS)
@@ -135,7 +114,7 @@ def what_is_deleted_is_gone(engine: Engine) -> None:
         same((done.deleted, sorted(done.unknown_deletes)), (1, sorted(["x", id])), "write()")
 
 
-@rule
+@RULES
 def a_failed_ingest_changes_nothing(engine: Engine) -> None:
     """Wrong documents are InputErrors; they, and an iterable that raises, leave the old state."""
 
@@ -161,7 +140,7 @@ def a_failed_ingest_changes_nothing(engine: Engine) -> None:
     finds(engine, "new text", ["z"])
 
 
-@rule
+@RULES
 def ids_of_all_kinds(engine: Engine) -> None:
     """Ids have 1 to 512 bytes, ordered by code point."""
     ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
@@ -172,7 +151,7 @@ def ids_of_all_kinds(engine: Engine) -> None:
     finds(engine, "same", sorted(ids), depth=100)
 
 
-@rule
+@RULES
 def its_own_stream_can_be_ingested(engine: Engine) -> None:
     """Documents can be read while they are rewritten."""
     engine.write(DOCUMENTS)
@@ -184,7 +163,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
 # --------------------------------------------------------------------------------------------------- search
 
 
-@rule
+@RULES
 def a_search_is_in_order(engine: Engine) -> None:
     """Scores are float64, above 0, descending; titles count; words are stemmed."""
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
@@ -198,7 +177,7 @@ def a_search_is_in_order(engine: Engine) -> None:
     finds(engine, "forest", ["t"])
 
 
-@rule
+@RULES
 def texts_are_plain(engine: Engine) -> None:
     """Queries have no operators, fields or wildcards; without known terms they find nothing and score 0."""
     engine.write(DOCUMENTS)
@@ -213,7 +192,7 @@ def texts_are_plain(engine: Engine) -> None:
             same(scores, [0, 0], f"the scores of {text!r}")
 
 
-@rule
+@RULES
 def a_cut_is_made_in_order(engine: Engine) -> None:
     """Of equal documents, the smallest ids are found."""
     # Shuffled ids; 40 documents tie in two groups.
@@ -224,7 +203,7 @@ def a_cut_is_made_in_order(engine: Engine) -> None:
         finds(engine, "apple pear", wanted[:depth], depth=depth)
 
 
-@rule
+@RULES
 def all_query_words_count(engine: Engine) -> None:
     """A repeated query word counts more, and a query may have a thousand words."""
     engine.write([Document("a", text="apple x"), Document("b", text="pear y")])
@@ -233,7 +212,7 @@ def all_query_words_count(engine: Engine) -> None:
     finds(engine, " ".join(f"word{i}" for i in range(999)) + " pear", ["b"])
 
 
-@rule
+@RULES
 def one_score_whoever_asks(engine: Engine) -> None:
     """Scores are independent of method and depth; of given documents, unknown ids are skipped."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
@@ -259,7 +238,7 @@ def one_score_whoever_asks(engine: Engine) -> None:
         same(few.scores, top.scores[:17], "the scores of a smaller depth")
 
 
-@rule
+@RULES
 def many_searches_are_single_ones(engine: Engine) -> None:
     """Several requests have the results of single ones."""
     engine.write(DOCUMENTS)
@@ -271,7 +250,7 @@ def many_searches_are_single_ones(engine: Engine) -> None:
         same([one.scores.tolist() for one in many], [one.scores.tolist() for one in single], "the scores")
 
 
-@rule
+@RULES
 def what_cannot_be_asked_is_refused(engine: Engine) -> None:
     """UsageError for an unknown signal and for a depth below 1."""
     with raises(UsageError, "'bm26'"):
@@ -312,7 +291,7 @@ FILTERS: dict[tuple[str, ...], set[int]] = {
 """Filters, and the positions in KINDS that they keep."""
 
 
-@rule
+@RULES
 def only_what_the_filters_leave_is_found(engine: Engine) -> None:
     """Filters apply before the cut, and after changes."""
     engine.write([Document("020", text="apple", extra={"year": 2030}), Document("old", text="apple")])
@@ -354,7 +333,7 @@ def _same_features(engine: Engine, text: str, version: str = "v1", sign: int = 1
         true(not top.missing["text"].any(), "some are reported as missing")
 
 
-@feature_rule
+@FEATURE_RULES
 def features_come_back(engine: Engine) -> None:
     """Features are returned unchanged."""
     engine.write(DOCUMENTS)
@@ -371,7 +350,7 @@ def features_come_back(engine: Engine) -> None:
     same(engine.write_features([OLD]), {"text": 0}, "write_features() of complete features")
 
 
-@feature_rule
+@FEATURE_RULES
 def a_change_drops_features(engine: Engine) -> None:
     """Features of new and changed documents are zero until encoded."""
     engine.write(DOCUMENTS)
@@ -391,7 +370,7 @@ def a_change_drops_features(engine: Engine) -> None:
     _same_features(engine, "trees", count=3)
 
 
-@feature_rule
+@FEATURE_RULES
 def versions_do_not_mix(engine: Engine) -> None:
     """Only the requested features are returned."""
     engine.write(DOCUMENTS)
@@ -406,7 +385,7 @@ def versions_do_not_mix(engine: Engine) -> None:
     _same_features(engine, "trees", "v2", -1, count=2)
 
 
-@feature_rule
+@FEATURE_RULES
 def versions_are_kept(engine: Engine) -> None:
     """Versions to keep stay; changed documents can have both."""
     engine.write(DOCUMENTS)
@@ -419,7 +398,7 @@ def versions_are_kept(engine: Engine) -> None:
         _same_features(engine, "trees", version, sign, count=3)
 
 
-@feature_rule
+@FEATURE_RULES
 def an_interrupted_encoding_goes_on(engine: Engine) -> None:
     """If interrupted, completed work and the former version are kept."""
     engine.write(Document(str(i), text=f"word {i}") for i in range(1000))
@@ -439,7 +418,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
     _same_features(engine, "word", "v2", -1, count=1000)
 
 
-@feature_rule
+@FEATURE_RULES
 def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
     """Features can be written before documents exist."""
     same(engine.write_features([OLD]), {"text": 0}, "write_features()")

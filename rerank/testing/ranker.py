@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rerank.arrays import feature_width, passage_cosines
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.testing.rules import Rule, run, same, true
+from rerank.testing.rules import Rules, run, same, true
 
 DOCUMENTS = (
     Document("title", title="A sorted list"),
@@ -36,8 +36,7 @@ QUERIES = (
     Query("empty", ""),
     Query("other", "猫 😀 \x00"),
 )
-RULES: dict[str, Callable[[Checked], None]] = {}
-"""Name -> rule."""
+RULES = Rules()
 
 _TOLERANCE = 1e-3  # of the largest score, for batches of other sizes
 
@@ -67,13 +66,7 @@ class Checked:
         )
 
 
-def rule(check: Rule) -> Rule:
-    """Register a rule."""
-    RULES[check.__name__] = check
-    return check
-
-
-@rule
+@RULES
 def it_says_what_it_is(on: Checked) -> None:
     """Family, name and version are valid in stacks and fields; bounds are finite and ascending."""
     ranker = on.ranker
@@ -88,7 +81,7 @@ def it_says_what_it_is(on: Checked) -> None:
     true(np.isfinite([low, high]).all() and low < high, f"bounds are {ranker.bounds}")
 
 
-@rule
+@RULES
 def features_have_one_shape(on: Checked) -> None:
     """``encode_documents`` returns (n, width) numbers of one dtype and width."""
     features = on.features
@@ -105,7 +98,7 @@ def features_have_one_shape(on: Checked) -> None:
         )
 
 
-@rule
+@RULES
 def a_query_is_a_vector(on: Checked) -> None:
     """``encode_query`` returns vectors of one dtype and shape."""
     shape = on.ranker.encode_query(on.queries[0]).shape
@@ -116,7 +109,7 @@ def a_query_is_a_vector(on: Checked) -> None:
         true(np.isfinite(vector).all(), f"not all numbers of {query.id!r} are finite")
 
 
-@rule
+@RULES
 def scores_are_within_the_bounds(on: Checked) -> None:
     """``score`` returns (n,) finite float64 within ``bounds``; features are unchanged."""
     features, (low, high) = on.features, on.ranker.bounds
@@ -130,7 +123,7 @@ def scores_are_within_the_bounds(on: Checked) -> None:
     same(on.ranker.score(on.ranker.encode_query(on.queries[0]), features[:0]).shape, (0,), "of no documents")
 
 
-@rule
+@RULES
 def the_same_gives_the_same(on: Checked) -> None:
     """Encoding twice gives the same numbers."""
     same(on.ranker.encode_documents(on.documents), on.features, "the features of a second call")
@@ -138,7 +131,7 @@ def the_same_gives_the_same(on: Checked) -> None:
         same(on.ranker.encode_query(query), on.ranker.encode_query(query), "a second call's vector")
 
 
-@rule
+@RULES
 def company_does_not_matter(on: Checked) -> None:
     """Scores are independent of the batch."""
     ranker, features = on.ranker, on.features
@@ -154,25 +147,16 @@ def company_does_not_matter(on: Checked) -> None:
         on.close(np.concatenate(one), wanted, "scored one by one")
 
 
-@rule
-def categories_count_only_where_it_says_so(on: Checked) -> None:
-    """Without ``uses_categories``, categories do not change the query's vector."""
-    if not on.ranker.uses_categories:
-        for query in on.queries:
-            bare = on.ranker.encode_query(Query(query.id, query.text))
-            same(on.ranker.encode_query(query), bare, f"the vector of {query.id!r} with categories")
+@RULES
+def it_reads_only_what_it_says(on: Checked) -> None:
+    """Categories without ``uses_categories``, text without ``uses_text`` do not change the query's vector."""
+    for query in on.queries:
+        text = query.text if on.ranker.uses_text else ""
+        bare = Query(query.id, text, query.categories if on.ranker.uses_categories else ())
+        same(on.ranker.encode_query(query), on.ranker.encode_query(bare), f"the vector of {query.id!r}")
 
 
-@rule
-def text_counts_only_where_it_says_so(on: Checked) -> None:
-    """Without ``uses_text``, text does not change the query's vector."""
-    if not on.ranker.uses_text:
-        for query in on.queries:
-            bare = on.ranker.encode_query(Query(query.id, "", query.categories))
-            same(on.ranker.encode_query(query), bare, f"the vector of {query.id!r} with its text")
-
-
-@rule
+@RULES
 def it_retrieves_by_products(on: Checked) -> None:
     """If it ``retrieves``, the score grows with the inner product; for passages, with the cosine.
 
@@ -199,7 +183,7 @@ def it_retrieves_by_products(on: Checked) -> None:
         true((np.diff(ranked) >= -room).all(), f"by products the scores are {ranked.tolist()}: not in order")
 
 
-@rule
+@RULES
 def what_was_saved_is_the_same(on: Checked) -> None:
     """Loading keeps version, bounds, features and scores, and imports no module of ``without``."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -221,7 +205,7 @@ def what_was_saved_is_the_same(on: Checked) -> None:
             _score_elsewhere(type(on.ranker), folder, features, on.queries[0], on.without)
 
 
-@rule
+@RULES
 def another_output_is_another_version(on: Checked) -> None:
     """Rankers with different outputs have different versions."""
     if on.other is not None:

@@ -4,107 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width
-from rerank.engines.base import Encoder, Engine, Retriever, SearchRequest, VectorQuery
+from rerank.engines.base import Encoder, Engine, SearchRequest, VectorQuery
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
-from rerank.testing.rules import Rule, raises, same, search, true
+from rerank.testing.rules import Rules, raises, same, search, true
 
 WIDTH, PASSAGES = 8, 4
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 Encode = Callable[[Sequence[Document]], NDArray[Any]]
 
 
-def vectors(documents: Sequence[Document]) -> NDArray[Any]:
-    """Vectors of length 1, by id; zeros if the id ends in 0."""
-    rows = []
-    for document in documents:
-        row = np.random.default_rng(int(document.id)).normal(size=WIDTH)
-        rows.append(row / np.linalg.norm(row) if not document.id.endswith("0") else 0 * row)
-    return np.array(rows, np.float16)
-
-
-def passages(documents: Sequence[Document]) -> NDArray[Any]:
-    """Up to four vectors by id, and their number; none if the id ends in 0."""
-    features = np.zeros((len(documents), PASSAGES * WIDTH + 1), np.int8)
-    for row, document in enumerate(documents):
-        rng = np.random.default_rng(int(document.id))
-        count = 0 if document.id.endswith("0") else int(rng.integers(1, PASSAGES + 1))
-        some = rng.normal(size=(count, WIDTH))
-        features[row, : count * WIDTH] = np.rint(60 * some / np.abs(some).max(initial=1)).reshape(-1)
-        features[row, -1] = count
-    return features
-
-
-def _same_vectors(documents: Sequence[Document]) -> NDArray[Any]:
-    return np.tile(np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]], np.float16), (len(documents), 1))
-
-
-def _same_passages(documents: Sequence[Document]) -> NDArray[Any]:
-    features = np.zeros((len(documents), PASSAGES, WIDTH), np.int8)
-    numbers = np.array([int(document.id) for document in documents])
-    counts = 1 + numbers % PASSAGES
-    features[np.arange(len(documents)), counts - 1, :2] = (1 + numbers % 9)[:, None] * np.array([6, 8])
-    features[:, 0, 2][counts > 1] = -7
-    return np.concatenate([features.reshape(len(documents), -1), counts[:, None]], axis=1).astype(np.int8)
-
-
 class Case(NamedTuple):
-    """A ranker that retrieves. same: encodes all documents as equally near."""
+    """A ranker that retrieves. passages: most vectors of a document; 0: one."""
 
     name: str
-    encode: Encode
-    same: Encode
     passages: int
+
+    def encode(self, documents: Sequence[Document]) -> NDArray[Any]:
+        """Features from ids; no vector if the id ends in 0."""
+        features = np.zeros((len(documents), max(self.passages, 1), WIDTH))
+        counts = np.zeros((len(documents), 1))
+        for i, document in enumerate(documents):
+            rng = np.random.default_rng(int(document.id))
+            counts[i] = 0 if document.id.endswith("0") else rng.integers(1, features.shape[1] + 1)
+            features[i, : int(counts[i, 0])] = rng.normal(size=(int(counts[i, 0]), WIDTH))
+        features /= np.maximum(np.linalg.norm(features, axis=2, keepdims=True), 1e-9)
+        if not self.passages:
+            return features[:, 0].astype(np.float16)
+        return np.hstack([np.rint(127 * features).reshape(len(documents), -1), counts]).astype(np.int8)
+
+    def encode_all_alike(self, documents: Sequence[Document]) -> NDArray[Any]:
+        """Features of one document for all."""
+        return np.tile(self.encode([Document("1")]), (len(documents), 1))
 
     def encoder(self, version: str = "v1", encode: Encode | None = None, retrieves: bool = True) -> Encoder:
         """Return the encoder of the features."""
         return Encoder(self.name, version, encode or self.encode, retrieves, self.passages)
 
-    def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
-        """Return the retriever for a vector or a matrix of one row."""
-        return VectorQuery(self.name, version, rows.astype(np.float32).reshape(-1), depth, self.passages)
+    def by(self, vector: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
+        """Return the retriever for a vector."""
+        return VectorQuery(self.name, version, vector.astype(np.float32), depth, self.passages)
 
     def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
         """Return ids by brute force: products or largest cosines above 0; ties by id."""
-        found = []
-        for document, row in zip(documents, self.encode(documents).astype(np.float64)):
-            if self.passages:
-                some = row[:-1].reshape(PASSAGES, WIDTH)[: int(row[-1])]
-                best = max((float(v @ query) / float(v @ v) ** 0.5 for v in some), default=0.0)
-            else:
-                best = float(row @ query.astype(np.float64))
-            if best > 0:
-                found.append((-np.float32(best), document.id))
+        features = self.encode(documents)[:, : WIDTH * max(self.passages, 1)].astype(np.float64)
+        vectors = features.reshape(len(documents), -1, WIDTH)
+        scores = vectors @ query.astype(np.float64)
+        if self.passages:
+            scores /= np.maximum(np.linalg.norm(vectors, axis=2), 1e-9)
+        best = scores.max(axis=1).astype(np.float32).tolist()
+        found = [(-score, document.id) for score, document in zip(best, documents) if score > 0]
         return [id for _, id in sorted(found)[:depth]]
 
 
-CASES = (Case("s2net", vectors, _same_vectors, 0), Case("dense", passages, _same_passages, PASSAGES))
-RULES: dict[str, Callable[[Engine], None]] = {}
+CASES = (Case("s2net", 0), Case("dense", PASSAGES))
+RULES = Rules()
 """Name of rule and case -> rule."""
 
 TIES = "equal_documents_at_a_cut_are_told_apart_by_id"
 """The rule that a graph of the nearest vectors cannot keep."""
 
 
-def rule(check: Rule) -> Rule:
+def rule(check: Callable[[Engine, Case], None]) -> None:
     """Register a rule for every case."""
     for case in CASES:
-        bound = partial(check, case=case)
-        bound.__doc__, name = check.__doc__, f"{check.__name__}-{'several' if case.passages else 'one'}"
-        bound.__name__ = name  # type: ignore[attr-defined]
-        RULES[name] = bound
-    return check
+
+        @wraps(check)
+        def bound(engine: Engine, case: Case = case) -> None:
+            check(engine, case)
+
+        bound.__name__ += "-several" if case.passages else "-one"
+        RULES(bound)
 
 
-def collection(count: int = 120) -> list[Document]:
+def collection(count: int = 40) -> list[Document]:
     """Return documents of a few words."""
     rng = np.random.default_rng(5)
     return [
@@ -120,16 +101,19 @@ def queries(count: int) -> tuple[list[str], NDArray[Any]]:
     return texts, (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
+(TEXT,), (ROW,) = queries(1)
+
+
 def found_by(candidates: Candidates, name: str) -> set[str]:
     """Return ids found by a retriever."""
     return {id for id, by in zip(candidates.ids, candidates.retrieved_by[name]) if by}
 
 
-def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document], NDArray[Any]]:
+def _filled(engine: Engine, case: Case, count: int = 40) -> list[Document]:
     documents = collection(count)
     engine.write(documents)
     engine.write_features([case.encoder()])
-    return documents, queries(1)[1]
+    return documents
 
 
 def _near(engine: Engine, query: VectorQuery, depth: int = 5, **options: Any) -> list[str]:
@@ -138,127 +122,125 @@ def _near(engine: Engine, query: VectorQuery, depth: int = 5, **options: Any) ->
     return search(engine, "unknownword", stage, depth=depth, retrievers=[query], **options).ids
 
 
+def _all_near(engine: Engine, case: Case, documents: Sequence[Document], version: str = "v1") -> None:
+    """All features are searchable, and the nearest documents are found."""
+    same(engine.prepared(case.name, version), 0, "prepared()")
+    same(set(_near(engine, case.by(ROW, version))), set(case.nearest(documents, ROW, 5)), "the matches")
+
+
 @rule
 def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
     """Words and vectors find their best; the first stage orders them."""
-    documents, _ = _filled(engine, case, 120)
+    everything = {document.id: document for document in _filled(engine, case, 120)}
     texts, rows = queries(12)
-    everything = {document.id: document for document in documents}
-    ranked = [case.nearest(documents, row, len(documents)) for row in rows]
     for stage in engine.first_stages:
         for depth in (1, 7, 30, 200):
-            features = {case.name: "v1"}
-            found = engine.search(
-                [
-                    SearchRequest(text, stage, depth, retrievers=[stage, case.by(row)], features=features)
-                    for text, row in zip(texts, rows)
-                ]
-            )
-            for text, nearest, candidates in zip(texts, ranked, found):
-                lexical = search(engine, text, stage, depth=depth)
-                near = nearest[:depth]
-                same(found_by(candidates, stage), set(lexical.ids), "the matches of words")
+            options = {"depth": depth, "features": {case.name: "v1"}}
+            requests = [
+                SearchRequest(text, stage, retrievers=[stage, case.by(row)], **options)  # type: ignore[arg-type]
+                for text, row in zip(texts, rows)
+            ]
+            for text, row, candidates in zip(texts, rows, engine.search(requests)):
+                lexical = search(engine, text, stage, depth=depth).ids
+                near = case.nearest([*everything.values()], row, depth)
+                same(found_by(candidates, stage), set(lexical), "the matches of words")
                 same(found_by(candidates, case.name), set(near), "the matches of vectors")
-                alone = search(engine, text, stage, ids=sorted({*lexical.ids, *near}))
+                alone = search(engine, text, stage, ids=sorted({*lexical, *near}))
                 same(candidates.ids, alone.ids, "the order")
                 same(candidates.scores, alone.scores, "the scores")
                 wanted = case.encode([everything[id] for id in candidates.ids])
                 same(candidates.features[case.name], wanted, "the features")
                 true(not candidates.missing[case.name].any(), "some features are missing")
                 same(engine.score(text, stage, candidates), candidates.scores, "score()")
-            one = search(engine, texts[0], stage, depth=depth, retrievers=[case.by(rows[:1])])
-            same((set(one.ids), one.features), (set(ranked[0][:depth]), {}), "the matches of vectors only")
 
 
 @rule
 def who_retrieves(engine: Engine, case: Case) -> None:
     """Only the named retrievers find documents, each to its depth."""
-    documents, row = _filled(engine, case)
-    (text,), _ = queries(1)
-    zero = case.by(np.zeros((1, WIDTH)))
+    documents, zero = _filled(engine, case), case.by(np.zeros(WIDTH))
+    near = [case.nearest(documents, ROW, depth) for depth in range(10)]
+
+    def found(stage: str, *retrievers: str | VectorQuery, text: str = TEXT, depth: int = 5) -> Candidates:
+        return search(engine, text, stage, depth=depth, retrievers=retrievers)
+
     for stage in engine.first_stages:
-        alone = search(engine, text, stage, depth=5, retrievers=[case.by(row)])
-        same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "the matches of vectors only")
-        same(alone.scores, search(engine, text, stage, ids=alone.ids).scores, "the scores")
-        same(list(alone.retrieved_by), [case.name], "who retrieves")
-        everybody: list[Retriever] = [*engine.first_stages, case.by(row)]
-        together = search(engine, text, stage, depth=5, retrievers=everybody)
+        words = search(engine, TEXT, stage, depth=5).ids
+        alone = found(stage, case.by(ROW))
+        same(
+            (set(alone.ids), list(alone.retrieved_by)), (set(near[5]), [case.name]), "the matches of vectors"
+        )
+        same((alone.features, found(stage, stage).ids), ({}, words), "features, and the matches of words")
+        together = found(stage, *engine.first_stages, case.by(ROW))
         same(list(together.retrieved_by), [*engine.first_stages, case.name], "who retrieves")
         for other in engine.first_stages:
-            top = search(engine, text, other, depth=5).ids
-            same(found_by(together, other), set(top), f"what {other} finds")
-        named = search(engine, text, stage, depth=5, retrievers=[stage])
-        same(named.ids, search(engine, text, stage, depth=5).ids, "the matches of a first stage")
-        nothing = search(engine, "unknownword", stage, depth=5, retrievers=[stage, case.by(row)])
-        same(nothing.ids, sorted(case.nearest(documents, row[0], 5)), "the matches if words match nothing")
+            same(found_by(together, other), set(search(engine, TEXT, other, depth=5).ids), f"by {other}")
+        nothing = found(stage, stage, case.by(ROW), text="unknownword")
+        same(nothing.ids, sorted(near[5]), "the matches if words match nothing")
         same(nothing.scores, [0] * 5, "its scores")
-        few = search(engine, text, stage, depth=5, retrievers=[stage, case.by(row, depth=2)])
-        same(found_by(few, case.name), set(case.nearest(documents, row[0], 2)), "a smaller depth's")
-        same(found_by(few, stage), set(named.ids), "the matches of words")
-        more = search(engine, text, stage, depth=2, retrievers=[case.by(row, depth=9)])
-        same(set(more.ids), set(case.nearest(documents, row[0], 9)), "a larger depth's")
-        both = search(engine, text, stage, depth=5, retrievers=[stage, zero])
-        same(both.ids, named.ids, "the matches together with a vector of zeros")
-        same(len(search(engine, "", stage, depth=5, retrievers=[zero])), 0, "what zeros find")
+        few = found(stage, stage, case.by(ROW, depth=2))
+        same(
+            (found_by(few, case.name), found_by(few, stage)), (set(near[2]), set(words)), "a smaller depth's"
+        )
+        more = found(stage, case.by(ROW, depth=9), depth=2)
+        same(set(more.ids), set(near[9]), "a larger depth's")
+        same(found(stage, stage, zero).ids, words, "the matches together with a vector of zeros")
+        same(found(stage, zero, text="").ids, [], "what zeros find")
 
 
 @rule
 def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
     """Filters apply before the cut."""
-    engine.write(replace(document, extra={"year": int(document.id)}) for document in collection())
+    documents = collection(120)
+    engine.write(replace(document, extra={"year": int(document.id)}) for document in documents)
     engine.write_features([case.encoder()])
-    row, stage = queries(1)[1], engine.first_stages[0]
+    stage = engine.first_stages[0]
     wanted = {"year>=90": range(90, 121), "year<4": range(1, 4), "year>60,year<50": range(0)}
     for text, kept in wanted.items():
         by = filters_of(text.split(","))
-        left = case.nearest([one for one in collection() if int(one.id) in kept], row[0], 5)
-        both = search(engine, "alpha", stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
-        same(found_by(both, case.name), set(left), "the matches of vectors")
+        near = set(case.nearest([one for one in documents if int(one.id) in kept], ROW, 5)) if kept else set()
+        both = search(engine, "alpha", stage, depth=5, retrievers=[stage, case.by(ROW)], filters=by)
         words = search(engine, "alpha", stage, depth=5, filters=by)
-        same(found_by(both, stage), set(words.ids), "the matches of words")
-        same(set(_near(engine, case.by(row), filters=by)), set(left), "the matches of vectors only")
+        same((found_by(both, case.name), found_by(both, stage)), (near, set(words.ids)), "the matches")
+        same(set(_near(engine, case.by(ROW), filters=by)), near, "the matches of vectors only")
 
 
 @rule
 def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> None:
     """Vectors of changed and removed documents are not found."""
-    documents, row = _filled(engine, case)
-    best, by = case.nearest(documents, row[0], 40), case.by(row)
+    best, by = case.nearest(_filled(engine, case), ROW, 40), case.by(ROW)
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
     same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
     same(set(_near(engine, by, 3)), set(best[2:5]), "the matches")
     engine.write_features([case.encoder(retrieves=False)])
-    same(engine.prepared(case.name, "v1"), 0, "prepared()")
     same(set(_near(engine, by, 3)), set(best[1:4]), "the matches after encoding")
     engine.write([Document("9999", text="more")])
     engine.write_features([Encoder("other", "o", lambda some: np.ones((len(some), 3), np.float32))])
     engine.write_features([case.encoder(retrieves=False)])
-    same((len(engine), engine.prepared(case.name, "v1")), (40, 0), "len() and prepared()")
-    nearest = case.nearest(list(engine.documents()), row[0], 3)
-    same(set(_near(engine, by, 3)), set(nearest), "the matches together with another ranker")
+    _all_near(engine, case, list(engine.documents()))
 
 
 @rule
 def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
     """New versions also retrieve, only by their vectors."""
-    documents, row = _filled(engine, case)
+    documents = _filled(engine, case)
 
     def turned(some: Sequence[Document]) -> NDArray[Any]:
         features = case.encode(some)
         features[:, : feature_width(case.passages, WIDTH) - bool(case.passages)] *= -1
         return features
 
-    for version, encode, sign in (("v2", turned, -1), ("v3.1", case.encode, 1)):
-        engine.write_features([case.encoder(version, encode, retrieves=False)])
-        same(engine.prepared(case.name, version), 0, "prepared()")
-        wanted = case.nearest(documents, row[0], 5)
-        same(set(_near(engine, case.by(sign * row, version))), set(wanted), "the matches")
+    engine.write_features([case.encoder("v2", turned, retrieves=False)])
+    wanted = case.nearest(documents, ROW, 5)
+    same(set(_near(engine, case.by(-ROW, "v2"))), set(wanted), "the matches of v2")
+    engine.write_features([case.encoder("v3.1", retrieves=False)])
+    _all_near(engine, case, documents, "v3.1")
 
 
 def _equally_near(engine: Engine, case: Case, depth: int) -> None:
-    engine.write(collection(40)[::-1])
-    engine.write_features([case.encoder(encode=case.same)])
-    found = _near(engine, case.by(np.array([0.6, 0.8, 0, 0, 0, 0, 0, 0])), depth)
+    engine.write(collection()[::-1])
+    engine.write_features([case.encoder(encode=case.encode_all_alike)])
+    vector = case.encode([Document("1")])[0, :WIDTH].astype(np.float32)
+    found = _near(engine, case.by(vector / np.linalg.norm(vector)), depth)
     same(found, [document.id for document in collection(depth)], "the matches")
 
 
@@ -281,22 +263,19 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     def fails(documents: Sequence[Document]) -> NDArray[Any]:
         raise ArithmeticError("no vectors")
 
-    engine.write(collection(20))
-    row, stage = queries(1)[1], engine.first_stages[0]
+    engine.write(collection())
     with raises(ArithmeticError):
         engine.write_features([case.encoder(encode=fails)])
-    same(engine.prepared(case.name, "v1"), None, "prepared()")
-    with raises(UsageError, f"{case.name} cannot retrieve"):
-        _near(engine, case.by(row))
-    engine.write_features([case.encoder()])
-    same(engine.prepared(case.name, "v2"), None, "prepared()")
-    with raises(UsageError, f"{case.name} cannot retrieve"):
-        _near(engine, case.by(row, "v2"))
+    for version in ("v1", "v2"):
+        same(engine.prepared(case.name, version), None, "prepared()")
+        with raises(UsageError, f"{case.name} cannot retrieve"):
+            _near(engine, case.by(ROW, version))
+        engine.write_features([case.encoder()])
     have, given = (feature_width(case.passages, numbers) for numbers in (WIDTH, 9))
     with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
         _near(engine, case.by(np.zeros(9)))
     with raises(UsageError, "'bm26'"):
-        search(engine, "alpha", stage, depth=5, retrievers=["bm26", case.by(row)])
+        search(engine, "alpha", engine.first_stages[0], depth=5, retrievers=["bm26", case.by(ROW)])
 
 
 @rule
@@ -306,57 +285,45 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
     def never(some: Sequence[Document]) -> NDArray[Any]:
         raise AssertionError("the encoder was called, although all features are stored")
 
-    documents, row = collection(40), queries(1)[1]
+    documents = collection()
     engine.write(documents)
     engine.write_features([case.encoder(retrieves=False)])
     if engine.prepared(case.name, "v1") is None:
-        with raises(UsageError, f"{case.name} cannot retrieve"):
-            _near(engine, case.by(row))
         same(engine.write_features([case.encoder(encode=never)]), {case.name: 40}, "write_features()")
     same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
-    same(engine.prepared(case.name, "v1"), 0, "prepared()")
-    same(set(_near(engine, case.by(row))), set(case.nearest(documents, row[0], 5)), "the matches")
+    _all_near(engine, case, documents)
 
 
 @rule
 def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
     """Documents ingested with encoders are found by vectors."""
-    documents, row = collection(40), queries(1)[1]
-    engine.write(documents[:20])
-    engine.write_features([case.encoder()])
-    encoders = [case.encoder(retrieves=False)]
+    documents, encoders = _filled(engine, case, 20) + collection()[20:], [case.encoder(retrieves=False)]
     for some, replaces in ((documents[20:30], False), (documents, True)):
         engine.write(some, encoders=encoders, replace=replaces)
         engine.write_features(encoders)
-        same(engine.prepared(case.name, "v1"), 0, "prepared()")
-        wanted = case.nearest(documents[: len(engine)], row[0], 5)
-        same(set(_near(engine, case.by(row))), set(wanted), "the matches")
+        _all_near(engine, case, documents[: len(engine)])
 
 
 @rule
 def vectors_are_no_documents(engine: Engine, case: Case) -> None:
     """Vectors do not change counts and lexical scores."""
-    documents, stage = collection(40), engine.first_stages[0]
+    documents, stage = collection(), engine.first_stages[0]
     engine.write(documents)
-    before = search(engine, "alpha beta", stage, ids=engine.ids())
+    before = search(engine, "alpha beta", stage, ids=engine.ids()).scores
     engine.write(documents, encoders=[case.encoder()], replace=True)
     engine.write_features([case.encoder()])
-    same((len(engine), engine.ids()), (40, [document.id for document in documents]), "len() and ids()")
+    same(engine.ids(), [document.id for document in documents], "ids()")
     same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
-    after = search(engine, "alpha beta", stage, ids=engine.ids())
-    same(after.scores, before.scores, "the scores")
+    same(search(engine, "alpha beta", stage, ids=engine.ids()).scores, before, "the scores")
 
 
 @rule
 def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
     """Rankers retrieve together, each to its depth."""
-    documents = collection(60)
-    engine.write(documents)
+    documents, stage = _filled(engine, case, 60), engine.first_stages[-1]
     (other,) = (one for one in CASES if one.name != case.name)
     engine.write_features([case.encoder(), other.encoder()])
-    (text,), row = queries(1)
-    stage = engine.first_stages[-1]
-    found = search(engine, text, stage, depth=6, retrievers=[stage, case.by(row), other.by(row, depth=9)])
-    same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "the matches of one")
-    same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "the matches of the other")
-    same(len(found_by(found, stage)), len(search(engine, text, stage, depth=6)), "words")
+    found = search(engine, TEXT, stage, depth=6, retrievers=[stage, case.by(ROW), other.by(ROW, depth=9)])
+    same(found_by(found, case.name), set(case.nearest(documents, ROW, 6)), "the matches of one")
+    same(found_by(found, other.name), set(other.nearest(documents, ROW, 9)), "the matches of the other")
+    same(found_by(found, stage), set(search(engine, TEXT, stage, depth=6).ids), "the matches of words")

@@ -15,6 +15,15 @@ from rerank.records import Candidates
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
+class Rules(dict[str, Callable[..., None]]):
+    """Name -> rule; decorates the functions that it registers."""
+
+    def __call__(self, rule: Rule) -> Rule:
+        """Register a rule."""
+        self[rule.__name__] = rule
+        return rule
+
+
 def run(rule: Callable[..., None], *given: Any) -> None:
     """Check a rule. Raises AssertionError with its text."""
     demand = " ".join((rule.__doc__ or "").split())
@@ -24,14 +33,13 @@ def run(rule: Callable[..., None], *given: Any) -> None:
         raise AssertionError(f"{rule.__name__}: {demand} {error}") from error
 
 
-def same(found: object, wanted: object, what: str = "") -> None:
+def same(found: object, wanted: object, what: str) -> None:
     """Raise AssertionError unless both are equal."""
     if isinstance(found, np.ndarray) or isinstance(wanted, np.ndarray):
         equal = np.array_equal(np.asarray(found), np.asarray(wanted))
     else:
         equal = bool(found == wanted)
-    if not equal:
-        raise AssertionError(f"{what or 'it'} is {_short(found)}, not {_short(wanted)}")
+    true(equal, f"{what} is {_short(found)}, not {_short(wanted)}")
 
 
 def true(holds: object, what: str) -> None:
@@ -58,8 +66,7 @@ def raises(kind: type[BaseException], pattern: str = "") -> Iterator[None]:
     try:
         yield
     except kind as error:
-        if not re.search(pattern, str(error)):
-            raise AssertionError(f"the message {str(error)!r} does not match {pattern!r}") from error
+        true(re.search(pattern, str(error)), f"the message {str(error)!r} does not match {pattern!r}")
     else:
         raise AssertionError(f"no {kind.__name__} was raised")
 
