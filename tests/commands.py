@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -110,6 +111,11 @@ def run_apart(*args: object, **options: Any) -> Result:
 def write_json_lines(path: Path, records: list[dict[str, Any]]) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     return str(path)
+
+
+def limited(size: int) -> Callable[[], None]:
+    """Let no file grow beyond this size: writing fails as on a full disk, at another file for every size."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 @contextmanager

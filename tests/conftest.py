@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy: each process computes on one core
@@ -27,9 +28,8 @@ pytest.register_assert_rewrite(
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-from tests import hook
+from tests import forked, hook
 from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines
-from tests.forked import Forks
 from tests.node import CannotRunError, Node, running, with_ml_commons
 from tests.unavailable import unavailable
 
@@ -55,7 +55,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if all(".py" in argument for argument in config.args):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return min(cores + 1, 4)  # one more: a quarter of the time is waiting for nodes and time-outs
+    waits = any("unit" not in argument for argument in config.args)
+    return min(cores + waits, 4)  # one more: a quarter of the time is waiting for nodes and time-outs
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,11 +99,9 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Forks]:
+def forks() -> ModuleType:
     """Starts the command, or other code, in processes that need not import torch (``tests/forked.py``)."""
-    found = Forks()
-    yield found
-    found.stop()
+    return forked
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Real OpenSearch nodes for tests, benchmarks and hands: ``python -m tests.node`` starts one.
+"""Real OpenSearch nodes for tests and benchmarks.
 
 The distribution comes from Maven by its coordinates and is unpacked once into a cache folder
 (``RERANK_TEST_CACHE``, else below the system's lasting temporary folder). A node gets folders of its own
@@ -7,7 +7,6 @@ for configuration, data and logs. OpenSearch refuses to run as root; started by 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -21,7 +20,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -409,37 +407,3 @@ def running(settings: Mapping[str, str] | None = None, **options: Any) -> Iterat
         yield node.start().wait()
     finally:
         node.stop()
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Start nodes by hand, print their URLs, and stop them on ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=1, help="how many form the cluster (default: 1)")
-    parser.add_argument("--heap", default="1g", help="memory of each Java heap (default: 1g)")
-    parser.add_argument("--ml", action="store_true", help="one node with ML Commons and neural-search")
-    options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        if options.nodes == 1:
-            home = with_ml_commons() if options.ml else None
-            with running(heap=options.heap, home=home, java=()) as node:
-                _serve([node.url])
-        else:
-            cluster = Cluster(options.nodes, options.heap, java=()).start()
-            try:
-                _serve(cluster.urls)
-            finally:
-                cluster.stop()
-    except CannotRunError as error:
-        sys.exit(str(error))
-
-
-def _serve(urls: Sequence[str]) -> None:
-    print(*urls, sep="\n", flush=True)
-    print("ctrl-C stops", "it" if len(urls) == 1 else "them", file=sys.stderr)
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()

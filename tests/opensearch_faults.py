@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import secrets
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,11 +118,6 @@ def texts(n: int, word: str) -> dict[str, str]:
     return {f"n{i}": f"{word} number {i}" for i in range(n)}
 
 
-def fails_again(done: Any, *parts: str) -> None:
-    """It failed with one line."""
-    done.fails(1, *parts)
-
-
 def edit(folder: Path, **settings: Any) -> None:
     """Add settings to the table [opensearch] of a workspace; one that is there is replaced."""
     file = folder / "rerank.toml"
@@ -153,23 +146,7 @@ def reading(few: Path) -> list[list[Any]]:
     return [["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]]
 
 
-def limited(size: int) -> Any:
-    """Let no file grow beyond this size: writing fails as on a full disk."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    return limit
-
-
 def started(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*console_script(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def wait_for(what: Any, seconds: float = 60) -> None:
-    give_up = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)

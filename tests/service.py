@@ -66,7 +66,7 @@ class Server:
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=150) as answer:
                 return Answer(answer.status, answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -97,7 +97,9 @@ def serving(
     script: list[str], folder: Path, tmp_path: Path, *options: object, **env: str
 ) -> Iterator[Server]:
     log_file = tmp_path / f"serve-{time.monotonic_ns()}.log"
-    command = [*script, "serve", "-w", str(folder), "--port", "0", "--json", *map(str, options)]
+    patient = () if "--deadline" in options else ("--deadline", 120)  # the machines of tests are busy
+    options = ("--port", 0, "--json", *patient, *options)
+    command = [*script, "serve", "-w", str(folder), *map(str, options)]
     with open(log_file, "w") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **env}

@@ -6,11 +6,11 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from tests.node import Node
+from tests.proxy import Answer, Proxy, Request
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 TOKEN = "sesame"
@@ -24,40 +24,26 @@ PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 @contextmanager
 def broken(mode: str) -> Iterator[str]:
     """A service that answers in a wrong way."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            places = range(len(sent["ids"]))
-            results: list[dict[str, Any]] = [{"index": i, "relevance_score": i + 0.5} for i in places]
-            if mode == "hang":
-                stop.wait(60)
-                return
-            if mode == "few":
-                results.pop()
-            if mode == "nan":
-                results[0]["relevance_score"] = float("nan")
-            data = b"<html>no</html>" if mode == "html" else json.dumps({"results": results}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
     stop = threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        stop.set()
-        server.shutdown()
-        server.server_close()
+
+    def rule(request: Request) -> Answer:
+        places = range(len(json.loads(request.body)["ids"]))
+        results: list[dict[str, Any]] = [{"index": i, "relevance_score": i + 0.5} for i in places]
+        if mode == "hang":
+            stop.wait(60)
+        if mode == "few":
+            results.pop()
+        if mode == "nan":
+            results[0]["relevance_score"] = float("nan")
+        return Answer(
+            body=b"<html>no</html>" if mode == "html" else json.dumps({"results": results}).encode()
+        )
+
+    with Proxy(rule=rule) as proxy:
+        try:
+            yield proxy.url
+        finally:
+            stop.set()
 
 
 @contextmanager

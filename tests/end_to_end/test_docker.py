@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -10,8 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from tests.node import (
     with_plugins,
 )
 from tests.plugin import build
+from tests.service import wait_until
 from tests.unavailable import unavailable
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads compose.yaml; pip install -e '.[dev]'")
@@ -84,10 +82,18 @@ def test_everything_that_is_copied_is_there():
             assert not ignored(source), line
 
 
-def test_base_images_are_named_by_digest():
+def test_images():
+    """Bases by digest, not as root, with a health check if they go on running, torch only to train."""
     bases = dict(re.findall(r"^ARG ([A-Z]+)=(\S+)$", DOCKERFILE, re.M))
     for base in re.findall(r"^FROM \$\{([A-Z]+)\}", DOCKERFILE, re.M):
         assert re.fullmatch(r"[a-z.-]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", bases[base]), base
+    for target in ("opensearch", "service", "train"):
+        assert int(re.findall(r"^USER (.*)$", STAGES[target], re.M)[-1]) > 0
+    for service in COMPOSE["services"].values():
+        if service["restart"] != "no":
+            assert 'CMD ["steps.sh", "healthy"' in STAGES[service["build"]["target"]]
+    assert DOCKERFILE.count("requirements/train.txt") == STAGES["train"].count("requirements/train.txt")
+    assert not re.search(r"^torch==", (DOCKER / "requirements" / "service.txt").read_text("utf-8"), re.M)
 
 
 def test_the_files_agree():
@@ -112,7 +118,7 @@ def test_the_files_agree():
     assert set(used) | {"plugin"} == set(shown)
 
 
-def test_a_step_that_does_not_exist(tmp_path):
+def test_a_step_that_does_not_exist():
     done = subprocess.run([STEPS, "dance"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "steps.sh healthy URL" in done.stderr
@@ -213,10 +219,8 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
             stderr=log,
         )
     try:
-        give_up = time.monotonic() + 60
-        while steps("healthy", f"{env['SERVICE_URL']}/readyz", check=False).returncode:
-            assert time.monotonic() < give_up, (tmp_path / "serve.log").read_text()
-            time.sleep(0.5)
+        ready = f"{env['SERVICE_URL']}/readyz"
+        wait_until(lambda: serving.poll() is not None or steps("healthy", ready, check=False).returncode == 0)
         shown = steps("hook", **env, PYTHONPATH=alone).stdout
         assert "the order is the same" in shown
         assert steps("hook", **env).stdout.startswith("nothing to change\n")
@@ -233,9 +237,5 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
 
 
 def plain_search(node: Node, text: str) -> list[str]:
-    body = json.dumps({"query": {"match": {"content": text}}}).encode()
-    headers = {"Content-Type": "application/json"}
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{node.url}/articles/_search", body, headers), timeout=60
-    ) as answer:
-        return [hit["_id"] for hit in json.load(answer)["hits"]["hits"]]
+    answer = node.request("POST", "/articles/_search", {"query": {"match": {"content": text}}})
+    return [hit["_id"] for hit in answer["hits"]["hits"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import subprocess
 
@@ -10,16 +9,8 @@ import pytest
 
 from rerank import Workspace
 from rerank.engines.local.engine import LocalEngine
+from tests.commands import limited
 from tests.states import STACK, good, state
-
-
-def limited(size):
-    """Let no file grow beyond this size: writing fails as on a full disk, at another file for every size."""
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    return limit
 
 
 @pytest.mark.parametrize(

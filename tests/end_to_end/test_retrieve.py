@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 
-from rerank.formats import read_qrels
 from tests.commands import index_of_others
 
 SIGNALS = "tfidf,text,meta"
@@ -44,82 +43,44 @@ def test_query_says_who_found_what(run, trained, asked):
 def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
     files = ["--queries", small.queries, "--qrels"]
     tune = ["tune", "--stack", SIGNALS, *files, small.dev, "-w", workspace, "--depth", 20]
-    tuned = run(*tune, "--retrieve", "tfidf,text", "--json").json
-    assert (tuned["retrieve"], tuned["first_stage"], tuned["depth"]) == (["tfidf", "text"], "tfidf", 20)
-    recall = tuned["scoring"]["candidate_recall"]
-    assert list(recall) == ["tfidf", "text", "together"]
-    assert max(recall["tfidf"], recall["text"]) <= recall["together"] <= 1
-    assert tuned["tuned"]["candidate_recall"] == pytest.approx(recall, abs=1e-6)
-    stored = json.loads((workspace / "stacks" / "meta,text,tfidf.json").read_text("utf-8"))
-    assert stored["retrieve"] == ["tfidf", "text"]
-    assert "candidate recall: tfidf" in run(*tune, "--retrieve", "tfidf,text").out
+    recall = {}
+    for retrieve in ("tfidf,text", "tfidf,text:20", "tfidf,text:5"):
+        tuned = run(*tune, "--retrieve", retrieve, "--json").json
+        assert (tuned["retrieve"], tuned["first_stage"], tuned["depth"]) == (retrieve.split(","), "tfidf", 20)
+        found = recall[retrieve] = tuned["scoring"]["candidate_recall"]
+        assert list(found) == ["tfidf", "text", "together"]
+        assert max(found["tfidf"], found["text"]) <= found["together"] <= 1
+        assert tuned["tuned"]["candidate_recall"] == pytest.approx(found, abs=1e-6)
+    assert recall["tfidf,text"] == recall["tfidf,text:20"]
+    assert recall["tfidf,text:5"]["tfidf"] == recall["tfidf,text"]["tfidf"]
+    assert recall["tfidf,text:5"]["text"] < recall["tfidf,text"]["text"]
+    assert "candidate recall: tfidf" in run(*tune, "--retrieve", "tfidf,text:5").out
 
     assert run("stack", "use", SIGNALS, "-w", workspace).code == 0
-    answer = run("query", asked, "--stack", SIGNALS, "-w", workspace, "--json").json
-    assert set(answer["found"]) == {"tfidf", "text"}
-    plain = run("query", asked, "--stack", SIGNALS, "-w", workspace, "--retrieve", "tfidf", "--json").json
-    assert set(plain["found"]) == {"tfidf"}
-    evaluation = run(
-        "evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace,
-        "--protocol", "retrieved:20", "--protocol", "retrieved:10", "--protocol", "pool-first:5", "--json",
-    ).json  # fmt: skip
+    query = ["query", asked, "--stack", SIGNALS, "-w", workspace]
+    assert run(*query, "--json").json["found"] == {"tfidf": 20, "text": 5}
+    assert "20 by tfidf, 5 by text" in run(*query, "--explain").out
+    assert run(*query, "--retrieve", "text:3", "--json").json["found"] == {"text": 3}
+    (stack,) = run("status", "-w", workspace, "--json").json["stacks"]
+    assert (stack["retrieve"], stack["depth"]) == (["tfidf", "text:5"], 20)
+    assert "20 candidates by tfidf and text:5" in run("status", "-w", workspace).out
+
+    evaluate = ["evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace, "--json"]
+    depths = ("--protocol", "retrieved:20", "--protocol", "retrieved:10", "--protocol", "pool-first:5")
+    evaluation = run(*evaluate, *depths, "--retrieve", "tfidf,text").json
     found = {(r["protocol"], *r["retrieve"]): r["recall"] for r in evaluation["candidate_recall"]}
     assert set(found) == {
         (f"retrieved:{depth}", *names) for depth in (20, 10) for names in (["tfidf"], ["tfidf", "text"])
     }
     assert found["retrieved:10", "tfidf"]["tfidf"] == found["retrieved:10", "tfidf", "text"]["tfidf"]
     assert found["retrieved:10", "tfidf"]["tfidf"] <= found["retrieved:20", "tfidf"]["tfidf"]
-    # All rankings are measured on their first 20 documents, also those of the union.
+    # All rankings are measured on their first 20 documents, also those of the union; the baseline is plain.
     ranked = run(
-        "evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace, "--measure", "R@1000",
-        "--protocol", "retrieved:20", "--json",
-    ).json  # fmt: skip
+        *evaluate, "--measure", "R@1000", "--protocol", "retrieved:20", "--retrieve", "tfidf,text"
+    ).json
     reached = {row["stack"]: row["measures"]["R@1000"] for row in ranked["results"]}
     assert 0 < reached[SIGNALS] <= found["retrieved:20", "tfidf", "text"]["together"]
     assert reached["tfidf"] == pytest.approx(found["retrieved:20", "tfidf"]["tfidf"])
-    assert len(read_qrels(small.test)) == ranked["queries"]
-
-
-def test_a_ranker_with_a_depth_of_its_own(run, small, workspace, asked):
-    files = ["--queries", small.queries, "--qrels"]
-    tune = ["tune", "--stack", "tfidf,text", *files, small.dev, "-w", workspace, "--depth", 20, "--json"]
-    recall = {}
-    for retrieve in ("tfidf,text", "tfidf,text:20", "tfidf,text:5"):
-        tuned = run(*tune, "--retrieve", retrieve).json
-        assert (tuned["retrieve"], tuned["depth"]) == (retrieve.split(","), 20)
-        recall[retrieve] = tuned["scoring"]["candidate_recall"]
-    assert recall["tfidf,text"] == recall["tfidf,text:20"]
-    assert recall["tfidf,text:5"]["tfidf"] == recall["tfidf,text"]["tfidf"]
-    assert recall["tfidf,text:5"]["text"] < recall["tfidf,text"]["text"]
-
-    query = ["query", asked, "--stack", "tfidf,text", "-w", workspace]
-    assert run(*query, "--json").json["found"] == {"tfidf": 20, "text": 5}
-    assert "20 by tfidf, 5 by text" in run(*query, "--explain").out
-    assert run(*query, "--retrieve", "text:3", "--json").json["found"] == {"text": 3}
-    stacks = run("status", "-w", workspace, "--json").json["stacks"]
-    (stack,) = (stack for stack in stacks if "meta" not in stack["stack"])
-    assert (stack["retrieve"], stack["depth"]) == (["tfidf", "text:5"], 20)
-    assert "20 candidates by tfidf and text:5" in run("status", "-w", workspace).out
-    both = run(
-        "evaluate", "--stack", "tfidf,text", "--stack", "tfidf*0.5+text*0.5", *files, small.test,
-        "-w", workspace, "--protocol", "retrieved:10", "--retrieve", "text:7,tfidf", "--json",
-    ).json  # fmt: skip
-    assert [row["retrieve"] for row in both["results"]][1:] == [["text:7", "tfidf"]] * 2
-    path = workspace / "stacks" / "text,tfidf.json"
-    path.write_text(path.read_text("utf-8").replace("text:5", "text:-5"), encoding="utf-8")
-    run(*query).fails(1, str(path), "'text:-5' cannot be a retriever")
-
-
-def test_evaluate_with_other_retrievers_leaves_the_baseline(run, small, trained):
-    files = ["--queries", small.queries, "--qrels", small.test, "-w", trained, "--json"]
-    protocol = ["--protocol", "retrieved:20"]
-    plain = run("evaluate", "--stack", SIGNALS, *files, *protocol).json["results"]
-    union = run(
-        "evaluate", "--stack", SIGNALS, "--stack", "tfidf", *files, *protocol, "--retrieve", "tfidf,text"
-    ).json["results"]
-    assert union[0] == plain[0]
-    assert [row["stack"] for row in union] == ["tfidf", SIGNALS, "tfidf by tfidf,text"]
-    assert union[1]["measures"]["R@1000"] >= plain[1]["measures"]["R@1000"]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +107,7 @@ def test_what_cannot_retrieve(run, small, trained, retrieve, said):
         ["encode"],
     ):
         result = run(*arguments, "-w", trained, "--retrieve", retrieve)
-        if arguments[0] == "encode" and not any(w in said for w in ("named", "cannot be", "depth")):
-            said = said.split(" is ")[0]
-        assert result.code in (1, 2)
-        assert (result.out, result.err.count("\n")) == ("", 1), result
-        assert said in result.err
+        result.fails(result.code, said.split(" is ")[0] if arguments == ["encode"] else said)
 
 
 def test_documents_without_features_cannot_be_found(run, small, workspace, write_lines, asked, tmp_path):
@@ -180,21 +137,16 @@ def test_a_cluster_without_the_plugin(run, node, small, trained, write_lines, tm
         node.request("DELETE", f"/{index}-*")
 
 
-def test_the_same_union_on_a_cluster(run, knn_node, small, trained, tmp_path, asked):
-    index = f"retrieve-{secrets.token_hex(4)}"
-    folder = tmp_path / "ws"
+def test_the_same_hits_on_a_cluster(run, knn_node, small, trained, tmp_path, asked):
+    index, folder = f"retrieve-{secrets.token_hex(4)}", tmp_path / "ws"
     made = run("ingest", small.corpus, "-w", folder, "--url", knn_node.url, "--index", index, "--replicas", 0)
     assert made.code == 0, made.err
     try:
         shutil.copytree(trained / "rankers", folder / "rankers")
-        encoded = run("encode", "--retrieve", "text", "-w", folder, "--json").json["encoded"]
-        assert encoded == {"meta": len(small.documents), "text": len(small.documents)}
+        assert run("encode", "--retrieve", "text", "-w", folder).code == 0
         query = ["query", asked, "--stack", "text", "--retrieve", "text", "--depth", 20, "-k", 20, "--json"]
         here, there = (run(*query, "-w", where).json["hits"] for where in (trained, folder))
-        assert [hit["id"] for hit in there] == [hit["id"] for hit in here]
-        assert all(hit["found_by"] == ["text"] for hit in there)
-        union = run(*query[:3], "bm25*0.5+text*0.5", "--retrieve", "bm25,text", "-w", folder, "--json").json
-        assert set(union["found"]) == {"bm25", "text"}
+        assert [(hit["id"], hit["found_by"]) for hit in there] == [(hit["id"], ["text"]) for hit in here]
     finally:
         knn_node.request("DELETE", f"/{index}-*")
 

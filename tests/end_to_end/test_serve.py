@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,37 +20,38 @@ from rerank.stack.stack import Stack
 from rerank.text import without_stop_words
 from rerank.workspace import Workspace
 from tests.endpoints import HOOK, STACK, WORDS, call, candidates, elsewhere, hooked
-from tests.service import Server, serving
+from tests.hook import texts
+from tests.service import Server, serving, wait_until
 
 __all__ = ["candidates"]
 
 
 @pytest.fixture(scope="module")
 def server(script, trained, tmp_path_factory) -> Iterator[Server]:
-    with serving(script, trained, tmp_path_factory.mktemp("serve"), "--stack", STACK) as started:
+    options = ("--stack", STACK, "--max-encoded", 1000)
+    with serving(script, trained, tmp_path_factory.mktemp("serve"), *options) as started:
         yield started
 
 
 # ------------------------------------------------------------------------------------------------- search
 
 
-@pytest.mark.parametrize("stack", [STACK, "tfidf", "bm25*0.5 + text*0.5"])
-def test_search_answers_what_query_prints(server, trained, run, stack):
-    expected = run("query", WORDS, "--stack", stack, "-k", 7, "-w", trained, "--json").json
-    assert server.post("/v1/search", {"query": WORDS, "stack": stack, "k": 7}).json == expected
-    if stack == STACK:  # the server's default
-        assert server.post("/v1/search", {"query": WORDS, "k": 7}).json == expected
-
-
-def test_lexical_signals_look_for_a_translation(server, trained, run):
-    options = ("--lexical-text", WORDS, "--stack", STACK, "-k", 5, "-w", trained, "--json")
-    expected = run("query", "gene", *options).json
-    asked = {"query": "gene", "lexical_text": WORDS, "k": 5}
-    assert server.post("/v1/search", asked).json == expected
-    assert expected["found"] == run("query", WORDS, *options[2:]).json["found"]
-    documents = {"documents": ["a wolf", "a fox"], "stack": "tfidf"}
-    answer = server.post("/v1/rerank", {"query": "volpe", "lexical_text": "fox", **documents}).json
-    assert [one["index"] for one in answer["results"]] == [1, 0]
+def test_search_answers_what_query_prints(server, trained, run, small):
+    category = small.documents[0]["categories"][0]
+    for body, stack, options in (
+        ({"k": 7}, STACK, ("-k", 7)),  # the server's default
+        ({"stack": "tfidf"}, "tfidf", ()),
+        ({"stack": "bm25*0.5 + text*0.5"}, "bm25*0.5 + text*0.5", ()),
+        ({"lexical_text": "gene cell"}, STACK, ("--lexical-text", "gene cell")),
+        ({"categories": [category], "depth": 5}, STACK, ("--category", category, "--depth", 5)),
+        ({"filter": [f"categories={category}"]}, STACK, ("--filter", f"categories={category}")),
+    ):
+        expected = run("query", WORDS, "--stack", stack, *options, "-w", trained, "--json").json
+        assert expected["hits"]
+        assert server.post("/v1/search", {"query": WORDS, **body}).json == expected
+    bare = server.post("/v1/search", {"query": WORDS, **body, "explain": False}).json["hits"]
+    assert [hit["id"] for hit in bare] == [hit["id"] for hit in expected["hits"]]
+    assert "signals" not in bare[0]
 
 
 def test_unknown_categories_are_ignored_and_reported(server, small):
@@ -142,31 +142,21 @@ def test_a_searchs_clauses_are_signals(server, candidates):
 
 def test_of_hits_without_features_a_few_are_encoded(script, trained, tmp_path, candidates):
     _, body, _ = candidates
-    n = len(body["ids"])
+    n, most = len(body["ids"]), 3
     key = next(key for key in body["features"] if key.startswith("text@"))
     sent = {**body["features"], key: [None] * n}
     counter = "rerank_searches_without_features_total"
-    for most in (0, 3):
-        with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", most) as server:
-            answer = hooked(server, {**body, "features": sent})
-            if not most:
-                assert answer == {"passed": "the engine knows none of the hits"}
-                assert server.metric(counter) == 1
-                continue
-            assert answer["without_features"] == {"encoded": most, "unscored": n - most}
-            assert answer["ids"][most:] == body["ids"][most:]  # they keep their place
-            assert sorted(answer["ids"][:most]) == sorted(body["ids"][:most])
-            assert server.metric('rerank_unscored_total{reason="missing"}') == n - most
-            assert "without_features" not in hooked(server, body)
-            assert server.metric(counter) == 1
+    with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", most) as server:
+        answer = hooked(server, {**body, "features": sent})
+        assert answer["without_features"] == {"encoded": most, "unscored": n - most}
+        assert answer["ids"][most:] == body["ids"][most:]  # they keep their place
+        assert sorted(answer["ids"][:most]) == sorted(body["ids"][:most])
+        assert server.metric('rerank_unscored_total{reason="missing"}') == n - most
+        assert "without_features" not in hooked(server, body)
+        assert server.metric(counter) == 1
 
 
-def test_features_that_do_not_come_are_fetched_or_computed(script, trained, tmp_path, candidates):
-    with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", 1000) as server:
-        check_features(server, candidates)
-
-
-def check_features(server, candidates):
+def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
     _text, body, expected = candidates
     key = next(key for key in body["features"] if key.startswith("text@"))
     column = body["features"][key]
@@ -201,21 +191,16 @@ def test_hits_that_the_engine_does_not_know(server, candidates):
     assert answer["ids"] == ["x", "y"]
 
 
-def test_the_first_stages_score_is_what_came(server, candidates):
-    _text, body, _ = candidates
-    scores = list(range(len(body["ids"])))
-    for stack in ("tfidf", "bm25"):
-        asked = {"query": body["query"], "ids": body["ids"], "scores": scores, "stack": stack}
-        assert server.post("/v1/hook", asked).json["ids"] == body["ids"][::-1]
-
-
-def test_both_lexical_signals(server, candidates, trained):
+def test_lexical_signals_of_the_hook(server, candidates, trained):
+    """The score of the first stage is the one that came; the other one is the engine's."""
     text, body, _ = candidates
-    stack = "tfidf*0.5 + bm25*0.5"
-    workspace = Workspace.open(trained)
-    expected = workspace.pipeline([]).answer(Query("q", text), replace(Stack.parse(stack), depth=100)).ranking
-    answer = server.post("/v1/hook", {**body, "features": {}, "stack": stack}).json
-    assert answer["ids"] == expected.ids
+    asked = {"query": body["query"], "ids": body["ids"], "scores": list(range(len(body["ids"])))}
+    for stack in ("tfidf", "bm25"):
+        assert server.post("/v1/hook", {**asked, "stack": stack}).json["ids"] == body["ids"][::-1]
+    stack = replace(Stack.parse("tfidf*0.5 + bm25*0.5"), depth=100)
+    expected = Workspace.open(trained).pipeline([]).answer(Query("q", text), stack).ranking
+    asked["scores"] = body["scores"]
+    assert server.post("/v1/hook", {**asked, "stack": str(stack)}).json["ids"] == expected.ids
 
 
 def test_what_the_user_says_wins(server, candidates):
@@ -309,10 +294,15 @@ def test_rerank_scores_documents_as_if_they_were_the_collection(
     )
 
 
-def test_rerank_ties_keep_the_requests_order(server):
-    answer = server.post("/v1/rerank", {"query": "wolf", "documents": ["fox"] * 12, "stack": "bm25"}).json
-    assert [result["index"] for result in answer["results"]] == list(range(12))
-    assert server.post("/v1/rerank", {"query": "wolf", "documents": []}).json["results"] == []
+def test_rerank_with_few_words(server):
+    def order(**body) -> list[int]:
+        answer = server.post("/v1/rerank", body).json
+        return [result["index"] for result in answer["results"]]
+
+    assert order(query="wolf", documents=["fox"] * 12, stack="bm25") == list(range(12))  # ties
+    assert order(query="wolf", documents=[]) == []
+    translated = {"query": "volpe", "lexical_text": "fox", "stack": "tfidf"}
+    assert order(**translated, documents=["a wolf", "a fox"]) == [1, 0]
 
 
 def test_a_model_selects_a_stack_only_if_it_names_signals(server):
@@ -322,21 +312,43 @@ def test_a_model_selects_a_stack_only_if_it_names_signals(server):
     server.post("/v1/rerank", {**body, "model": "tfidf,txt"}).fails(422, "'txt' is not trained")
 
 
-def test_marks_without_end(server):
+@pytest.mark.parametrize("text", ["bacteria resist " * 6250, "a" + "\u0301\u0327" * 100_000], ids=len)
+def test_long_queries(server, text):
     """Unicode orders runs of combining marks in quadratic time: hours for these."""
-    marks = "a" + "\u0301\u0327" * 100_000
-    assert server.post("/v1/rerank", {"query": marks, "documents": [marks, "wolf"]}).status == 200
-    hook = {"query": {"match": {"a": marks}}, "ids": ["a", "b"], "scores": [1, 2]}
+    hook = {"query": {"match": {"a": text}}, "ids": ["a", "b"], "scores": [1, 2]}
     assert server.post("/v1/hook", json.dumps(hook, ensure_ascii=False).encode()).status == 200
-    assert server.post("/v1/search", {"query": marks}).status == 200
+    for path, body in (("/v1/search", {}), ("/v1/rerank", {"documents": [text, "wolf"]})):
+        assert server.post(path, {"query": text, **body}).status == 200
 
 
-def test_a_query_of_100_000_characters(server, candidates):
-    _, body, _ = candidates
-    text = "bacteria resist " * 6250
-    assert server.post("/v1/search", {"query": text}).status == 200
-    assert hooked(server, {**body, "query": {"match": {"a": text}}})["ids"]
-    assert server.post("/v1/rerank", {"query": text, "documents": [text, "b"]}).status == 200
+# -------------------------------------------------------------------------------------------- rerank by ids
+
+
+def reranked(server, ids: list[str], **body) -> dict[str, float]:
+    """Id -> score, in the order of the answer."""
+    results = server.post("/v1/rerank_ids", {"ids": ids, **body}).json["results"]
+    return {ids[one["index"]]: one["relevance_score"] for one in results}
+
+
+@pytest.mark.parametrize("stack", ["text", "bm25", None])
+def test_ids_have_the_order_of_query(server, trained, small, run, stack):
+    for query in texts(small, 2):
+        options = ("--stack", stack or STACK, "--depth", 60, "-k", 60, "-w", trained, "--json")
+        hits = run("query", query, *options).json["hits"]
+        ids = sorted(hit["id"] for hit in hits)
+        found = reranked(server, ids, query=query, **({"stack": stack} if stack else {}))
+        assert list(found) == [hit["id"] for hit in hits]
+        assert [*found.values()] == pytest.approx([hit["score"] for hit in hits], rel=1e-6, abs=1e-6)
+
+
+def test_numbers_that_ml_commons_can_read(server, small):
+    """It fails on ``1``, and on numbers of more than 18 characters."""
+    ids = [document["_id"] for document in small.documents[:100]] + ["none-such"]
+    text = server.post("/v1/rerank_ids", {"query": "wolf cell dna", "ids": ids}).body.decode()
+    scores = [part.split("}")[0] for part in text.split('"relevance_score":')[1:]]
+    assert len(scores) == 101
+    assert all(len(score) <= 18 and set(score) & set(".e") for score in scores), scores
+    assert reranked(server, [], query="wolf") == {}
 
 
 # ----------------------------------------------------------------------------------------- what is refused
@@ -363,6 +375,7 @@ def test_a_query_of_100_000_characters(server, candidates):
         ("/v1/search", {"query": "wolf", "depth": 10_000}, 422, "10,000 candidates"),
         ("/v1/search", {"query": "wolf", "k": 10_000}, 422, "10,000 candidates"),
         ("/v1/search", {"query": "wolf", "size": 10}, 422, "size"),
+        ("/v1/search", {"query": "wolf", "filter": ["x=1"]}, 422, "no document has a field 'x'"),
         ("/v1/hook", {**HOOK, "scores": [1]}, 422, "2 ids came with 1 scores"),
         ("/v1/hook", {**HOOK, "scores": [1, None]}, 422, "scores.1"),
         ("/v1/hook", b'{"ids": ["a"], "scores": [NaN]}', 400, "JSON"),
@@ -380,6 +393,12 @@ def test_a_query_of_100_000_characters(server, candidates):
         ("/v1/hook", b'\0\0\0\x0b{"hits": 0}AAAA', 422, "4 bytes of features are too many"),
         ("/v1/hook", b'{"ids": [' + b'"a",' * 300_000, 422, "1,048,576 are read"),
         ("/v1/hook", {**HOOK, "ids": ["a"] * 10_000, "scores": [1] * 10_000}, 422, "10,000 hits"),
+        ("/v1/rerank_ids", {"query": "wolf", "ids": ["none-such", ""]}, 422, "knows none of the ids"),
+        ("/v1/rerank_ids", {"query": "wolf", "ids": ["", ""]}, 422, "twice"),
+        ("/v1/rerank_ids", {"query": "wolf", "ids": ["none"], "stack": "tfidf"}, 422, "none of the ids"),
+        ("/v1/rerank_ids", {"query": " ", "ids": ["a"]}, 422, "the query is empty"),
+        ("/v1/rerank_ids", {"query": "wolf", "ids": ["a"], "other": 1}, 422, "other"),
+        ("/v1/rerank_ids", {"query": "wolf", "ids": [str(i) for i in range(1001)]}, 422, "1,001 ids"),
         ("/v1/nothing", {}, 404, "Not Found"),
         ("/healthz", {}, 405, "Method"),
     ],
@@ -414,42 +433,34 @@ def test_too_many_at_once_and_too_slow(script, trained, tmp_path):
         options = ("--max-requests", 2, "--deadline", 3, "--stack", STACK)
         with serving(script, folder, tmp_path, *options) as server, ThreadPoolExecutor(2) as pool:
             asked = [pool.submit(server.post, "/v1/search", {"query": "wolf"}) for _ in range(2)]
-            while server.metric("rerank_requests_in_hand") < 2:
-                assert not any(one.done() for one in asked)
+            wait_until(lambda: server.metric("rerank_requests_in_hand") == 2)
             answer = server.post("/v1/search", {"query": "wolf"})
             answer.fails(503, "too many")
             assert answer.headers["Retry-After"] == "1"
             assert server.get("/readyz").json["ready"] is True
             assert {one.result().status for one in asked} <= {502, 504}
-            while server.metric("rerank_requests_in_hand"):
-                time.sleep(0.02)
-    with serving(script, trained, tmp_path, "--deadline", "0.001") as server:
-        server.post("/v1/search", {"query": "wolf"}).fails(504, "0.001 seconds")
+            wait_until(lambda: not server.metric("rerank_requests_in_hand"))
 
 
 # ---------------------------------------------------------------------------------------------------- token
 
 
 def test_a_token(script, trained, tmp_path):
-    file = tmp_path / "token"
-    file.write_text("s3cret\n")
-    for options, env in ((("--token-file", file), {}), ((), {"RERANK_SERVICE_TOKEN": "s3cret"})):
-        with serving(script, trained, tmp_path, *options, **env) as server:
-            for path in ("/healthz", "/readyz", "/openapi.json"):
-                assert server.get(path).status == 200
-            assert server.get("/readyz").json == {
-                "ready": True
-            }  # stacks and versions are for those who know it
-            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
-                answer = server.post("/v1/search", {"query": "wolf"}, **headers)
-                answer.fails(401, "token")
-                assert answer.headers["WWW-Authenticate"] == "Bearer"
-                server.get("/metrics", **headers).fails(401)
-            assert "rankers" in server.get("/readyz", Authorization="bearer s3cret").json
-            given = {"Authorization": "Bearer s3cret"}
-            assert server.post("/v1/search", {"query": "wolf"}, **given).status == 200
-            assert server.get("/metrics", **given).status == 200
-        assert "s3cret" not in server.log_file.read_text()
+    (tmp_path / "token").write_text("s3cret\n")
+    with serving(script, trained, tmp_path, "--token-file", tmp_path / "token") as server:
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            assert server.get(path).status == 200
+        assert server.get("/readyz").json == {"ready": True}  # stacks are for those who have it
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+            answer = server.post("/v1/search", {"query": "wolf"}, **headers)
+            answer.fails(401, "token")
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            server.get("/metrics", **headers).fails(401)
+        assert "rankers" in server.get("/readyz", Authorization="bearer s3cret").json
+        server.token = "s3cret"
+        assert server.post("/v1/search", {"query": "wolf"}).status == 200
+        assert server.get("/metrics").status == 200
+    assert "s3cret" not in server.log_file.read_text()
 
 
 def test_what_cannot_be_served(run, trained, plain, tmp_path):

@@ -8,7 +8,8 @@ import sys
 
 from tests.end_to_end.test_cli import STACK
 
-HEAVY = ("torch", "gensim", "transformers", "scipy", "sklearn")
+WITHOUT_SCIPY = ("torch", "gensim", "transformers", "sklearn")
+HEAVY = (*WITHOUT_SCIPY, "scipy")
 CHECK = """
 import sys
 import time
@@ -27,29 +28,28 @@ def loaded(code, names=HEAVY):
     return done.stdout.splitlines()[-1]
 
 
+def commands(*commands):
+    return "import rerank.cli\n" + "\n".join(
+        f"sys.argv = {['rerank', *map(str, command)]!r}\nwith suppress(SystemExit): rerank.cli.main()"
+        for command in commands
+    )
+
+
 def test_import_and_help_load_nothing_heavy():
     assert loaded("import rerank; rerank.Document('1'); rerank.Qrels()") == "LOADED []"
-    code = "import rerank.cli\n" + "\n".join(
-        f"sys.argv = {argv!r}\nwith suppress(SystemExit): rerank.cli.main()"
-        for argv in (["rerank", "--help"], ["rerank", "--version"], ["rerank"], ["rerank", "nonsense"])
-    )
-    assert loaded(code) == "LOADED []"
+    assert loaded(commands(["--help"], ["--version"], [], ["nonsense"])) == "LOADED []"
 
 
 def test_the_help_of_every_command_loads_nothing_heavy():
     from rerank.cli.program import COMMANDS
 
-    code = "import rerank.cli\n" + "\n".join(
-        f"sys.argv = ['rerank', {name!r}, '--help']\nwith suppress(SystemExit): rerank.cli.main()"
-        for name in COMMANDS
-    )
-    assert loaded(code, ("torch", "gensim", "transformers", "sklearn")) == "LOADED []"
+    assert loaded(commands(*([name, "--help"] for name in COMMANDS)), WITHOUT_SCIPY) == "LOADED []"
 
 
 def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, small, workspace):
     new = write_lines(workspace.parent / "new.jsonl", [{"_id": "new", "title": "Quokkas"}])
     files = ["--queries", small.queries, "--qrels", small.dev]
-    commands = [
+    given = [
         ["query", "cells", "--stack", STACK, "--explain"],
         ["evaluate", "--stack", STACK, *files],
         ["tune", "--stack", "tfidf,meta", *files],
@@ -57,11 +57,8 @@ def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, sma
         ["encode"],
         ["status"],
     ]
-    code = "import rerank.cli\n" + "\n".join(
-        f"sys.argv = ['rerank', *{command!r}, '-w', {str(workspace)!r}]\nrerank.cli.main()"
-        for command in commands
-    )
-    assert loaded(code, ("torch", "gensim", "transformers", "sklearn")) == "LOADED []"
+    code = commands(*([*command, "-w", workspace] for command in given))
+    assert loaded(code.replace("with suppress(SystemExit): ", ""), WITHOUT_SCIPY) == "LOADED []"
 
 
 def test_as_a_module_and_the_version(spawn):

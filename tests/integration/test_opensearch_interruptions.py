@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
+from tests.commands import limited
 from tests.node import CannotRunError, Node, running
 from tests.opensearch_faults import (
     MANY,
@@ -18,22 +19,20 @@ from tests.opensearch_faults import (
     count,
     documents,
     edit,
-    fails_again,
     few,
     indices,
-    limited,
     lines,
     many,
     name,
     no_credentials,
     started,
     texts,
-    wait_for,
 )
 from tests.proxy import (
     Gate,
     Proxy,
 )
+from tests.service import wait_until
 from tests.unavailable import unavailable
 
 __all__ = ["few", "many", "name", "no_credentials"]
@@ -102,7 +101,7 @@ def test_an_ingest_in_place_cut_off(run, many, node, name, tmp_path):
     with interrupted(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
         pass
     # The node may still be writing the documents of the requests that have reached it.
-    wait_for(lambda: count(node, name) > 1000)
+    wait_until(lambda: count(node, name) > 1000)
     done = run("ingest", many, "--delete", "kept", "-w", folder, "--json").json
     assert done["unchanged"] >= 1000
     assert (done["unchanged"] + done["added"] + done["updated"], done["deleted"]) == (MANY, 1)
@@ -143,7 +142,7 @@ def test_the_half_index_is_deleted_while_documents_come_in(run, few, many, node,
     edit(folder, url=node.url)
     assert documents(node, name) == texts(20, "cell")
     for half in indices(node, name).keys() - {old}:
-        fails_again(run("ingest", many, "--replace", "-w", folder), f"'{half}'", "in use")
+        run("ingest", many, "--replace", "-w", folder).fails(1, f"'{half}'", "in use")
         assert documents(node, name) == texts(20, "cell")
         node.request("DELETE", f"/{half}")
     assert run("ingest", many, "--replace", "-w", folder, "--json").json["documents"] == MANY

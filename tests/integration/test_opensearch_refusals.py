@@ -19,7 +19,6 @@ from tests.opensearch_faults import (
     at,
     documents,
     edit,
-    fails_again,
     few,
     impatient,
     indices,
@@ -62,9 +61,9 @@ def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
     node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": True})
     try:
         begun = time.monotonic()
-        fails_again(run("ingest", tmp_path / "new.jsonl", "-w", folder), what, "run the same command again")
+        run("ingest", tmp_path / "new.jsonl", "-w", folder).fails(1, what, "run the same command again")
         assert time.monotonic() - begun < 10  # not tried again for two minutes
-        fails_again(run("ingest", "--delete", "n1", "-w", folder), what)
+        run("ingest", "--delete", "n1", "-w", folder).fails(1, what)
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
     finally:
         node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None})

@@ -69,20 +69,9 @@ def test_what_is_kept_of_a_field():
     assert len(terms) == 5  # with the word of the field that has no name
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("year", "no field, sign and value"),
-        ("=a", "no field, sign and value"),
-        ("year>=", "no field, sign and value"),
-        ("", "no field, sign and value"),
-        ("year>=soon", "'soon' is neither a number nor a date"),
-        ("year<1e", "'1e' is neither a number nor a date"),
-        (" " * 100_000, "no field, sign and value"),  # at once
-    ],
-)
-def test_what_is_no_filter(text, part):
-    with pytest.raises(UsageError, match=part):
+@pytest.mark.parametrize("text", ["year", "=a", "year>=", "", " " * 100_000, "year>=soon", "year<1e"])
+def test_what_is_no_filter(text):
+    with pytest.raises(UsageError, match=r"no field, sign and value|is neither a number nor a date"):
         filters_of(text)
 
 

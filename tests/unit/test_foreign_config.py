@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from rerank.engines.opensearch import Settings, auth
 from rerank.errors import RerankError, UsageError
 from rerank.workspace import Workspace
+from tests.proxy import Proxy, answering
 
 
 @pytest.fixture(autouse=True)
@@ -24,24 +23,14 @@ def nobody_is_known(monkeypatch, tmp_path):
 
 @pytest.fixture
 def listener():
-    """A server that somebody else runs: its URL, and the credentials that it was sent."""
-    heard = []
+    """A server that somebody else runs."""
+    with Proxy(rule=answering(status=401)) as proxy:
+        yield proxy
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            heard.append(self.headers.get("Authorization"))
-            self.send_response(401)
-            self.end_headers()
 
-        do_POST = do_HEAD = do_PUT = do_GET
-
-        def log_message(self, *given):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", heard
-    server.shutdown()
+def heard(listener):
+    """The credentials that it was sent."""
+    return {request.headers.get("authorization") for request in listener.requests}
 
 
 def foreign(folder, url, more=""):
@@ -54,7 +43,7 @@ def foreign(folder, url, more=""):
 
 
 def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path, monkeypatch):
-    url, heard = listener
+    url = listener.url
     mine = tmp_path / "key"
     mine.write_text("private")
     host = url.removeprefix("http://")
@@ -74,24 +63,24 @@ def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path
             run(*command, "-w", folder).fails(
                 2, f"rerank.toml: sends {what} to {url}, which this user has never named", host
             )
-    assert heard == []
+    assert not heard(listener)
     monkeypatch.setenv(auth.HOSTS, f"search.example.org, {host}")  # the user's own word
     run("query", "wolf", "-w", folder).fails(1, "needs other credentials (401)")
-    assert set(heard) == {"Bearer sesame"}
+    assert heard(listener) == {"Bearer sesame"}
     monkeypatch.setenv(auth.HOSTS, "search.example.org")
     run("query", "wolf", "-w", folder).fails(2, "which this user has never named")
 
 
 def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
-    url, heard = listener
+    url = listener.url
     monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", "sesame")
     with pytest.raises(RerankError, match="needs other credentials"):
         Workspace.create(tmp_path / "mine", engine="opensearch", settings={"url": url, "index": "a"})
     assert (tmp_path / "config" / "rerank" / "hosts").read_text() == f"{url}\n"
-    heard.clear()
+    listener.requests.clear()
     with pytest.raises(RerankError, match="needs other credentials"):
         len(Workspace.open(foreign(tmp_path, url)).engine)
-    assert heard
+    assert heard(listener)
     other = url.replace("127.0.0.1", "localhost")
     (tmp_path / "other").mkdir()
     with pytest.raises(UsageError, match="never named"):
@@ -99,15 +88,15 @@ def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
 
 
 def test_without_a_secret_nobody_is_asked(listener, tmp_path):
-    url, heard = listener
+    url = listener.url
     with pytest.raises(RerankError, match="needs other credentials"):
         len(Workspace.open(foreign(tmp_path, url)).engine)
-    assert set(heard) == {None}
+    assert heard(listener) == {None}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_the_config_of_another_user_names_no_files(listener, tmp_path, monkeypatch):
-    url, heard = listener
+    url = listener.url
     monkeypatch.setenv(auth.HOSTS, "127.0.0.1")
     folder = foreign(tmp_path, url, 'token_file = "/etc/hostname"\n')
     os.chown(folder / "rerank.toml", 65534, 65534)
@@ -115,7 +104,7 @@ def test_the_config_of_another_user_names_no_files(listener, tmp_path, monkeypat
         UsageError, match=r"belongs to another user \(uid 65534\) and names a file with a secret"
     ):
         _ = Workspace.open(folder).engine
-    assert heard == []
+    assert not heard(listener)
 
 
 def test_a_secret_over_http_is_warned_of(monkeypatch):

@@ -371,7 +371,4 @@ def test_checksums_are_continued_when_documents_are_added(folder):
         encode(workspace)
         assert workspace.verify() == {}
     workspace.engine.compact()
-    workspace.install(make_ranker(version="v2"))
-    encode(workspace)
-    assert workspace.verify() == {}
     assert Workspace.open(folder).verify() == {}

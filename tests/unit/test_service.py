@@ -1,0 +1,110 @@
+"""Parts of the service: errors in the words of HTTP, costs of queries, relevance scores and the log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.combiners.linear import Linear
+from rerank.errors import BusyError, EngineError, InputError, UsageError
+from rerank.records import Document
+from rerank.service import logs
+from rerank.service.app import _refusal
+from rerank.service.endpoints import RequestContext
+from rerank.service.hook import _QUICK, hook
+from rerank.service.schemas import HookBody
+from rerank.service.settings import Settings
+from rerank.service.snapshot import Snapshot
+from rerank.workspace import Workspace
+from tests.endpoints import call
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (UsageError("--retrieve 'x': no retriever"), 422, "no retriever"),
+        (InputError("'a,b' is not tuned"), 422, "'a,b' is not tuned"),
+        (BusyError("somebody writes"), 503, "somebody writes"),
+        (TimeoutError(), 504, "not done within 10 seconds"),
+        (EngineError("http://inside:9200 refused"), 502, "the engine cannot answer"),
+        (KeyError("inside"), 500, "the service failed (KeyError); see its log"),
+    ],
+)
+def test_errors(error, status, message):
+    refused = _refusal(error, "/v1/search", Settings("."))
+    assert refused.status == status
+    assert message in str(refused)
+
+
+def test_an_explanation_that_is_too_long(tmp_path, monkeypatch):
+    monkeypatch.setitem(hook.__globals__, "_LONGEST_ANSWER", 500)
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.write([Document("a", text="apple")])
+    workspace.engine.close()
+    options = {"stack": "bm25", "explain": True}
+    body = {"query": {"match": {"a": "apple"}}, "scores": [1.0] * 10, "rerank": options, "features": {}}
+    snapshot = Snapshot.load(Settings(str(workspace.folder)))
+    with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
+        hook(snapshot, HookBody.read(call(body)), RequestContext(time.monotonic() + 60, 10))
+
+
+def test_one_slow_query_does_not_move_all_others_to_the_threads() -> None:
+    costs: dict[str, float] = {}
+    for seconds in (0.0004, 0.0003, 0.01, 0.0003):
+        RequestContext(0.0, 1, costs=costs).encoded("text", seconds)
+        assert costs["text"] < _QUICK
+    for _ in range(5):
+        RequestContext(0.0, 1, costs=costs).encoded("text", 0.02)
+    assert costs["text"] > _QUICK
+
+
+def test_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    stream, log = io.StringIO(), logging.getLogger("rerank.service")
+    monkeypatch.setattr("sys.stderr", Closed())
+    logs.start()
+    logs.event("request")  # nobody reads it
+    monkeypatch.setattr("sys.stderr", stream)
+    logs.start()
+    logs.event("request", path="/v1/hook", query="wölfe\n")
+    logs.problem("failed", kind="KeyError")
+    log.handlers.clear()
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first.pop("time") <= second.pop("time")
+    assert first == {"level": "info", "event": "request", "path": "/v1/hook", "query": "wölfe\n"}
+    assert second == {"level": "error", "event": "failed", "kind": "KeyError"}
+
+
+# ---------------------------------------------------------------------------------------- relevance_score
+
+
+def linear(normalization: str) -> Linear:
+    return Linear(("tfidf", "text"), (2, 3), normalization)
+
+
+@pytest.mark.parametrize("normalization", ["min-max", "z-score", "none"])
+@given(rows=st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
+def test_from_0_to_1_in_the_same_order(normalization, rows):
+    final = linear(normalization).combine(np.array(rows)).final
+    scores = linear(normalization).relevance(final)
+    assert ((scores >= 0) & (scores <= 1)).all()
+    assert (np.diff(scores[np.argsort(final)]) >= 0).all()
+
+
+def test_by_hand():
+    np.testing.assert_allclose(linear("min-max").relevance(np.array([5.0, 2.0])), [1.0, 0.4])
+    np.testing.assert_allclose(linear("z-score").relevance(np.log([3.0, 1 / 3])), [0.75, 0.25])
+    np.testing.assert_allclose(linear("none").relevance(np.array([3.0, -1 / 3])), [0.875, 0.375])
+    bm25 = Linear(("bm25",), (1,), normalization="none").relevance(np.array([41.5, 41.25]))
+    assert 1 > bm25[0] > bm25[1]
+    assert linear("none").relevance(np.array([1e308, -1e308])).tolist() == [1.0, 0.0]
