@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -277,6 +278,20 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     assert "rankers: lsi is trained: it is quick" in said.said
     assert repr(found).startswith("lsi is trained: it is quick\n")
     assert "<table>" in found._repr_html_()
+
+
+def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
+    """Also in another folder, and without the `lang` of documents and queries."""
+    monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
+    first = rerank.auto(folder, tmp_path / "one")
+    assert rerank.auto(folder, tmp_path / "two").stack.to_json() == first.stack.to_json()
+    with gzip.open(folder / "corpus.jsonl.gz", "rt") as file:
+        documents = [json.loads(line) for line in file]
+    lines = [json.dumps({name: value for name, value in one.items() if name != "lang"}) for one in documents]
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    guessed = rerank.auto(folder, tmp_path / "guessed")
+    assert guessed.workspace.lang == first.workspace.lang == "en"
+    assert guessed.stack.to_json() == first.stack.to_json()
 
 
 def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
