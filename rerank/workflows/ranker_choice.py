@@ -124,10 +124,14 @@ def _links(facts: CollectionFacts) -> str | None:
     return f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
 
 
+def _local(facts: CollectionFacts) -> str | None:
+    return None if facts.model else "its encoder is not on this machine; --model names another one"
+
+
 def _encoder(facts: CollectionFacts) -> str | None:
     documents, queries = facts.languages
     if not facts.model:
-        return "its encoder is not on this machine; --model names another one"
+        return _local(facts)
     if facts.reads is None or {facts.reads, None} >= {documents, queries}:
         return None
     texts = f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
@@ -224,7 +228,7 @@ RULES = (
     ),
     Rule(
         "adapter",
-        (_queries, _encoder),
+        (_queries, _local),  # also adds to a stack in languages that the encoder does not read
         "it learns a map of the encoder's vectors from the judgments",
         cost=_adapter,
         steps="passages",

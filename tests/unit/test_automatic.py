@@ -202,7 +202,7 @@ def test_the_rules():
     assert trained(**{**rich, "links": 0.1}) == ["s2net", "adapter", "text"]
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
-    # An encoder of one language reads no other; one that the user has named reads what there is.
+    # An encoder of one language needs judgments for another; one that the user has named reads what there is.
     for languages, reads in (
         (("en", "en"), True),
         (("en", None), True),
@@ -212,8 +212,10 @@ def test_the_rules():
         (("it", "en"), False),
     ):
         of = {**rich, "languages": languages}
-        assert ("adapter" in trained(**of, reads="en")) == reads, languages
-        assert "adapter" in trained(**of), languages
+        assert ("dense_links" in trained(**of, reads="en")) == reads, languages
+        assert ("dense" in trained(**{**of, "train_queries": 20}, reads="en")) == reads, languages
+        assert "adapter" in trained(**of, reads="en"), languages
+        assert "dense_links" in trained(**of), languages
     across = choices(train_queries=500, languages=("it", "en"))
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 
