@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import tantivy
@@ -53,7 +53,6 @@ class Snapshot:
     searcher: tantivy.Searcher
     tfidf: TfIdf
     features: Features
-    _filtered: dict[tuple[Filter, ...], Filtered] = field(default_factory=dict)
     _searches: int = 0
 
     @cached_property
@@ -74,18 +73,16 @@ class Snapshot:
             return np.empty(0, np.int64)
         return np.flatnonzero(~self.documents.alive(self.version))
 
+    @cached_property
+    def _filter(self) -> Callable[[tuple[Filter, ...]], Filtered]:
+        def made(filters: tuple[Filter, ...]) -> Filtered:
+            return Filtered(self, self.index.filter(self.searcher, filters))
+
+        return lru_cache(_FILTERS)(made)
+
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
         """Return documents that meet filters; None: all. Raises UsageError."""
-        if not filters:
-            return None
-        key = tuple(filters)
-        filtered = self._filtered.get(key)
-        if filtered is None:
-            filtered = Filtered(self, self.index.filter(self.searcher, filters))
-            if len(self._filtered) >= _FILTERS:
-                self._filtered.clear()
-            self._filtered[key] = filtered
-        return filtered
+        return self._filter(tuple(filters)) if filters else None
 
     def candidates(
         self,

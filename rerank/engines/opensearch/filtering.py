@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,46 +29,24 @@ class Fields:
 
     def __init__(self, reader: Reader) -> None:
         self._reader, self._index = reader, reader.index
-        self._known: dict[tuple[frozenset[str], Filter], Mapping[str, Any]] = {}
+        self._cached = lru_cache(_REMEMBERED)(self._clause)
 
-    def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
+    def clauses(self, filters: Sequence[Filter]) -> list[dict[str, Any]]:
         """Return a clause per filter. Raises UsageError for an unknown field or wrong type."""
-        if not filters:
-            return []
-        known, uuids = self._known, frozenset(self._index.shape().uuids.values())
-        # known is never changed: other threads read it
-        if any((uuids, one) not in known for one in filters):
-            look = self._attached if isinstance(self._index.layout, AttachedLayout) else self._own
-            before = known if len(known) < _REMEMBERED else {}
-            fresh = {(uuids, one): found for one, found in look(list(filters)).items()}
-            self._known = known = {**before, **fresh}
-        return [known[uuids, one] for one in filters]
+        uuids = frozenset(self._index.shape().uuids.values()) if filters else frozenset()
+        return [self._cached(uuids, one) for one in filters]
 
-    def _own(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
-        names = sorted({one.field for one in filters})
-        counts = {
-            f"{place}{kind}": {"filter": _span(every(name, kind))}
-            for place, name in enumerate(names)
-            for kind in KINDS
-        }
-        answer = self._index.search("looking for fields", {"size": 0, "aggs": counts})
-        found: dict[Filter, Mapping[str, Any]] = {}
-        for one in filters:
-            place = names.index(one.field)
-            one.check("".join(k for k in KINDS if answer["aggregations"][f"{place}{k}"]["doc_count"]))
-            some = [_span(t) if isinstance(t, Span) else {"term": {FIELD: t}} for t in one.terms()]
-            found[one] = {"bool": {"should": some}} if len(some) > 1 else some[0]
-        return found
-
-    def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
-        index = self._index.settings.index
-        names = ",".join(dict.fromkeys(one.field for one in filters))
-        types = {name: sorted(about) for name, about in self._caps(f"{names},*.keyword").items()}
-        found: dict[Filter, Mapping[str, Any]] = {}
-        for one in filters:
-            kinds = types.get(one.field, [])
-            found[one] = clause(one, kinds[0] if len(kinds) == 1 else ", ".join(kinds), index, types)
-        return found
+    def _clause(self, uuids: frozenset[str], one: Filter) -> dict[str, Any]:
+        """uuids: of the indices, which can change."""
+        if isinstance(self._index.layout, AttachedLayout):
+            caps = self._caps(f"{one.field},*.keyword")
+            kinds = ", ".join(sorted(caps.get(one.field, ())))
+            return clause(one, kinds, self._index.settings.index, caps)
+        counts = {kind: {"filter": _span(every(one.field, kind))} for kind in KINDS}
+        found = self._index.search("looking for fields", {"size": 0, "aggs": counts})["aggregations"]
+        one.check("".join(kind for kind in KINDS if found[kind]["doc_count"]))
+        some = [_span(t) if isinstance(t, Span) else {"term": {FIELD: t}} for t in one.terms()]
+        return {"bool": {"should": some}} if len(some) > 1 else some[0]
 
     def _caps(self, names: str) -> dict[str, dict[str, Any]]:
         """Field -> type -> capabilities."""
