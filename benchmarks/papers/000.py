@@ -233,7 +233,7 @@ def smoothed(texts: list[list[str]], links: Any, seed: int) -> np.ndarray:
 
     x = TfidfVectorizer(analyzer=lambda text: text, sublinear_tf=True, min_df=2).fit_transform(texts)
     x = TruncatedSVD(256, random_state=seed).fit_transform(x)
-    loops = ((links + links.T) > 0).astype(float) + sparse.eye_array(links.shape[0])
+    loops = sparse.csr_array(links) + sparse.eye_array(links.shape[0])
     scale = sparse.diags_array(1 / np.sqrt(loops.sum(axis=1)))
     return np.asarray(scale @ (loops @ (scale @ (scale @ (loops @ (scale @ x))))))
 

@@ -75,7 +75,7 @@ def by_hand(workspace: Workspace, signals: str, retrieve: Sequence[str], collect
     judged = {"queries": folder / "queries.jsonl", "qrels": learn, "dev_qrels": dev} if learn.exists() else {}
     with costs.time("training"):
         # user: rerank-hand
-        for name in names(Stack.parse(signals)):
+        for name in dict.fromkeys(one.partition(":")[0] for one in (*signals.split(","), *retrieve)):
             if name not in workspace.trained() and name not in LEXICAL:
                 settings = {"untrained": True} if name == "dense" else {}
                 train(workspace, name, config=settings, **({} if name == "dense" else judged))

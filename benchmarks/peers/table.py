@@ -82,7 +82,7 @@ def measured(folder: Path) -> Result:
             values[one.measure][one.query_id] = one.value
         means = {name: round(float(np.mean([*values[one].values()])), 4) for name, one in parsed.items()}
         first[facts["peer"]] = np.array([values[parsed["nDCG@10"]][query] for query in queries])
-        costs = {key: facts[key] for key in COSTS if key in facts}
+        costs = {key: facts[key] for key in COSTS if key in facts and not key.endswith("_ms")}
         rows.append(
             {"peer": facts["peer"], **means, **costs, **latencies.get(facts["peer"], {}), "p": {}}
             | {"settings": facts["settings"]}
