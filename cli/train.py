@@ -59,8 +59,9 @@ def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **
     """Train RANKER... and compute the features of the documents.
 
     RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense,
-    adapter or concept. `rerank train RANKER --help` also lists its settings. dense learns from links, concept
-    from labeled pairs, the others from judged queries. Ctrl-C keeps the best epoch; the same command resumes.
+    adapter or concept. `rerank train RANKER --help` also lists its settings. dense learns from links
+    or judged queries, concept from labeled pairs, the others from judged queries. Ctrl-C keeps the best
+    epoch; the same command resumes.
     """
     from rerank.workflows.train import train
 

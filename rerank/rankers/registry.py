@@ -98,7 +98,7 @@ BUILT_IN = (
         "dense",
         ("dense",),
         f"{_HERE}.dense.ranker:DenseRanker",
-        ("links",),
+        ("links", "judgments"),
         f"{_HERE}.dense.config:DenseConfig",
         f"{_HERE}.dense.fit:DenseFitter",
         resumes=True,

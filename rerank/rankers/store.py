@@ -123,7 +123,7 @@ class RankerStore:
             return UsageError(
                 f"signal {name!r} is unknown; this workspace has {', '.join(signals)}{question}"
             )
-        files = " --queries QUERIES --qrels QRELS" if "judgments" in family.learns_from else ""
+        files = " --queries QUERIES --qrels QRELS" if family.learns_from[0] == "judgments" else ""
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder.parent} (there are {', '.join(signals)});"
             f" train it with `rerank train {name}{files}`"

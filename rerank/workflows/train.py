@@ -84,8 +84,8 @@ def train(
     called = _called(workspace, family, names, as_name)
     _check_inputs(family, ", ".join(names), inputs)
     checkpoints = _checkpoints(workspace, family, options, called, restart)
-    report, read = TrainReport(), {"judgments", "pairs"} & {*family.learns_from}
-    data = training_data(workspace, inputs, report, progress) if read else None
+    report, given = TrainReport(), inputs.qrels is not None or inputs.pairs
+    data = training_data(workspace, inputs, report, progress) if given else None
     job = TrainingJob(workspace.engine, data, checkpoints, restart, progress, inputs.labeled)
     _fit(workspace, family.make_fitter(job, options), called, job, report)
     if report.rankers and not report.rankers[-1].interrupted:

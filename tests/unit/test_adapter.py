@@ -48,7 +48,7 @@ def test_the_map_raises_dev_and_its_queries_need_no_torch(workspace, tiny):
     assert ranker._encoder is None
     assert vector @ ranker.vectors([QUERIES[0].text])[0] > 0.999  # torch may use bfloat16
     again = fit(workspace, str(folder / "model"), qrels(0, 24), qrels(24, 36))  # a map after a map
-    assert again.baseline == pytest.approx(fitted.dev, abs=0.02)
+    assert again.baseline == pytest.approx(fitted.dev, abs=0.05)
 
 
 def test_without_a_gain_on_dev_it_is_the_encoder(workspace, tiny):

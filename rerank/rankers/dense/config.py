@@ -62,6 +62,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 _UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "passages", "best"}
 """Options that also have an effect without training."""
+LINKS = (
+    *("untrained", "objective", "structure_from", "positives", "related", "strategy", "hard", "leave_out"),
+    *("held_out", "gamma", "structural_margin", "semantic_margin"),
+)
+"""Options without effect on a training on judged queries."""
 _READ: Mapping[str, Mapping[str, frozenset[str]]] = {
     "objective": {
         "contrastive": frozenset({"temperature"}),

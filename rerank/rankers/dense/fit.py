@@ -1,19 +1,23 @@
-"""Fits ``dense`` on relations between documents."""
+"""Fits ``dense`` on relations between documents, or on judged queries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rerank.config import values_of
-from rerank.errors import TrainingError
-from rerank.rankers.dense.config import DenseConfig
+from rerank.errors import TrainingError, UsageError, option_name
+from rerank.rankers.dense.config import LINKS, DenseConfig
+from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
+from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
+from rerank.rankers.training.trainer import TrainingRun
 from rerank.text import plural
 
 RELATED = {"links": "linked", "categories": "with a common category", "cocitation": "cited together"}
@@ -30,7 +34,7 @@ _LEFT_OUT = {
 
 @dataclass(frozen=True)
 class DenseFitter:
-    """Fits encoders on relations; resumes from checkpoints."""
+    """Fits encoders on judged queries, if there are any, or relations; resumes from checkpoints."""
 
     job: TrainingJob
     config: DenseConfig
@@ -38,6 +42,8 @@ class DenseFitter:
     def fit(self, variant: str, name: str) -> TrainingResult:
         """Fine-tune an encoder, unless ``untrained``."""
         job, config, progress = self.job, self.config, self.job.progress
+        if job.data is not None:
+            self._check_judged()
         encoder = config.load()
         texts = self._read(encoder)
 
@@ -50,10 +56,10 @@ class DenseFitter:
         if config.untrained:
             made = ranker({"settings": values_of(config)})
             return TrainingResult(made, 0, 0, None, None, False, remarks=(f"{config.model}, untrained",))
+        if job.data is not None:
+            return self._judged(job.data, texts, encoder, ranker, name)
         task = DenseTask(texts, encoder, config, progress, job.checkpoint(name))
-        run = task.fit()
-        if not run.best and task.evaluator:
-            progress.say(f"no step was better than the untrained encoder, which {name} uses")
+        run = self._run(task, name)
         counts = {**asdict(texts.graph.counts), "left_out": texts.graph.left_out}
         counts["without_text"] = int((~texts.usable).sum())
         missing = {reason: counts[reason] for reason in _LEFT_OUT}
@@ -77,6 +83,33 @@ class DenseFitter:
             f" {len(task.held):,} held out"
         )
         return task.result(run, ranker(task.record(run)), "held-out pairs", remark, {**missing, **details})
+
+    def _run(self, task: EncoderTask, name: str) -> TrainingRun:
+        run = task.fit()
+        if not run.best and task.evaluator:
+            self.job.progress.say(f"no step was better than the untrained encoder, which {name} uses")
+        return run
+
+    def _judged(
+        self,
+        data: TrainingData,
+        texts: Texts,
+        encoder: TextEncoder,
+        ranker: Callable[[Mapping[str, Any]], DenseRanker],
+        name: str,
+    ) -> TrainingResult:
+        job = self.job
+        task = JudgedTask(data, texts.tokens, encoder, self.config, job.progress, job.checkpoint(name))
+        run, pairs = self._run(task, name), len(task.neighbors.ids)
+        remark, details = f"{plural(pairs, 'pair[|s]')} to learn from", {"pairs": pairs, **run.counts}
+        return task.result(run, ranker(task.record(run)), "dev queries", remark, details)
+
+    def _check_judged(self) -> None:
+        """Raise UsageError for options that only relations read."""
+        plain = DenseConfig()
+        for name in LINKS:
+            if getattr(self.config, name) != getattr(plain, name):
+                raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 
     def _read(self, encoder: TextEncoder) -> Texts:
         """Tokenize the documents and read their relation. Raises TrainingError without documents."""

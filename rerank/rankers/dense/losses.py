@@ -29,6 +29,7 @@ class Vectors:
     level:         (B,) long, from 1; 0: no structural pair.
     near:          (B, B) bool: document j is not a negative of i.
     near_positive: (B, B) bool: nor is the positive of j.
+    near_negative: (B, B) bool: nor is the negative of j. None: negatives are not read.
     """
 
     anchor: Tensor
@@ -38,6 +39,7 @@ class Vectors:
     level: Tensor
     near: Tensor
     near_positive: Tensor
+    near_negative: Tensor | None = None
 
 
 class RowLoss(Loss):
@@ -72,14 +74,15 @@ class Contrastive(RowLoss):
     """InfoNCE: -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) (van den Oord et al. 2018).
 
     c: cosines with positives; other related positives are excluded.
+    hard: also with the negatives of all anchors.
     """
 
-    reads = ("anchor", "positive")
     hinged: ClassVar[bool] = False
 
-    def __init__(self, temperature: float = 0.05) -> None:
+    def __init__(self, temperature: float = 0.05, hard: bool = False) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature, self.hard = temperature, hard
+        self.reads = ("anchor", "positive", *(["negative"] if hard else []))
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
         """Require a structural pair and a negative."""
@@ -89,6 +92,11 @@ class Contrastive(RowLoss):
         own = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
         paired = vectors.level > 0
         masked = (vectors.near_positive | ~paired[None, :]) & ~own
+        if self.hard:
+            assert vectors.negative is not None
+            assert vectors.near_negative is not None
+            positive = torch.cat((positive, functional.normalize(vectors.negative, dim=-1)))
+            masked = torch.cat((masked, vectors.near_negative | ~paired[None, :]), dim=1)
         logits = (anchor @ positive.T / self.temperature).masked_fill(masked, float("-inf"))
         targets = torch.arange(len(anchor), device=anchor.device)
         losses = functional.cross_entropy(logits, targets, reduction="none")

@@ -25,7 +25,7 @@ class Quintuplets:
 
     pairs: of B anchors.
     anchor, positive, negative, corrupted: B sequences; anchors replace missing pairs.
-    near, near_positive: (B, B) bool; see ``Vectors``.
+    near, near_positive, near_negative: (B, B) bool; see ``Vectors``.
     """
 
     pairs: list[StructuralPair]
@@ -35,6 +35,7 @@ class Quintuplets:
     corrupted: list[NDArray[np.int32]]
     near: NDArray[np.bool_]
     near_positive: NDArray[np.bool_]
+    near_negative: NDArray[np.bool_]
 
     def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
         """Return texts of fields ``reads``."""
@@ -55,6 +56,7 @@ class Quintuplets:
             level=torch.tensor([pair.level for pair in self.pairs], device=device),
             near=torch.from_numpy(self.near).to(device),
             near_positive=torch.from_numpy(self.near_positive).to(device),
+            near_negative=torch.from_numpy(self.near_negative).to(device),
         )
 
 
@@ -90,7 +92,7 @@ class QuintupletSampler:
     def draw(self, anchors: list[tuple[int, int]], epoch: int) -> Quintuplets:
         """Draw the texts of (document, turn) anchors."""
         size = (len(anchors), len(anchors))
-        batch = Quintuplets([], [], [], [], [], np.zeros(size, np.bool_), np.zeros(size, np.bool_))
+        batch = Quintuplets([], [], [], [], [], *(np.zeros(size, np.bool_) for _ in range(3)))
         for anchor, turn in anchors:
             key = (self.seed, epoch, anchor)
             rng = np.random.default_rng(key)
@@ -107,4 +109,5 @@ class QuintupletSampler:
             own = {pair.anchor, pair.positive, *self.neighbors.near(pair.anchor).tolist()}
             batch.near[row] = [one.anchor in own for one in batch.pairs]
             batch.near_positive[row] = [one.positive in own for one in batch.pairs]
+            batch.near_negative[row] = [one.negative in own for one in batch.pairs]
         return batch

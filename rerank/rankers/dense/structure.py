@@ -77,5 +77,5 @@ def _no_relation(texts: Texts, config: DenseConfig) -> str:
     }[config.structure_from]
     return (
         f"{reason}; give documents `links` (citations, hyperlinks, related items), or `categories` and"
-        f" --structure-from categories ({some} some), or add --untrained, or train adapter on judged queries"
+        f" --structure-from categories ({some} some), or add --untrained, or --queries and --qrels"
     )

@@ -1,0 +1,126 @@
+"""``dense`` on judged queries: pairs, negatives, prompts, the gain on dev, interruptions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Workspace, train
+from rerank.errors import UsageError
+from rerank.progress import Progress
+from rerank.rankers.cnn.towers import Ragged
+from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.judged import JudgedTask
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.registry import load_ranker
+from rerank.workflows.training_data import DataReport, Inputs, training_data
+
+TOPICS = 6
+QUERIES = [Query(f"q{i}", f"w{2 * (i % TOPICS)} w{2 * (i % TOPICS) + 1} w{30 + i % 7}") for i in range(36)]
+RELEVANT = {f"q{i}": [f"d{j}" for j in range(48) if j % TOPICS == i % TOPICS] for i in range(36)}
+CONFIG = {"passage_tokens": 16, "batch": 12, "epochs": 4, "every": 8, "rate": 4e-3, "precision": "fp32"}
+
+
+def qrels(first: int, last: int) -> Qrels:
+    return Qrels((f"q{i}", d, 1) for i in range(first, last) for d in RELEVANT[f"q{i}"])
+
+
+JUDGED = {"queries": QUERIES, "qrels": qrels(0, 24), "dev_qrels": qrels(24, 36)}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """Queries of a topic have other words than its documents, except frequent ones."""
+    made = Workspace.create(tmp_path / "ws", lang="en")
+    words = [[12 + 2 * (i % TOPICS), 13 + 2 * (i % TOPICS), 30 + i % 5] for i in range(48)]
+    made.engine.write(
+        Document(f"d{i}", text=" ".join(f"w{word}" for word in some)) for i, some in enumerate(words)
+    )
+    return made
+
+
+def task_of(workspace: Workspace, model: str) -> JudgedTask:
+    data = training_data(workspace, Inputs(**JUDGED), DataReport(), Progress())
+    encoder = TextEncoder.load(model, longest=16)
+    contents = [document.content for document in workspace.engine.documents()]
+    config = DenseConfig.of(**{**CONFIG, "model": model})
+    return JudgedTask(data, Ragged.of(encoder.tokens(contents)), encoder, config)
+
+
+def test_pairs_are_relevant_and_negatives_are_not(workspace, tiny):
+    task = task_of(workspace, tiny)
+    ids = [document.id for document in workspace.engine.documents()]
+    names, seen = sorted(JUDGED["qrels"]), set()
+    for batch in (*task.sampler.epoch(0), *task.sampler.epoch(1)):
+        for row, pair in enumerate(batch.pairs):
+            relevant = RELEVANT[names[pair.anchor - len(ids)]]
+            assert ids[pair.positive] in relevant
+            assert ids[pair.negative] not in relevant
+            others = [ids[one.positive] in relevant for one in batch.pairs]
+            assert batch.near_positive[row].tolist() == others
+            assert not batch.near_negative[row, row]
+            seen.add((pair.anchor, pair.positive))
+    assert len(seen) > 24 * 4  # several relevant documents of each query
+
+
+def test_training_raises_dev_and_gives_an_ordinary_dense(workspace, tiny):
+    (fitted,) = train(workspace, "dense", **JUDGED, config={**CONFIG, "model": tiny}).rankers
+    assert fitted.dev > fitted.baseline + 0.05
+    assert fitted.ranker.family == "dense"
+    (folder,) = workspace.folder.glob("rankers/dense-*")
+    ranker = load_ranker(folder)
+    assert ranker.version == fitted.ranker.version
+    vector = ranker.encode_query(QUERIES[0])
+    exported = TextEncoder.load(str(folder / "model"))
+    exported.precision = "fp32"
+    other = exported.encode(exported.tokens([QUERIES[0].text]))[0]
+    np.testing.assert_allclose(vector, other, atol=1e-5)
+    assert ranker._encoder is None
+    assert workspace.search(QUERIES[30], stack="dense").answer.ranking.ids
+
+
+def test_an_interrupted_training_continues_to_the_same_ranker(workspace, tiny, tmp_path):
+    class Interrupt(Progress):
+        steps = -1
+
+        def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+            self.steps = 0 if title == "train dense" else -1
+
+        def advance(self, count: int = 1) -> None:
+            self.steps += count if self.steps >= 0 else 0
+            if self.steps == 12:
+                raise KeyboardInterrupt
+
+    config = {**CONFIG, "model": tiny, "average": False}
+    shutil.copytree(workspace.folder, tmp_path / "other")
+    (whole,) = train(Workspace.open(tmp_path / "other"), "dense", **JUDGED, config=config).rankers
+    watch = Interrupt()
+    (part,) = train(workspace, "dense", **JUDGED, config=config, progress=watch).rankers
+    assert part.interrupted
+    assert 0 < part.epochs < whole.epochs
+    (again,) = train(workspace, "dense", **JUDGED, config=config).rankers
+    assert again.ranker.version == whole.ranker.version
+    assert not list(workspace.folder.glob("training/dense/*"))
+
+
+def test_prompts_start_queries_and_documents(workspace, tiny, tmp_path):
+    model = tmp_path / "model"
+    TextEncoder.load(tiny, longest=16).save(model)
+    prompts = {"prompts": {"query": "w1 w2", "document": "w3"}}
+    (model / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    task, plain = task_of(workspace, str(model)), task_of(workspace, tiny)
+    numbers = plain.encoder.tokens(["w1 w2", "w3"])
+    count = len(workspace.engine)
+    for text, prompt in ((0, numbers[1]), (count, numbers[0])):
+        assert task.text(text).tolist() == [*prompt, *plain.text(text).tolist()]
+    assert task.encoder.tokens.frame == plain.encoder.tokens.frame
+
+
+@pytest.mark.parametrize("option", [{"untrained": True}, {"related": 8}, {"structure_from": "categories"}])
+def test_options_of_links_are_refused(workspace, tiny, option):
+    with pytest.raises(UsageError, match="has no effect with --qrels"):
+        train(workspace, "dense", **JUDGED, config={"model": tiny, **option})
