@@ -304,15 +304,15 @@ def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
 
 
 def test_time_that_is_left_goes_to_what_was_too_long(folder, tmp_path, monkeypatch):
-    long = Rule("lsi", (), "it is quick", cost=lambda facts: (30.0, 0.0, 0), share=0.2)
-    rules = (long, Rule("cllsi", (), "it is quick, too", cost=lambda facts: (10.0, 0.0, 0)))
+    long = Rule("lsi", (), "it is quick", cost=lambda facts: (900.0, 0.0, 0), share=0.2)
+    rules = (long, Rule("cllsi", (), "it is quick, too", cost=lambda facts: (300.0, 0.0, 0)))
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     said = Watch()
-    found = rerank.auto(folder, tmp_path / "ws", minutes=1.0, progress=said)
+    found = rerank.auto(folder, tmp_path / "ws", minutes=30.0, progress=said)
     assert [(one.ranker, one.trained) for one in found.choices] == [("lsi", True), ("cllsi", True)]
     assert not [line for line in said.said if "too long" in line]
-    monkeypatch.setattr(ranker_choice, "RULES", (replace(long, cost=lambda facts: (300.0, 0.0, 0)),))
-    (choice,) = rerank.auto(folder, tmp_path / "other", minutes=1.0).choices
+    monkeypatch.setattr(ranker_choice, "RULES", (replace(long, cost=lambda facts: (9000.0, 0.0, 0)),))
+    (choice,) = rerank.auto(folder, tmp_path / "other", minutes=30.0).choices
     assert choice.too_long
     assert choice.minutes is not None
 
