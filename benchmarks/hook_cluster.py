@@ -38,7 +38,6 @@ from hook_speed import (
 )
 
 import rerank.demo
-from rerank.hook.plugin import OWN_FIELDS
 from tests.node import Cluster, Node
 from tests.plugin import put_pipeline
 
@@ -98,7 +97,7 @@ def main() -> None:
         corpus = str(collection / "corpus.jsonl.gz")
         workspace = filled(node, folder, rankers, corpus, "--shards", 3)
         service = stack.enter_context(serving(workspace, folder / "log"))
-        put_pipeline(node, "depth100", url=service, stack=WEIGHTS, depth=100, timeout=20000, **OWN_FIELDS)
+        put_pipeline(node, "depth100", url=service, stack=WEIGHTS, depth=100, timeout=20000)
         plain, hooked = Case(node, "plain", 10, NONE, {}), Case(node, "hook, depth 100", 10, "depth100", {})
         alone([plain, hooked], queries, given.rounds, given.rounds)
         for case in (plain, hooked):

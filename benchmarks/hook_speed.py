@@ -45,7 +45,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
-from rerank.hook.plugin import OWN_FIELDS
 from tests.node import Node, free_port, running, with_ml_commons
 from tests.plugin import SETTINGS, build, put_pipeline
 from tests.stock import allowed
@@ -353,13 +352,7 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
     service = stack.enter_context(serving(workspace, folder / "attached.log"))
-    requested_fields = {
-        "features": [],
-        "category_votes": 0,
-        "places": True,
-        "without_ids": True,
-        "clauses": False,
-    }
+    requested_fields = {"features": [], "ids": False, "clauses": False}
     passed = json.dumps({"passed": "nothing", "requested_fields": requested_fields}).encode()
     nothing = stack.enter_context(answering(len(passed).to_bytes(4, "big") + passed))
     for name, url in (("attached", service), ("nothing", nothing)):
@@ -408,7 +401,7 @@ def main() -> None:
         workspace = filled(node, folder, rankers, given.corpus)
         service = stack.enter_context(serving(workspace, folder / "log"))
         for depth in DEPTHS:
-            settings = {"stack": given.stack, "depth": depth, "timeout": 20000, **OWN_FIELDS}
+            settings = {"stack": given.stack, "depth": depth, "timeout": 20000}
             put_pipeline(node, f"depth{depth}", url=service, **settings)
         more: dict[str, object] = {"_source": False} if given.no_source else {}
         plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}

@@ -49,19 +49,15 @@ def candidates(trained, small):
 
 
 def call(body: dict[str, Any]) -> bytes:
-    """A hook's call as the plugin sends it: the JSON's length, JSON, scores, and the features."""
-    rows, features = b"", {}
-    for key, column in body["features"].items():
-        found = [None if text is None else b64decode(text) for text in column]
-        features[key] = {
-            "bytes": max((len(row) for row in found if row is not None), default=0),
-            "missing": [i for i, row in enumerate(found) if row is None],
-        }
-        rows += b"".join(row for row in found if row is not None)
-    sent = {**body, "features": features, "hits": len(body["scores"])}
+    """A hook's call as the plugin sends it: the JSON's length, JSON, scores, places, and the features."""
+    stored, n = b"", len(body["scores"])
+    for column in body["features"].values():
+        rows = [b"" if text is None else b64decode(text) for text in column]
+        stored += np.array([len(row) for row in rows], ">i4").tobytes() + b"".join(rows)
+    sent = {**body, "features": [*body["features"]], "hits": n}
     scores = np.array(sent.pop("scores"), ">f8").tobytes()
     head = json.dumps(sent).encode()
-    return len(head).to_bytes(4, "big") + head + scores + rows
+    return len(head).to_bytes(4, "big") + head + scores + bytes(20 * n) + stored
 
 
 def hooked(server: Server, body: dict[str, Any], **headers: str) -> dict[str, Any]:

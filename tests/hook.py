@@ -86,21 +86,16 @@ def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
 
 
-def requested(*features: str, category_votes: int = 0, **more: bool) -> dict[str, Any]:
+def requested(*features: str, **more: bool) -> dict[str, Any]:
     """What the service wants with the next call."""
-    return {"features": list(features), "category_votes": category_votes, **more}
+    return {"features": list(features), **more}
 
 
-IDS_ONLY = {"id_field": "id", "categories_field": "kind"}
-"""With the field that repeats _id, candidates come without stored fields."""
+WHOLE = requested("text@v", ids=True)
+"""Candidates come with ids and everything else that the user wants."""
 
-WITHOUT_IDS = requested(places=True, without_ids=True)
-"""Of an attached index the service wants places: hits come without stored fields, and without ids."""
-
-CATEGORY_VOTES = requested("text@v", category_votes=3)
-
-PLACES = requested("text@v", "meta@w", category_votes=3, places=True, without_ids=True)
-"""Hits come with places instead of ids."""
+PLACES = requested("text@v", "meta@w")
+"""Candidates come without ids and stored fields."""
 
 
 def read(data: bytes) -> dict[str, Any]:
@@ -108,22 +103,21 @@ def read(data: bytes) -> dict[str, Any]:
     length = int.from_bytes(data[:4], "big")
     body: dict[str, Any] = json.loads(data[4 : 4 + length])
     begin, n = 4 + length, body.pop("hits")
-    layout = f">{n}d{n}i{2 * n}q" if body["places"].pop("follow") else f">{n}d"
+    layout = f">{n}d{n}i{2 * n}q"
     numbers = struct.unpack_from(layout, data, begin)
     begin += struct.calcsize(layout)
     body["scores"] = list(numbers[:n])
     for name, part in zip(("shards", "seq_nos", "terms"), (1, 2, 3), strict=True):
         body["places"][name] = list(numbers[part * n : (part + 1) * n])
     body.setdefault("ids", [f"{i:06}" for i in range(n)])
-    for name, rows in body["features"].items():
-        found: list[str | None] = []
-        for i in range(len(body["ids"])):
-            if i in rows["missing"]:
-                found.append(None)
-                continue
-            found.append(b64encode(data[begin : begin + rows["bytes"]]).decode())
-            begin += rows["bytes"]
-        body["features"][name] = found
+    names, body["features"] = body["features"], {}
+    for name in names:
+        lengths = struct.unpack_from(f">{n}i", data, begin)
+        begin += 4 * n
+        found = body["features"][name] = []
+        for length in lengths:
+            found.append(b64encode(data[begin : begin + length]).decode() if length else None)
+            begin += length
     assert begin == len(data)
     return body
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs, urls_of
@@ -26,12 +25,9 @@ EXT = "rerank"
 ALLOWED = "rerank.allowed_urls"
 """Setting of the nodes: the URLs that pipelines may call."""
 
-OWN_FIELDS = {"id_field": "id", "categories_field": "categories"}
-"""Fields with ids and categories as doc values, in indices that rerank makes."""
 
-
-def body(options: HookOptions, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The pipeline. fields: ``OWN_FIELDS`` or none.
+def body(options: HookOptions) -> dict[str, Any]:
+    """The pipeline.
 
     >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
@@ -46,7 +42,6 @@ def body(options: HookOptions, fields: Mapping[str, str] | None = None) -> dict[
     for name, default in (("stack", None), ("shadow", False), ("share", 100), ("token_name", None)):
         if getattr(options, name) != default:
             config[name] = getattr(options, name)
-    config |= fields or {}
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
@@ -116,9 +111,6 @@ class PluginHook(Hook):
             "run `bin/opensearch-plugin remove rerank`, and restart the node",
         )
 
-    def _fields(self) -> dict[str, str]:
-        return OWN_FIELDS if isinstance(self.engine.layout, OwnedLayout) else {}
-
     def _barred(self, urls: Sequence[str]) -> list[str]:
         """Why nodes would not call the service."""
         answer = self._ask("GET", "/_nodes/settings?flat_settings=true")
@@ -172,7 +164,7 @@ class PluginHook(Hook):
         return self._barred(urls_of(config)) + super()._wrong(pipeline, config)
 
     def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
-        return merged(body(options, self._fields()), pipeline)
+        return merged(body(options), pipeline)
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for these words and explanation."""

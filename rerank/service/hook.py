@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import to_float32
-from rerank.engines.opensearch.columns import Column, feature_key
+from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
-from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringResult
+from rerank.search.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.service.endpoints import ENCODED, RequestContext, encodable, kept_places, make_query, rank
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
-from rerank.service.schemas import FRAME, HookCall, Rows, SearchOptions
+from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 
 _NO_OPTIONS = SearchOptions()
-_CLAUSES = {"features": [], "category_votes": 0, "clauses": True}
+_CLAUSES = {"features": [], "ids": True, "clauses": True}
 """Requested for a stack whose clauses did not come."""
 _LONGEST_ANSWER = 2**24 - 1
 """Bytes of the JSON of an answer."""
@@ -50,7 +50,6 @@ class _Search:
 
     call: HookCall
     hits: HookHits
-    rows: dict[str, tuple[bytes, Rows]]
     options: SearchOptions
     query: Query
     stack: Stack
@@ -73,7 +72,7 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[st
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
-    ids, options, rows = call.ids, call.body.rerank or _NO_OPTIONS, call.rows()
+    ids, options = call.ids, call.body.rerank or _NO_OPTIONS
     context.timeout = call.body.timeout or context.timeout
     context.check_count(len(ids), "hits")
     text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
@@ -93,7 +92,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     others = set(lexical(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
     hits = HookHits(snapshot.pipeline.engine, call, context)
-    return _Search(call, hits, rows, options, query, stack, scorer, clauses, by_id, unknown)
+    return _Search(call, hits, options, query, stack, scorer, clauses, by_id, unknown)
 
 
 def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArray[np.float64]]:
@@ -111,21 +110,20 @@ def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArr
 
 
 def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> ScoringInput:
-    call, hits, scorer, ids = search.call, search.hits, search.scorer, search.call.ids
+    call, hits, scorer = search.call, search.hits, search.scorer
     with context.stage("decode"):
         stored = {}
         for name, version in scorer.features.items():
             key = feature_key(name, version)
             if hits.attached:
                 stored[name] = hits.features(name, version)
-            elif key in search.rows:
-                stored[name] = _decode(snapshot.columns[key], *search.rows[key], len(ids))
-        if call.has_no_ids and (search.by_id or len(stored) < len(scorer.features)):
-            context.leaves()
-            ids = hits.names()
-        categories: dict[str, Sequence[str]] = {**call.body.categories}
+            elif key in call.stored:
+                stored[name] = _decode(snapshot.columns[key], call.stored[key])
+        if search.by_id or len(stored) < len(scorer.features):
+            hits.find_ids()
+        ids, categories = hits.ids, dict[str, Sequence[str]]()
         if scorer.infers and not search.query.categories:
-            categories |= hits.categories(call.scores)
+            categories = hits.categories(call.scores)
     context.missing = {name: len(ids) for name in scorer.features if name not in stored}
     features = {name: values for name, (values, _) in stored.items()}
     missing = {name: lacking for name, (_, lacking) in stored.items()}
@@ -200,35 +198,23 @@ def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:
 
 def _requested_fields(search: _Search) -> dict[str, Any]:
     """The fields that the next call must send."""
-    infers, sidecar, categories = search.scorer.infers, search.hits.sidecar, search.call.body.categories
-    # If categories are needed and were not sent: documents are found faster by id.
-    reads = infers and not (sidecar or categories or search.query.categories)
-    without_ids = search.hits.locatable and not (search.by_id or reads)
+    hits = search.hits
     keys = [feature_key(name, version) for name, version in search.scorer.features.items()]
     return {
-        "features": [] if sidecar else keys,
-        "category_votes": INFERENCE_DEPTH if infers and not sidecar else 0,
-        "places": sidecar or without_ids,
-        "without_ids": without_ids,
+        "features": [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys,
+        "ids": not hits.locatable or (hits.sidecar and search.by_id),
         "clauses": bool(search.clauses),
     }
 
 
-def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _decode(column: Column, stored: Values) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Features of n hits, and (n,) bool: missing or corrupt."""
-    nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
-    if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # stored rows have a multiple of 3 bytes
-        return nothing
-    stored = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
-    values = np.ascontiguousarray(stored).view(column.dtype)
-    missing = np.zeros(count, np.bool_)
+    rows, missing = stored.of_size(column.stored_bytes)
+    values = np.ascontiguousarray(rows[:, : column.bytes]).view(column.dtype)
     if values.dtype == np.float16:
         values = to_float32(values)  # as rankers do, and np.isfinite is faster
-    if rows.missing:
-        missing[rows.missing] = True
-        if missing.sum() != len(rows.missing):
-            return nothing
-        present, values = values, np.zeros((count, column.width), values.dtype)
+    if missing.any():
+        present, values = values, np.zeros((len(missing), column.width), values.dtype)
         values[~missing] = present
     if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
         missing |= ~finite.all(axis=1)

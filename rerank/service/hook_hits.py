@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import to_float32
 from rerank.engines.base import Engine
+from rerank.engines.opensearch.columns import DOCUMENT, rows
 from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.search.scorer import INFERENCE_DEPTH
 from rerank.service.endpoints import RequestContext
-from rerank.service.schemas import HookCall
+from rerank.service.schemas import HookCall, Values
 
 
 class HookHits:
     """The n hits of one call.
 
     ours:      (n,) bool: documents of the workspace.
+    ids:       of the call, or of stored values; else numbers.
     sidecar:   workspace files contain the features.
     attached:  these files can be used: the call has locations.
     locatable: the engine finds documents by location.
     """
 
     def __init__(self, engine: Engine, call: HookCall, context: RequestContext) -> None:
-        self._engine, self.ids, self._locations, self._context = engine, call.ids, call.places, context
+        self._engine, self._locations, self._context = engine, call.places, context
         self._uuids, n = call.body.places.uuids, len(call.ids)
         index = np.array(call.body.places.index, np.int64)
         if len(index) not in (0, n) or (len(index) and index.max() >= len(self._uuids)):
@@ -42,6 +46,24 @@ class HookHits:
         self.sidecar, self.locatable = features is not None, hasattr(engine, "at")
         self.attached = features is not None and call.places is not None
         self._files: Any = features.rows if features is not None else None
+        self.ids = list(call.ids)
+        self._unnamed = set(np.flatnonzero(self.ours).tolist()) if call.has_no_ids else set()
+        self._categories: dict[str, Sequence[str]] = {}
+        if DOCUMENT in call.stored and not self.sidecar:
+            self._read_rows(call.stored[DOCUMENT])
+
+    def _read_rows(self, stored: Values) -> None:
+        """Read ids and categories of our documents."""
+        values = {i: value for i, value in stored.split().items() if self.ours[i]}
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # then documents are read
+            for i, row in zip(values, rows(list(values.values()))):
+                self._name(i, row[0] if row else "")
+                self._categories[self.ids[i]] = row[1:]
+
+    def _name(self, position: int, id: str) -> None:
+        if position in self._unnamed and id and id not in self._categories:
+            self.ids[position] = id
+            self._unnamed.remove(position)
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
@@ -65,10 +87,10 @@ class HookHits:
         values, missing = self._files.features.read(name, version, self.rows)
         return to_float32(values) if values.dtype == np.float16 else values, missing  # as rankers do
 
-    def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:
+    def categories(self, scores: NDArray[np.float64]) -> dict[str, Sequence[str]]:
         """Id -> categories of the hits that may vote, if known."""
         if not self.attached or not len(scores):
-            return {}
+            return self._categories
         depth = min(INFERENCE_DEPTH, len(scores))
         last = np.partition(scores, -depth)[-depth]
         where = np.flatnonzero((scores >= last) & (self.rows >= 0))
@@ -84,12 +106,11 @@ class HookHits:
         at = self._engine.at  # type: ignore[attr-defined]
         return list(at([DocumentLocation(self._uuids[index], *rest) for index, *rest in locations]))
 
-    def names(self) -> list[str]:
-        """Ids of numbered hits; a hit without a document keeps its number."""
-        names, taken = list(self.ids), set(self.ids)
-        where = np.flatnonzero(self.ours).tolist()
-        for i, document in zip(where, self.documents(where)):
-            if document is not None and document.id not in taken:
-                names[i] = document.id
-                taken.add(document.id)
-        return names
+    def find_ids(self) -> None:
+        """Read the ids of hits without an id; a hit without a document keeps its number."""
+        where = sorted(self._unnamed)
+        if where:
+            self._context.leaves()
+            for i, document in zip(where, self.documents(where)):
+                if document is not None and document.id not in self.ids:
+                    self.ids[i] = document.id

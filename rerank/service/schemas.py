@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
@@ -103,27 +104,17 @@ class SearchOptions(Struct):
     lang: Lang | None = None
 
 
-class Rows(Struct):
-    """The features of one ranker in the bytes: one row per hit with features."""
-
-    bytes: Annotated[int, Meta(ge=0, le=MOST, description="Length of a row.")]
-    missing: Annotated[
-        list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST, description="Hits without a row.")
-    ] = []
-
-
 class Places(Struct, frozen=True):
     """Indices of hits. index: positions in ``uuids``; empty: the first."""
 
     uuids: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=MOST)] = []
     index: Annotated[list[Annotated[int, Meta(ge=0, lt=MOST)]], Meta(max_length=MOST)] = []
-    follow: Annotated[bool, Meta(description="Shards, sequence numbers and terms are bytes.")] = False
 
 
 class HookBody(Struct, kw_only=True):
     """Hits of a search, from the search-pipeline processor.
 
-    A binary call begins with the length of the JSON in four bytes. Scores, places and features follow it.
+    A binary call begins with the length of the JSON in four bytes. Scores, places and stored values follow.
     """
 
     stack: StackText | None = None
@@ -133,9 +124,8 @@ class HookBody(Struct, kw_only=True):
     ids: Annotated[list[str], Meta(max_length=MOST)]
     scores: Annotated[list[Score], Meta(max_length=MOST)]
     features: Annotated[
-        dict[str, Rows], Meta(description="RANKER@VERSION -> the rows that follow, ranker after ranker.")
-    ] = {}
-    categories: Annotated[dict[str, list[str]], Meta(description="Id -> categories, of the first hits.")] = {}
+        list[str], Meta(max_length=100, description="RANKER@VERSION of the stored values that follow.")
+    ] = []
     clauses: (
         Annotated[
             dict[str, list[Score]],
@@ -172,25 +162,60 @@ class _BinaryHookBody(HookBody, kw_only=True):
 
     def split(self, rest: bytes) -> HookCall:
         n, ids = self.hits, self.ids or numbered(self.hits)
-        size = n * (28 if self.places.follow else 8)
+        size = n * 28
         if len(ids) != n or size > len(rest):
             raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
         scores = np.frombuffer(rest, ">f8", n).astype(np.float64)
         if n and not np.abs(scores).max() <= _LARGEST:
             raise InputError("the score of a hit is not a number of single precision")
-        places = None
-        if self.places.follow:
-            shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
-            seq_nos, terms = np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
-            places = shards, seq_nos, terms
-        return HookCall(self, ids, scores, places, rest[size:], True)
+        shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
+        seq_nos, terms = np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
+        stored = {}
+        for name in self.features:
+            stored[name] = Values.read(rest, size, n)
+            size += 4 * n + len(stored[name].data)
+        if size < len(rest):
+            raise InputError(f"{len(rest) - size:,} bytes are too many")
+        places = (shards, seq_nos, terms) if self.places.uuids else None
+        return HookCall(self, ids, scores, places, stored, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The stored values of one field: lengths, (n,), 0 for a hit without a value; and their bytes."""
+
+    lengths: NDArray[np.int64]
+    data: bytes
+
+    @classmethod
+    def read(cls, call: bytes, begin: int, count: int) -> Values:
+        """Read the values that begin at a place of a call. Raises InputError."""
+        found = call[begin : begin + 4 * count]
+        lengths = np.frombuffer(found[: len(found) // 4 * 4], ">i4").astype(np.int64)
+        end = begin + 4 * count + int(lengths.sum())
+        if len(lengths) < count or lengths.min(initial=0) < 0 or end > len(call):
+            raise InputError(f"the bytes of {count} hits came with stored values of another length")
+        return cls(lengths, call[begin + 4 * count : end])
+
+    def of_size(self, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Return the k values of this size, (k, size), and (n,) bool: missing or of another size."""
+        missing, found = self.lengths != size, np.frombuffer(self.data, np.uint8)
+        if self.lengths[missing].any():
+            found = found[np.repeat(~missing, self.lengths)]
+        return found.reshape(-1, size), missing
+
+    def split(self) -> dict[int, bytes]:
+        """Return hit -> value."""
+        ends = np.cumsum(self.lengths).tolist()
+        return {i: self.data[a:b] for i, (a, b) in enumerate(zip([0, *ends], ends)) if b > a}
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A hook call: its JSON, ids and scores of n hits, and feature bytes.
+    """A hook call: its JSON, ids and scores of n hits, and stored values.
 
     places: shards, sequence numbers and primary terms, (n,) each.
+    stored: RANKER@VERSION -> values.
     binary: the answer is also binary.
     """
 
@@ -198,26 +223,13 @@ class HookCall:
     ids: list[str]
     scores: NDArray[np.float64]
     places: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
-    features: bytes = b""
+    stored: Mapping[str, Values] = field(default_factory=dict)
     binary: bool = False
 
     @property
     def has_no_ids(self) -> bool:
         """Whether hits have numbers instead of ids."""
         return self.binary and not self.body.ids
-
-    def rows(self) -> dict[str, tuple[bytes, Rows]]:
-        """RANKER@VERSION -> rows. Raises InputError if their length is wrong."""
-        found, begin = {}, 0
-        for key, rows in self.body.features.items():
-            size = rows.bytes * (len(self.ids) - len(rows.missing))
-            found[key] = (self.features[begin : begin + size], rows)
-            if size < 0 or len(found[key][0]) < size or max(rows.missing, default=-1) >= len(self.ids):
-                raise InputError(f"{len(self.ids)} ids came with other features {key[:100]!r}")
-            begin += size
-        if begin < len(self.features):
-            raise InputError(f"{len(self.features) - begin:,} bytes of features are too many")
-        return found
 
 
 class Problem(Struct):

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import SearchRequest
-from rerank.hook.plugin import OWN_FIELDS
 from rerank.service.server import _bind
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
@@ -126,7 +125,7 @@ def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, s
     search = {"query": query, "size": 30, "seq_no_primary_term": True, "_source": False}
     hits = plugged.request("POST", f"/{INDEX}/_search?search_pipeline=_none", search)["hits"]["hits"]
     uuid = plugged.request("GET", f"/{name}/_settings")[name]["settings"]["index"]["uuid"]
-    places = {"uuids": [uuid], "follow": True}
+    places = {"uuids": [uuid]}
     body = {"query": query, "stack": stack, "hits": 30, "places": places, "timeout": 20}
     head = json.dumps(body).encode()
     parts = [[hit["_score"] for hit in hits], [0] * 30]
@@ -141,13 +140,8 @@ def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, s
     expected = service.post("/v1/hook", named, **token).json
     assert [hits[i]["_id"] for i in order.tolist()] == expected["ids"]
     assert scores.tolist() == pytest.approx(expected["scores"], abs=1e-6)
-    assert not expected["requested_fields"][
-        "without_ids"
-    ]  # those that vote would be read, which takes longer by places
-    chosen = {**named, "rerank": {"categories": ["cell biology"]}}
-    assert service.post("/v1/hook", chosen, **token).json["requested_fields"]["without_ids"] is (
-        stack == STACK
-    )
+    assert expected["requested_fields"]["features"][0] == "document"
+    assert not expected["requested_fields"]["ids"]
 
 
 def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, plugged, small, tmp_path):
@@ -275,7 +269,7 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
     assert run(*args, "--default").json["requests"] == []
     config = {"url": service.url, "depth": 50, "timeout": 20000, "on_failure": "first_stage", "stack": STACK}
     expected = {
-        "request_processors": [{"rerank_stack": {**config, **OWN_FIELDS}}],
+        "request_processors": [{"rerank_stack": config}],
         "response_processors": [{"rerank_stack": {}}],
     }
     assert pipelines(plugged) == {PIPELINE: expected}

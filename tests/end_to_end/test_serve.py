@@ -125,7 +125,7 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     assert answer["requested_fields"]["clauses"]
     first = body["ids"].index(answer["ids"][0])
     assert scores[first] == 6.0
-    nothing = {"features": [], "category_votes": 0, "clauses": True}
+    nothing = {"features": [], "ids": True, "clauses": True}
     said = {"passed": "the scores of clauses did not come", "requested_fields": nothing}
     assert hooked(server, asked) == said
     said = {"passed": "no clause recency", "requested_fields": nothing}
@@ -382,15 +382,17 @@ def test_numbers_that_ml_commons_can_read(server, small):
         ("/v1/hook", b'{"ids": ["\xff"], "scores": [1]}', 400, "UTF-8"),
         ("/v1/hook", b'{"ids": [], "scores": [], "query": ' + b'{"a":' * 100_000, 400, "nested too deep"),
         ("/v1/hook", b'{"ids": ["a"], "scores": [1e999]}', 422, "scores.0"),
-        ("/v1/hook", {**HOOK, "features": {"text@1": {"bytes": 3}}}, 422, "other features"),
-        ("/v1/hook", {**HOOK, "features": {"a": {"bytes": 0, "missing": [2]}}}, 422, "other features"),
+        ("/v1/hook", {**HOOK, "features": {"text@1": 3}}, 422, "features"),
+        ("/v1/hook", b'\0\0\0\x1d{"hits": 1,"features": ["a"]}' + bytes(30), 422, "another length"),
+        ("/v1/hook", b'\0\0\0\x1d{"hits": 1,"features": ["a"]}' + b"\xff" * 32, 422, "not a number"),
+        ("/v1/hook", b'\0\0\0\x1d{"hits": 1,"features": ["a"]}' + bytes(31) + b"a", 422, "another length"),
         ("/v1/hook", b"\0\0\0\x09{}", 422, "9 bytes of JSON are announced"),
         ("/v1/hook", b"{}", 422, "ids"),
         ("/v1/hook", b"\0\0\0\x02{}", 422, "hits"),
         ("/v1/hook", b'\0\0\0\x0b{"hits": 2}' + bytes(15), 422, "2 hits came with 2 ids and 15 bytes"),
-        ("/v1/hook", b'\0\0\0\x0b{"hits": 1}' + b"\x7f\xff" * 4, 422, "not a number"),
+        ("/v1/hook", b'\0\0\0\x0b{"hits": 1}' + b"\x7f\xff" * 14, 422, "not a number"),
         ("/v1/hook", b'\0\0\0\x18{"hits": 2,"ids": ["a"]}' + bytes(16), 422, "1 ids and 16 bytes"),
-        ("/v1/hook", b'\0\0\0\x0b{"hits": 0}AAAA', 422, "4 bytes of features are too many"),
+        ("/v1/hook", b'\0\0\0\x0b{"hits": 0}AAAA', 422, "4 bytes are too many"),
         ("/v1/hook", b'{"ids": [' + b'"a",' * 300_000, 422, "1,048,576 are read"),
         ("/v1/hook", {**HOOK, "ids": ["a"] * 10_000, "scores": [1] * 10_000}, 422, "10,000 hits"),
         ("/v1/rerank_ids", {"query": "wolf", "ids": ["none-such", ""]}, 422, "knows none of the ids"),

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.hook import (
-    IDS_ONLY,
     NUMBERS,
     TOKEN,
     WORDS,
@@ -38,15 +37,11 @@ def test_only_listed_urls_are_called(hooked: Node, url: str) -> None:
 
 
 def test_the_service_cannot_wish_for_other_fields(hook: Hook, dummy: Dummy) -> None:
-    greedy = {**requested("text@v", category_votes=3), "id": "n", "categories": "n"}
+    greedy = {**requested("text@v", ids=True), "id": "n", "categories": "n"}
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=greedy))
     hook.search(WORDS)
     hook.search(WORDS)
-    assert (dummy.last["ids"], dummy.last["categories"]) == (NUMBERS, {})
-    hook.configure(**IDS_ONLY)
-    hook.search(WORDS)
-    hook.search(WORDS)
-    assert (dummy.last["ids"], dummy.last["categories"]["1"]) == (NUMBERS, ["b"])
+    assert (dummy.last["ids"], [*dummy.last["features"]]) == (NUMBERS, ["text@v"])
     dummy.answering = lambda handler, body: handler.send(
         reverse(body, requested_fields=requested("text@v,n"))
     )

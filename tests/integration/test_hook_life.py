@@ -15,11 +15,10 @@ from rerank import Workspace
 from rerank.hook import HookOptions, try_search
 from rerank.hook.plugin import PluginHook
 from tests.hook import (
-    CATEGORY_VOTES,
     COUNT,
-    IDS_ONLY,
     NUMBERS,
-    WITHOUT_IDS,
+    PLACES,
+    WHOLE,
     WORDS,
     Dummy,
     Handler,
@@ -35,14 +34,14 @@ DEFAULT = "index.search.default_pipeline"
 
 def prepared(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
     """The first search tells the node what the service wants."""
-    requested_fields = {"whole": requested(), "bare": requested("text@v"), "without_ids": WITHOUT_IDS}[kind]
+    requested_fields = KINDS[kind]
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
-    hook.configure(**settings, **(IDS_ONLY if kind == "bare" else {}))
+    hook.configure(**settings)
     hook.search(WORDS)
     return hook
 
 
-KINDS = ["whole", "bare", "without_ids"]
+KINDS = {"whole": WHOLE, "places": PLACES}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +63,7 @@ def test_pages_of_every_size_are_one_ranking(hook: Hook, dummy: Dummy, kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_scores_stay_in_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, kind: str) -> None:
     prepared(hook, dummy, kind)
-    requested_fields = WITHOUT_IDS if kind == "without_ids" else requested()
+    requested_fields = KINDS[kind]
 
     def halves(handler: Any, body: dict[str, Any]) -> None:
         scores = [2.0] * 10 + [1.0] * (COUNT - 10)
@@ -91,7 +90,7 @@ def test_equal_scores_stay_in_the_order_of_the_first_stage(hook: Hook, dummy: Du
     ids=lambda more: "-".join(more),
 )
 def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: dict[str, Any]) -> None:
-    prepared(hook, dummy, "without_ids")
+    prepared(hook, dummy, "places")
     for index in ("cells", "spread", "cells,spread"):
         body = {**WORDS, **more}
         hook.search(body, index)
@@ -111,14 +110,14 @@ def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: d
 
 def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
     """A candidate that cannot be highlighted breaks no page that it is not on."""
-    prepared(hook, dummy, "without_ids")
+    prepared(hook, dummy, "places")
     hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
     try:  # the texts become longer the lower their number is in filler words
         body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
         with pytest.raises(ValueError, match="max_analyzed_offset"):
             hook.plain({**body, "size": COUNT})
         dummy.answering = lambda handler, body: handler.send(
-            {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "requested_fields": WITHOUT_IDS}
+            {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "requested_fields": PLACES}
         )
         answer, counters = hook.counted(body)
         assert counters == {"reranked": 1}
@@ -142,10 +141,7 @@ def rebuilt(hook: Hook) -> Any:
 
 def test_a_rebuilt_index_is_searched_as_before(hook: Hook, dummy: Dummy, rebuilt: str) -> None:
     """Fields that are not what they were are not asked for: asking would fail every shard."""
-    dummy.answering = lambda handler, body: handler.send(
-        reverse(body, requested_fields=requested("text@v", category_votes=3))
-    )
-    hook.configure(**IDS_ONLY)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
     for index in (rebuilt, f"cells,{rebuilt}"):
         for _ in range(3):
             answer, counters = hook.counted({**WORDS, "size": 100}, index)
@@ -210,10 +206,11 @@ def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, ba
     renamed = [{"rename_field": {"field": "n", "target_field": "m"}}]
     theirs = {"request_processors": behind, "response_processors": renamed}
     hook.node.request("PUT", "/_search/pipeline/theirs", theirs)
-    config = {"rerank_stack": {"url": dummy.url, "timeout": 20000, **(IDS_ONLY if bare else {})}}
+    config = {"rerank_stack": {"url": dummy.url, "timeout": 20000}}
     ours = {"request_processors": [config, *behind], "response_processors": [{"rerank_stack": {}}, *renamed]}
     hook.node.request("PUT", "/_search/pipeline/hook", ours)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+    requested_fields = PLACES if bare else WHOLE
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     hook.search(WORDS, "spread")
     whole = {**WORDS, "size": COUNT}
     plain = hook.plain(whole, "spread", "search_pipeline=theirs")["hits"]["hits"]
@@ -221,9 +218,7 @@ def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, ba
         changed = f"/spread/_doc/{plain[-1]['_id']}"  # while the service thinks
 
         def answer(handler: Handler, body: dict[str, Any]) -> None:
-            dummy.answering = lambda handler, body: handler.send(
-                reverse(body, requested_fields=CATEGORY_VOTES)
-            )
+            dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
             document = hook.node.request("GET", changed)["_source"]
             hook.node.request("PUT", f"{changed}?refresh=true", document)
             dummy.answering(handler, body)

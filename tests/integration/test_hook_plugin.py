@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from tests.hook import (
-    CATEGORY_VOTES,
     COUNT,
-    IDS_ONLY,
     NUMBERS,
     PLACES,
     TOKEN,
+    WHOLE,
     WORDS,
     Dummy,
     Handler,
@@ -58,7 +57,7 @@ def test_the_call(hook: Hook, dummy: Dummy) -> None:
     assert len(body["places"]["uuids"]) == 1
     assert body["timeout"] == 20.0
     del body["query"], body["ids"], body["scores"], body["places"], body["timeout"]
-    nothing: dict[str, object] = {"features": {}, "categories": {}, "clauses": {}}
+    nothing: dict[str, object] = {"features": {}, "clauses": {}}
     assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, **nothing}
     ext = {"stack": "other", "query": "my words", "categories": ["a", "b"], "lang": "de"}
     hook.search({**WORDS, "ext": {"rerank": ext}})
@@ -137,15 +136,8 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
     ],
     ids=lambda more: "-".join(more),
 )
-@pytest.mark.parametrize(
-    ("fields", "requested_fields"),
-    [({}, CATEGORY_VOTES), (IDS_ONLY, CATEGORY_VOTES), (IDS_ONLY, PLACES)],
-    ids=["whole", "ids", "places"],
-)
-def test_works_with(
-    hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any], requested_fields: dict[str, Any]
-) -> None:
-    hook.configure(**fields)
+@pytest.mark.parametrize("requested_fields", [WHOLE, PLACES], ids=["whole", "places"])
+def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], requested_fields: dict[str, Any]) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     body = {**WORDS, **more}
     hook.search(body)
@@ -167,23 +159,12 @@ def test_works_with(
         assert len(answer["profile"]["shards"]) == 1
 
 
-def test_what_the_first_hits_are_about(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(**IDS_ONLY)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
-    hook.search(WORDS)
-    assert dummy.last["categories"] == {}
-    for more in ({}, {"highlight": {"fields": {"text": {}}}}, {"docvalue_fields": ["kind"]}):
-        answer = hook.search({**WORDS, **more})
-        assert dummy.last["categories"] == {"0": ["a"], "1": ["b"], "2": ["a"]}
-        assert all(("fields" in hit) == ("docvalue_fields" in more) for hit in answer["hits"]["hits"])
-
-
 @pytest.mark.parametrize("change", ["update", "delete"])
 def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy, change: str) -> None:
     """What was ranked is no more: the candidates are searched for once more."""
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
         if change == "delete":
             hook.node.request("DELETE", "/changing/_doc/new?refresh=true")
         else:
@@ -196,8 +177,7 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
     try:
         hook.node.request("PUT", "/changing/_doc/new?refresh=true", source)
         hook.node.request("PUT", "/changing/_doc/newer?refresh=true", {**source, "id": "newer"})
-        hook.configure(**IDS_ONLY)
-        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
         body = {"query": {"match": {"text": "novel"}}}
         hook.search(body, "changing")
         dummy.answering = answer
@@ -212,9 +192,8 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
         hook.node.request("DELETE", "/changing")
 
 
-def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(**IDS_ONLY)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+def test_places_of_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
     for index in ("cells,small", "cells,spread"):
         hook.search(WORDS, index)
         answer, counters = hook.counted({**WORDS, "size": 15}, index)
@@ -227,8 +206,7 @@ def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None
 
 
 def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(**IDS_ONLY)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
     named = {"match": {"text": {"query": "cell", "_name": "words"}}}
     for query in (
         named,
@@ -335,6 +313,7 @@ def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
     plain = hook.plain({**WORDS, "size": COUNT}, "spread")
     assert ids(answer) == ids(plain)[::-1]
     assert answer["_shards"]["total"] == 3
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=WHOLE))
     hook.search(WORDS, "cells,spread")
     answer = hook.search({**WORDS, "size": 60}, "cells,spread")
     plain = hook.plain({**WORDS, "size": 60}, "cells,spread")
@@ -352,7 +331,6 @@ def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
 
 def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
-    hook.configure(**IDS_ONLY)
     seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}
     hook.node.request("PUT", "/_cluster/settings", {"persistent": seeds})
     try:
@@ -434,9 +412,9 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
-    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates", **IDS_ONLY}}
+    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates"}}
     pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank_stack": {}}]}
     hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
     hook.search(WORDS)
@@ -545,7 +523,7 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
         with_tool(node, "opensearch-plugin", "install", "-b", f"file://{archive}")
         set_token(node, TOKEN)
         fill(node.start().wait())
-        hook = Hook(node, dummy.url).configure(**IDS_ONLY)
+        hook = Hook(node, dummy.url)
         node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": "hook"})
         assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
@@ -556,7 +534,7 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
         with pytest.raises(AssertionError, match=r"3\.8\.0"):  # that for the other server
             with_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
         with_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
-        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
         node.start().wait()
         (about,) = node.request("GET", "/_nodes/plugins")["nodes"].values()
         assert {one["name"]: one["version"] for one in about["plugins"]}["rerank"] == "0.0.9"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import IDS_ONLY, PLACES, WORDS, Dummy, Hook, ids, requested, reverse
+from tests.hook import PLACES, WORDS, Dummy, Hook, ids, requested, reverse
 from tests.node import Node
 
 COUNT = 30
@@ -22,7 +22,7 @@ SECRET = {
     str(i) for i in range(0, COUNT, 3)
 }  # documents that the clerk may not see; the kind of none, either
 SEEN = {"chief": [str(i) for i in range(COUNT)], "clerk": [str(i) for i in range(COUNT) if i % 3]}
-REQUESTED = requested("text@v", "meta@w", category_votes=COUNT)
+REQUESTED = requested("text@v", "meta@w", ids=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,12 @@ def guarded(hooked: Node) -> Iterator[Node]:
     hooked.request("DELETE", "/guarded")
 
 
-@pytest.fixture(params=["whole", "bare", "places"])
+@pytest.fixture(params=["whole", "places"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
-    """Full candidates; candidates with ids and a second search for the page; places instead of ids."""
-    requested_fields = {**PLACES, "category_votes": COUNT} if request.param == "places" else REQUESTED
+    """Full candidates; or candidates without ids, and a second search for the page."""
+    requested_fields = PLACES if request.param == "places" else REQUESTED
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
-    fields = {"categories_field": "kind"} if request.param == "whole" else IDS_ONLY
-    hook = Hook(guarded, dummy.url).configure(**fields)
+    hook = Hook(guarded, dummy.url)
     hook.bare = request.param != "whole"
     return hook
 
@@ -107,12 +106,9 @@ def test_the_service_hears_what_the_user_may_see(hook: Hook, dummy: Dummy, user:
     named = call["ids"]
     if named[0] == "000000":  # documents were indexed in the order of their ids
         named = [str(number) for number in call["places"]["seq_nos"]]
-        call["categories"] = {named[int(i)]: kinds for i, kinds in call["categories"].items()}
     assert named == SEEN[user]
     assert call["features"]["text@v"] == ["AAAA"] * len(SEEN[user])
     assert call["features"]["meta@w"] == ["AAAB" if user == "chief" else None] * len(SEEN[user])
-    kinds = {id: ["ab"[int(id) % 2]] if user == "chief" else [] for id in SEEN[user]}
-    assert call["categories"] == kinds
     assert user not in json.dumps([headers for _, headers, _ in dummy.seen])
 
 

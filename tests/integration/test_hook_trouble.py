@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.hook import (
-    CATEGORY_VOTES,
-    IDS_ONLY,
     NUMBERS,
+    PLACES,
+    WHOLE,
     WORDS,
     Answering,
     Dummy,
@@ -110,10 +110,11 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
 
-@pytest.mark.parametrize("fields", [{}, IDS_ONLY], ids=["whole", "bare"])
-def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy, fields: dict[str, Any]) -> None:
-    hook.configure(**fields)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
+@pytest.mark.parametrize("requested_fields", [WHOLE, PLACES], ids=["whole", "places"])
+def test_a_failure_removes_the_features_too(
+    hook: Hook, dummy: Dummy, requested_fields: dict[str, Any]
+) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     hook.search(WORDS)
     for answering in (FAULTS["500"][1], lambda handler, body: handler.send({"passed": "x"})):
         dummy.answering = answering

@@ -48,11 +48,8 @@ def test_the_plugins_pipeline():
         "response_processors": [{"rerank_stack": {}}],
     }
     assert "stack" not in plugin.body(HookOptions(URL))["request_processors"][0]["rerank_stack"]
-    made = plugin.body(HookOptions((URL, "http://b/")), plugin.OWN_FIELDS)["request_processors"][0][
-        "rerank_stack"
-    ]
+    made = plugin.body(HookOptions((URL, "http://b/")))["request_processors"][0]["rerank_stack"]
     assert made["url"] == [URL, "http://b"]
-    assert (made["id_field"], made["categories_field"]) == ("id", "categories")
 
 
 def test_a_shadow_and_a_share():

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,23 @@ from rerank.errors import EngineError
 
 FEATURES = "rerank_features"
 """The object field that contains the features."""
+
+DOCUMENT = "document"
+"""The field next to the features with id and categories, as one value: keywords take longer to read."""
+
+
+def document_row(id: str, categories: Sequence[str]) -> str:
+    """Return the value of ``DOCUMENT``, as Base64.
+
+    >>> rows([binascii.a2b_base64(document_row("a", ["x", "y"]))])
+    [['a', 'x', 'y']]
+    """
+    return binascii.b2a_base64(msgspec.json.encode([id, *categories]), newline=False).decode()
+
+
+def rows(values: Sequence[bytes]) -> list[list[str]]:
+    """Return id and categories of values of ``DOCUMENT``. Raises msgspec.DecodeError."""
+    return _ROWS.decode(b"[" + b",".join(values) + b"]")
 
 
 def feature_key(name: str, version: str) -> str:
@@ -69,6 +87,9 @@ def without_vectors(key: str, passages: int) -> dict[str, Any]:
     return {"bool": {"must_not": exists}}
 
 
+_ROWS = msgspec.json.Decoder(list[list[str]])
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """The features of one ranker and version, from the mapping.
@@ -88,6 +109,11 @@ class Column:
     def bytes(self) -> int:
         """Bytes per row without padding."""
         return self.width * np.dtype(self.dtype).itemsize
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes per row with padding."""
+        return -(-self.bytes // 3) * 3
 
     def mapping(self) -> dict[str, Any]:
         """Return the mapping of the binary field."""
@@ -125,7 +151,7 @@ class Column:
 
     def encode(self, values: NDArray[Any]) -> list[str]:
         """Return rows as Base64."""
-        raw = np.zeros((len(values), -(-self.bytes // 3) * 3), np.uint8)
+        raw = np.zeros((len(values), self.stored_bytes), np.uint8)
         raw[:, : self.bytes] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.bytes)
         size = raw.shape[1] // 3 * 4
         text = binascii.b2a_base64(raw.tobytes(), newline=False).decode()

@@ -234,6 +234,8 @@ class DocValueFeatures(FeatureStore):
                 values = encoder.encode([documents[i] for i in rows])
                 for i, text in zip(rows, self._column(plan, key, values, len(rows)).encode(values)):
                     features[i][key] = text
+        for found, document in zip(features, documents):
+            found |= self._layout.row(document)
         for key in dict.fromkeys([*plan.kept, *plan.vectors]):
             if key in plan.stored and plan.stored[key].vectors:
                 plan.stored[key].add_vectors(key, features, [found.get(key) for found in features])

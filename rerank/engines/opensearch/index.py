@@ -19,7 +19,7 @@ from rerank.errors import EngineError, UsageError
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
 
-FORMAT = 1
+FORMAT = 2
 """Version of index_templates/; an index of another version is not opened."""
 
 WHOLE = {"allow_partial_search_results": "false"}

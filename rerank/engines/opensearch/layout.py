@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rerank.engines.base import FIRST_STAGES
-from rerank.engines.opensearch.columns import FEATURES
+from rerank.engines.opensearch.columns import DOCUMENT, FEATURES, document_row
 from rerank.errors import EngineError, UsageError
 from rerank.filters import FIELD, terms_of
 from rerank.records import Document
@@ -64,6 +64,10 @@ class Layout(ABC):
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
         """Return the document of a ``_source``."""
 
+    def row(self, document: Document) -> dict[str, Any]:
+        """Return the fields that are written with the features."""
+        return {}
+
 
 class OwnedLayout(Layout):
     """The layout of rerank's indices (index_templates/)."""
@@ -87,6 +91,10 @@ class OwnedLayout(Layout):
             source.get("lang"),
             source.get("extra") or {},
         )
+
+    def row(self, document: Document) -> dict[str, Any]:
+        """Return id and categories as one value, for the hook."""
+        return {DOCUMENT: document_row(document.id, document.categories)}
 
     def to_source(self, document: Document) -> dict[str, Any]:
         """Return a document's ``_source``, with filter terms."""

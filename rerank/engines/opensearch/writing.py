@@ -170,14 +170,14 @@ class Writer(Reader):
                 ]
                 spool.unchanged += len(batch) - len(fresh)
                 batch = fresh
-            sources = [self._layout.to_source(document) for document in batch]
+            sources = [{**self._layout.to_source(one), FEATURES: self._layout.row(one)} for one in batch]
             for name, version, encode, _, passages in encoders if batch else ():
                 key = feature_key(name, version)
                 values = encode(batch)
                 found = column(name, values, len(batch), spool.columns.get(key) or stored.get(key))
                 texts = found.encode(values)
                 for source, text in zip(sources, texts):
-                    source.setdefault(FEATURES, {})[key] = text
+                    source[FEATURES][key] = text
                 if name in retrieving:
                     found = replace(found, vectors="hnsw", passages=passages)
                     found.add_vectors(key, [source[FEATURES] for source in sources], texts)

@@ -8,13 +8,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The settings of the request processor. Times are in milliseconds. urls: tried in turn. id: the field with doc values that
- * repeats _id, or null. categories: the field of the documents' categories, or null. token: name among rerank.tokens.*;
+ * The settings of the request processor. Times are in milliseconds. urls: tried in turn. token: name among rerank.tokens.*;
  * null: rerank.token. shadow: score and count searches, and keep their order. share: percent of searches that are reranked.
  */
-record Config(List<URI> urls, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage, String id,
-              String categories, String token, boolean shadow, int share, int maxConnections, int breakerFailures,
-              int breakerPause) {
+record Config(List<URI> urls, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage, String token,
+              boolean shadow, int share, int maxConnections, int breakerFailures, int breakerPause) {
     private static final int MOST_URLS = 16;
 
     static Config read(String tag, Map<String, Object> config) {
@@ -22,7 +20,6 @@ record Config(List<URI> urls, String stack, int depth, int timeout, boolean fail
             endpoints(tag, config), readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
-            field(tag, config, "id_field"), field(tag, config, "categories_field"),
             readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "token_name"),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false), number(tag, config, "share", 100, 100),
             number(tag, config, "max_connections", 128, 10_000),
@@ -51,14 +48,6 @@ record Config(List<URI> urls, String stack, int depth, int timeout, boolean fail
             throw newConfigurationException(Protocol.PROCESSOR, tag, name, "must be from 1 to " + most);
         }
         return value;
-    }
-
-    private static String field(String tag, Map<String, Object> config, String name) {
-        String field = readOptionalStringProperty(Protocol.PROCESSOR, tag, config, name);
-        if (field != null && field.matches("[^*?,\\s]{1,200}") == false) {
-            throw newConfigurationException(Protocol.PROCESSOR, tag, name, "must be the name of one field");
-        }
-        return field;
     }
 
     private static List<URI> endpoints(String tag, Map<String, Object> config) {

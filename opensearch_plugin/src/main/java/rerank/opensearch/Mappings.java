@@ -3,41 +3,26 @@ package rerank.opensearch;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.opensearch.cluster.metadata.IndexMetadata;
-import org.opensearch.cluster.metadata.MappingMetadata;
+import org.opensearch.common.xcontent.support.XContentMapValues;
 
-/** Fields of an index that cannot be read as doc values: requesting one fails the whole search. */
+/** Stored features that cannot be read as binary doc values: requesting one fails the whole search. */
 final class Mappings {
     private static final int MOST = 10_000;
     private final Map<String, Boolean> known = new ConcurrentHashMap<>();
 
-    /** Whether an index has a field of another type: features are binary, other fields are keywords. */
-    boolean isUnreadable(IndexMetadata index, String field) {
+    /** Whether an index has a field of another type with the name of a feature. */
+    boolean isUnreadable(IndexMetadata index, String feature) {
         if (known.size() > MOST) {
             known.clear();
         }
-        String key = index.getIndexUUID() + "/" + index.getMappingVersion() + "/" + field;
-        return known.computeIfAbsent(key, k -> {
-            MappingMetadata mapping = index.mapping();
-            return mapping != null && isUnreadable(mapping.sourceAsMap(), field);
-        });
+        return known.computeIfAbsent(index.getIndexUUID() + "/" + index.getMappingVersion() + "/" + feature,
+            key -> index.mapping() != null && isUnreadable(index.mapping().sourceAsMap(), feature));
     }
 
-    static boolean isUnreadable(Map<?, ?> mapping, String field) {
-        Object found = mapping;
-        for (String part : field.split("\\.")) {
-            if (found instanceof Map<?, ?> above && above.get("properties") instanceof Map<?, ?> properties) {
-                found = properties.get(part);
-            } else {
-                // A field that does not exist is ignored.
-                return false;
-            }
-        }
-        if (found instanceof Map<?, ?> leaf) {
-            boolean feature = field.startsWith(Protocol.FEATURES);
-            boolean right = (feature ? "binary" : "keyword").equals(leaf.get("type"));
-            Object values = leaf.get("doc_values");
-            return (right && (feature ? Boolean.TRUE : Boolean.FALSE).equals(values) == feature) == false;
-        }
-        return false;
+    static boolean isUnreadable(Map<String, Object> mapping, String feature) {
+        Object features = XContentMapValues.extractValue("properties." + Protocol.FEATURES + "properties", mapping);
+        Object field = features instanceof Map<?, ?> fields ? fields.get(feature) : null; // a missing field is ignored
+        return field instanceof Map<?, ?> leaf
+            && ("binary".equals(leaf.get("type")) && Boolean.TRUE.equals(leaf.get("doc_values"))) == false;
     }
 }

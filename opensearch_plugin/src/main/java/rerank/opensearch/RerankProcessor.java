@@ -15,13 +15,14 @@ import org.apache.logging.log4j.Logger;
 import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
+import org.opensearch.action.support.GroupedActionListener;
 import org.opensearch.cluster.ClusterState;
 import org.opensearch.common.CheckedConsumer;
 import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.core.action.ActionListener;
+import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.core.rest.RestStatus;
-import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.index.seqno.SequenceNumbers;
 import org.opensearch.search.DocValueFormat;
@@ -157,39 +158,33 @@ final class RerankProcessor extends AbstractProcessor
             listener.onFailure(new OpenSearchException("rerank: shards may fail because of the fields of the hook"));
             return;
         }
-        if (plan.idsOnly && ScoringRequest.haveIds(plan, found) == false) {
-            fullHits(plan, start, listener); // documents of other indices are among them
-            return;
-        }
         ScoringRequest hits = ScoringRequest.of(plan, found);
-        if (found.length == 0) {
-            finish(plan, response, hits, start, ScoringResponse.passed("no_hits"), null, listener);
-            return;
-        }
         // The answer comes on a thread with the headers of another request.
         ActionListener<ScoringResponse> scored = wrapPreservingContext(ending(listener,
             answer -> finish(plan, response, hits, start, answer, null, listener),
             e -> finish(plan, response, hits, start, null, Failure.of(e), listener)), plugin.threadContext);
-        byte[] body = null;
-        boolean isLong = false;
-        Exception broken = null;
+        if (found.length == 0) {
+            scored.onResponse(ScoringResponse.passed("no_hits"));
+            return;
+        }
+        byte[] query, body;
         try {
-            byte[] query = hits.query();
-            isLong = query.length > ScoringRequest.LONG_QUERY || plan.ext.length("query") > ScoringRequest.LONG_QUERY;
+            query = hits.query();
             body = query.length > Protocol.LONGEST_QUERY ? null : hits.body(query);
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
-            broken = e;
+            scored.onFailure(e);
+            return;
+        } finally {
+            hits.strip();
         }
-        hits.strip();
-        if (broken != null) {
-            scored.onFailure(Failure.of(broken));
-        } else if (body == null) {
+        if (body == null) {
             scored.onResponse(ScoringResponse.passed("query_too_long"));
-        } else {
-            plan.asker.service.call(body, most(found), isLong,
-                bytes -> ScoringResponse.read(bytes, hits.ids().size(), plan.breaksTies()), scored);
+            return;
         }
+        boolean isLong = query.length > ScoringRequest.LONG_QUERY || plan.ext.length("query") > ScoringRequest.LONG_QUERY;
+        plan.asker.service.call(body, most(found), isLong,
+            bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies()), scored);
     }
 
     /** A listener whose failures, also an Error, end the search. */
@@ -210,29 +205,36 @@ final class RerankProcessor extends AbstractProcessor
         });
     }
 
-    /** Search for the documents of the page, without a pipeline. */
-    private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<SearchHits> listener) {
-        QueryBuilder which;
-        int most = page.size();
-        if (plan.withoutIds()) {
-            most *= (int) Math.max(1, page.stream().map(hit -> hit.getShard().getShardId()).distinct().count());
-            which = QueryBuilders.termsQuery("_seq_no", page.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray());
-        } else {
-            most *= (int) page.stream().map(SearchHit::getIndex).distinct().count();
-            String[] ids = page.stream().map(hit -> ScoringRequest.id(plan, hit)).distinct().toArray(String[]::new);
-            which = QueryBuilders.idsQuery().addIds(ids);
+    /**
+     * Search for the documents of the page, without a pipeline, in each of their shards: a search of one shard has only one
+     * phase.
+     */
+    private void documents(SearchPlan plan, SearchResponse response, List<SearchHit> page, ActionListener<Map<Place, SearchHit>> listener) {
+        String preference = Objects.toString(plan.request.preference(), "");
+        boolean together = plan.user.pointInTimeBuilder() != null || preference.startsWith("_shards:");
+        Map<Integer, List<SearchHit>> byShard =
+            page.stream().collect(Collectors.groupingBy(hit -> together ? -1 : hit.getShard().getShardId().id()));
+        ActionListener<SearchResponse> one = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
+            .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Place::of, hit -> hit))), byShard.size());
+        byShard.forEach((shard, hits) -> {
+            long[] numbers = hits.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray();
+            // Documents of other indices and shards can have the same numbers.
+            SearchSourceBuilder source = plan.documents(QueryBuilders.termsQuery("_seq_no", numbers))
+                .size(numbers.length * (together ? response.getTotalShards() : plan.indices));
+            SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none");
+            request.setParentTask(plan.request.getParentTask());
+            if (together == false) {
+                request.preference("_shards:" + shard + (preference.isEmpty() ? "" : "|" + preference));
+            }
+            plugin.node.search(request, one);
+        });
+    }
+
+    /** The place of a document, until it changes. */
+    private record Place(ShardId shard, long seqNo, long primaryTerm) {
+        static Place of(SearchHit hit) {
+            return new Place(hit.getShard().getShardId(), hit.getSeqNo(), hit.getPrimaryTerm());
         }
-        SearchSourceBuilder source = plan.documents(which).size(most);
-        SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none");
-        request.setParentTask(plan.request.getParentTask());
-        String preference = plan.request.preference();
-        if (source.pointInTimeBuilder() == null && (preference == null || preference.startsWith("_shards:") == false)) {
-            // Shards without a document of the page are not asked.
-            String shards = page.stream().map(hit -> Integer.toString(hit.getShard().getShardId().id())).distinct()
-                .collect(Collectors.joining(","));
-            request.preference("_shards:" + shards + (preference == null ? "" : "|" + preference));
-        }
-        plugin.node.search(request, ActionListener.map(listener, SearchResponse::getHits));
     }
 
     /** Search for the candidates again, as full hits. */
@@ -267,9 +269,8 @@ final class RerankProcessor extends AbstractProcessor
             plugin.stats.shadowed(plan.moved, System.nanoTime() - start);
         }
         boolean reranked = plan.outcome.equals("reranked");
-        int first = reranked ? hits.ids().size() : 0;
         List<ScoringResponse.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
-        IntStream.range(first, hits.ids().size() + hits.rest().size())
+        IntStream.range(best.size(), hits.hits().size() + hits.rest().size())
             .forEach(i -> best.add(new ScoringResponse.Hit(i, hits.at(i).getScore(), null)));
         List<ScoringResponse.Hit> page = plan.page(best);
         float highest = reranked ? best.get(0).score() : response.getHits().getMaxScore();
@@ -286,10 +287,9 @@ final class RerankProcessor extends AbstractProcessor
             done.onResponse(chosen);
             return;
         }
-        documents(plan, chosen, ending(listener, found -> {
-            Map<String, SearchHit> known = new HashMap<>();
-            found.forEach(hit -> known.put(version(hit, plan.withoutIds() ? "" : hit.getId()), hit));
-            List<SearchHit> documents = chosen.stream().map(hit -> known.get(version(hit, ScoringRequest.id(plan, hit)))).toList();
+        documents(plan, response, chosen, ending(listener, found -> {
+            List<SearchHit> documents = new ArrayList<>();
+            chosen.forEach(hit -> documents.add(found.get(Place.of(hit))));
             if (documents.contains(null)) {
                 fullHits(plan, start, listener); // a document has changed
             } else {
@@ -298,13 +298,9 @@ final class RerankProcessor extends AbstractProcessor
         }, e -> fullHits(plan, start, listener)));
     }
 
-    private static String version(SearchHit hit, String id) {
-        return hit.getShard().getShardId() + "/" + hit.getSeqNo() + "/" + hit.getPrimaryTerm() + "/" + id;
-    }
-
     private static void show(SearchPlan plan, ScoringResponse.Hit one, ScoringRequest hits, SearchHit hit, boolean reranked) {
         SearchHit candidate = hits.at(one.position());
-        boolean moved = reranked && one.position() < hits.ids().size();
+        boolean moved = reranked && one.position() < hits.hits().size();
         if (plan.breaksTies()) {
             Object[] values = candidate.getSortValues().clone();
             DocValueFormat[] formats = new DocValueFormat[values.length];
@@ -318,7 +314,7 @@ final class RerankProcessor extends AbstractProcessor
             told.put("signals", one.signals());
             hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(told)));
         }
-        if ((plan.idsOnly || plan.requested.places()) && Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
+        if (Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
             hit.setSeqNo(SequenceNumbers.UNASSIGNED_SEQ_NO);
             hit.setPrimaryTerm(SequenceNumbers.UNASSIGNED_PRIMARY_TERM);
         }

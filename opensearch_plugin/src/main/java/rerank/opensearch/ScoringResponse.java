@@ -4,7 +4,6 @@ import java.nio.ByteBuffer;
 import java.util.*;
 import java.util.function.Predicate;
 import java.util.regex.Pattern;
-import java.util.stream.Stream;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.ScoringClient.Failure;
@@ -17,38 +16,27 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
     /** Fields of the answer that an explanation shows. */
     private static final Map<String, Class<?>> EXPLAINED =
         Map.of("weights", Map.class, "without_features", Map.class, "unknown_categories", List.class);
-    private static final int MOST_VOTES = 100;
     private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
     /** position: in the order of the first stage. signals: its explanation, or null. */
     record Hit(int position, float score, Object signals) { }
 
     /**
-     * Fields to send with a call. features: of each hit. categoryVotes: number of first hits whose categories are sent. places:
-     * shard, sequence number and primary term of each hit; withoutIds: send no ids then. clauses: the scores of the named clauses
-     * of the query. The service cannot name other fields of an index.
+     * Fields to send with a call. features: stored values of each hit. ids: ids of the hits. clauses: the scores of the named
+     * clauses of the query. The service cannot name other fields of an index.
      */
-    record RequestedFields(List<String> features, int categoryVotes, boolean places, boolean withoutIds, boolean clauses) {
+    record RequestedFields(List<String> features, boolean ids, boolean clauses) {
         /** Before the first call. Clauses are sent: the service cannot look them up. */
-        static final RequestedFields NONE = new RequestedFields(List.of(), 0, false, false, true);
+        static final RequestedFields NONE = new RequestedFields(List.of(), true, true);
 
-        /** Fields to fetch. categories: the field with categories, or null. */
-        List<String> fields(String categories) {
-            return Stream.concat(features.stream().map(Protocol.FEATURES::concat), Stream.ofNullable(categoryVotes > 0 ? categories : null)).toList();
-        }
-
-        /** Without the features that cannot be read. */
-        RequestedFields without(Predicate<String> unreadable) {
-            List<String> kept = features.stream().filter(name -> unreadable.test(Protocol.FEATURES + name) == false).toList();
-            return new RequestedFields(kept, categoryVotes, places, withoutIds, clauses);
+        RequestedFields without(Predicate<String> unwanted) {
+            return new RequestedFields(features.stream().filter(unwanted.negate()).toList(), ids, clauses);
         }
 
         static RequestedFields read(Map<?, ?> said) {
-            if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)
-                && said.get("category_votes") instanceof Integer categoryVotes && categoryVotes >= 0 && categoryVotes <= MOST_VOTES) {
-                boolean places = Boolean.TRUE.equals(said.get("places"));
-                return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(), categoryVotes, places,
-                    places && Boolean.TRUE.equals(said.get("without_ids")), Boolean.TRUE.equals(said.get("clauses")));
+            if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)) {
+                return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(),
+                    Boolean.TRUE.equals(said.get("ids")), Boolean.TRUE.equals(said.get("clauses")));
             }
             throw new Failure("bad_answer", "requested for what cannot be");
         }

@@ -58,7 +58,8 @@ final class SearchPlan implements ToXContentObject {
     int depth, timeout;
     int moved = -1; // of the first ten, in a shadow
     Map<String, Object> explained = Map.of(); // by the service
-    String stack, key, id, categories;
+    String stack, key;
+    int indices; // that are searched
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
     /** Fields that are fetched only for the service. */
     List<String> added = List.of();
@@ -125,18 +126,8 @@ final class SearchPlan implements ToXContentObject {
         return user.sorts() != null && user.sorts().size() > 1;
     }
 
-    /** Whether hits come without an id. */
-    boolean withoutIds() {
-        return idsOnly && id == null;
-    }
-
-    /**
-     * Read the settings, within the limits of the indices. unreadable: fields that cannot be read in one of the indices.
-     */
+    /** Read the settings, within the limits of the indices. unreadable: features that cannot be read in one of the indices. */
     void prepare(Config config, List<Settings> indices, Predicate<String> unreadable) {
-        id = config.id() == null || unreadable.test(config.id()) ? null : config.id();
-        boolean given = ext.values.get("categories") instanceof List<?> list && list.isEmpty() == false; // then no hit votes
-        categories = given || config.categories() == null || unreadable.test(config.categories()) ? null : config.categories();
         depth = config.depth();
         timeout = Math.max(config.timeout(), 1);
         int mostFields = Integer.MAX_VALUE;
@@ -146,18 +137,16 @@ final class SearchPlan implements ToXContentObject {
         }
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
-        requested = indices.isEmpty() ? ScoringResponse.RequestedFields.NONE : asker.lastRequested(key).without(unreadable); // empty: other clusters
+        this.indices = indices.size(); // 0: those of other clusters
+        requested = indices.isEmpty() ? ScoringResponse.RequestedFields.NONE : asker.lastRequested(key).without(unreadable);
         if (user == null) {
             return; // a search without a body
         }
         int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
-        if (own + requested.fields(categories).size() + 1 > mostFields) {
-            requested = ScoringResponse.RequestedFields.NONE;
+        if (own + requested.features().size() > mostFields) {
+            requested = requested.without(name -> true);
         }
-        if (requested.withoutIds()) {
-            id = null;
-        }
-        idsOnly = (id != null || requested.withoutIds()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+        idsOnly = requested.ids() == false && config.fetchesPage() && isPlain();
     }
 
     /** Whether a second search can fetch the hits as in this search. */
@@ -188,7 +177,8 @@ final class SearchPlan implements ToXContentObject {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
-        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(Math.max(depth, from + size));
+        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(Math.max(depth, from + size))
+            .seqNoAndPrimaryTerm(true);
         if (breaksTies()) {
             source.trackScores(true);
         }
@@ -196,18 +186,12 @@ final class SearchPlan implements ToXContentObject {
             .flatMap(List::stream).toList();
         if (idsOnly) {
             source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false).version(false).highlighter(null);
-            if (id != null) {
-                source.docValueField(id);
-            }
-        }
-        if (idsOnly || requested.places()) {
-            source.seqNoAndPrimaryTerm(true);
         }
         if (requested.clauses()) {
             source.includeNamedQueriesScores(true); // no effect without a named clause
         }
         // Fields that the user requests are neither fetched twice nor removed.
-        added = requested.fields(categories).stream()
+        added = requested.features().stream().map(Protocol.FEATURES::concat)
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return source;

@@ -25,7 +25,7 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(List.of(url), null, 100, 1_000, false, true, null, null, null, false, 100, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(List.of(url), null, 100, 1_000, false, true, null, false, 100, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
@@ -33,10 +33,9 @@ class ConfigTest {
         Config config = read(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200, "timeout", 50,
             "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
         assertEquals(new Config(
-            List.of(URI.create("https://host/path/v1/hook")), "tfidf,text", 200, 50, true, false, null, null, null, false, 100, 1, 2, 3), config);
-        config = read(Map.of("url", List.of("http://a:1", "http://b:2/"), "id_field", "id", "categories_field", "meta.tags"));
+            List.of(URI.create("https://host/path/v1/hook")), "tfidf,text", 200, 50, true, false, null, false, 100, 1, 2, 3), config);
+        config = read(Map.of("url", List.of("http://a:1", "http://b:2/")));
         assertEquals(List.of(URI.create("http://a:1/v1/hook"), URI.create("http://b:2/v1/hook")), config.urls());
-        assertEquals(List.of("id", "meta.tags"), List.of(config.id(), config.categories()));
         config = read(Map.of("token_name", "team", "shadow", true, "share", 5));
         assertEquals(List.of("team", true, 5), List.of(config.token(), config.shadow(), config.share()));
     }
@@ -51,15 +50,6 @@ class ConfigTest {
     void urlsAreAllowedByName(String allowed, String url, boolean expected) {
         assertEquals(expected, Config.allows(List.of("http://other", allowed), read(Map.of("url", url)).urls().get(0)));
         assertFalse(Config.allows(List.of(), read(Map.of("url", url)).urls().get(0)));
-    }
-
-    @ParameterizedTest
-    @ValueSource(strings = {"a,b", "secret*", "?", ""})
-    void fieldsAreOneEach(String field) {
-        for (String setting : List.of("id_field", "categories_field")) {
-            String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of(setting, field))).getMessage();
-            assertEquals("[" + setting + "] must be the name of one field", message);
-        }
     }
 
     @Test

@@ -54,7 +54,7 @@ class ScoringRequestTest {
             hits.strip();
             int length = ByteBuffer.wrap(body).getInt(), begin = 4 + length;
             Map<String, Object> head = XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true);
-            int numbers = hits.hits().size() * (plan.requested.places() ? 28 : 8);
+            int numbers = hits.hits().size() * 28;
             return new Body(head, ByteBuffer.wrap(body, begin, numbers).slice(),
                 Arrays.copyOfRange(body, begin + numbers, body.length));
         }
@@ -72,20 +72,10 @@ class ScoringRequestTest {
     }
 
     @Test
-    void equalIdsAreToldApart() {
+    void equalIdsAreToldApart() throws IOException {
         SearchHit[] found = {
             hit("books", "1", 3, Map.of()), hit("songs", "1", 2, Map.of()), hit("songs", "1", 1, Map.of()), hit("books", "2", 1, Map.of())};
-        assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), ScoringRequest.of(plan, found).ids());
-    }
-
-    @Test
-    void bareHitsHaveTheirIdInAField() {
-        plan.id = "id";
-        plan.idsOnly = true;
-        SearchHit[] found = {hit("books", null, 1, Map.of("id", List.of("x")))};
-        assertTrue(ScoringRequest.haveIds(plan, found));
-        assertEquals(List.of("x"), ScoringRequest.of(plan, found).ids());
-        assertFalse(ScoringRequest.haveIds(plan, new SearchHit[] {hit("books", null, 1, Map.of())}));
+        assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), Body.of(plan, found).head.get("ids"));
     }
 
     @Test
@@ -97,46 +87,32 @@ class ScoringRequestTest {
         assertEquals(List.of("books"), body.head.get("index"));
         assertEquals(Map.of("stack", "bm25"), body.head.get("rerank"));
         assertTrue(body.head.get("query").toString().contains("words"));
-        assertEquals(Map.of(), body.head.get("features"));
-        assertEquals(Map.of(), body.head.get("categories"));
+        assertEquals(List.of(), body.head.get("features"));
         assertEquals(0, body.rows.length);
     }
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
         Body body = Body.of(plan, found);
-        assertEquals(Map.of("text@v1", Map.of("bytes", 3, "missing", List.of(1, 2))), body.head.get("features"));
-        assertArrayEquals(new byte[] {1, 2, 3, 7, 8, 9}, body.rows);
+        assertEquals(List.of("text@v1"), body.head.get("features"));
+        assertArrayEquals(new byte[] {0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 7, 8, 9}, body.rows);
         assertNull(found[0].field(FEATURE), "the user has not asked for it");
     }
 
     @Test
     void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
-        assertEquals(Map.of("text@v1", Map.of("bytes", 3, "missing", List.of(0))), body.head.get("features"));
+        assertArrayEquals(new byte[] {0, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3}, body.rows);
         for (SearchHit hit : found) {
             assertNull(hit.field(FEATURE), "the user has not asked for it");
         }
-    }
-
-    @Test
-    void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 2, false, false, false);
-        plan.categories = "tags";
-        plan.user.docValueField("tags");
-        SearchHit[] found = {
-            hit("books", "c", 1, Map.of("tags", List.of("late"))), hit("books", "b", 1, Map.of("tags", List.of("x", "y"))),
-            hit("books", "a", 2, Map.of())};
-        Body body = Body.of(plan, found);
-        assertEquals(Map.of("a", List.of(), "b", List.of("x", "y")), body.head.get("categories"));
-        assertNotNull(found[0].field("tags"), "the user's own");
     }
 
     @Test
@@ -144,7 +120,7 @@ class ScoringRequestTest {
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of())};
         found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
         assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), true, false);
         assertNull(Body.of(plan, found).head.get("clauses"), "they are not requested");
     }
 
@@ -153,13 +129,13 @@ class ScoringRequestTest {
         plan.depth = 2;
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of()), hit("books", "c", 1, Map.of())};
         ScoringRequest hits = ScoringRequest.of(plan, found);
-        assertEquals(List.of("a", "b"), hits.ids());
+        assertEquals(Arrays.asList(found).subList(0, 2), hits.hits());
         assertSame(found[2], hits.at(2));
     }
 
     @Test
     void placesOfSeveralIndices() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), false, false);
         plan.idsOnly = true;
         SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
         found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));
@@ -169,13 +145,13 @@ class ScoringRequestTest {
         found[0].setPrimaryTerm(1);
         Body body = Body.of(plan, found);
         assertFalse(body.head.containsKey("ids"));
-        assertEquals(Map.of("uuids", List.of("uuid", "other"), "index", List.of(0, 1), "follow", true), body.head.get("places"));
+        assertEquals(Map.of("uuids", List.of("uuid", "other"), "index", List.of(0, 1)), body.head.get("places"));
         assertEquals(List.of(0, 3), List.of(body.numbers.getInt(16), body.numbers.getInt(20)));
     }
 
     @Test
     void scoresAndPlacesAreBytes() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
         SearchHit[] found = {hit("books", "a", 3.3f, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "b", 0.1f, Map.of())};
         for (SearchHit hit : found) {
             hit.setSeqNo(hit == found[0] ? 5 : 1L << 40);
@@ -184,13 +160,13 @@ class ScoringRequestTest {
         Body body = Body.of(plan, found);
         assertEquals(List.of("a", "b"), body.head.get("ids"));
         assertEquals(2, body.head.get("hits"));
-        assertEquals(Map.of("uuids", List.of("uuid"), "follow", true), body.head.get("places"));
+        assertEquals(Map.of("uuids", List.of("uuid")), body.head.get("places"));
         ByteBuffer numbers = body.numbers;
         assertEquals(3.3, numbers.getDouble(), "as JSON would have it");
         assertEquals(0.1, numbers.getDouble());
         assertEquals(List.of(0, 0), List.of(numbers.getInt(), numbers.getInt()));
         assertEquals(List.of(5L, 1L << 40, 2L, 2L),
             List.of(numbers.getLong(), numbers.getLong(), numbers.getLong(), numbers.getLong()));
-        assertArrayEquals(new byte[] {1, 2, 3}, body.rows);
+        assertArrayEquals(new byte[] {0, 0, 0, 3, 0, 0, 0, 0, 1, 2, 3}, body.rows);
     }
 }

@@ -96,33 +96,23 @@ class ScoringResponseTest {
     @Test
     void requestedFieldsAreRead() {
         ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
-            + " \"category_votes\": 10}}").requested();
-        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), 10, false, false, false), requested);
-        assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), requested.fields("tags"));
+            + " \"ids\": true}}").requested();
+        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), true, false), requested);
     }
 
     @Test
     void theServiceCanRequestNoOtherField() {
         ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [], \"id\": \"salary\","
-            + " \"categories\": \"salary\", \"category_votes\": 10}}").requested();
-        assertEquals(List.of(), requested.fields(null));
-    }
-
-    @Test
-    void withoutVotesThereAreNoCategories() {
-        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [], \"category_votes\": 0}}").requested();
-        assertEquals(new ScoringResponse.RequestedFields(List.of(), 0, false, false, false), requested);
-        assertEquals(List.of(), requested.fields("tags"));
+            + " \"categories\": \"salary\"}}").requested();
+        assertEquals(List.of(), requested.features());
     }
 
     @ParameterizedTest
     @ValueSource(strings = {
         "{}",
-        "{\"features\": [\"*\"], \"category_votes\": 0}",
-        "{\"features\": [\"a.b\"], \"category_votes\": 0}",
-        "{\"features\": [3], \"category_votes\": 0}",
-        "{\"features\": [], \"category_votes\": 101}",
-        "{\"features\": [], \"category_votes\": -1}",
+        "{\"features\": [\"*\"]}",
+        "{\"features\": [\"a.b\"]}",
+        "{\"features\": [3]}",
     })
     void requestsThatAreRefused(String requested) {
         String json = "{\"passed\": \"x\", \"requested_fields\": " + requested + "}";
@@ -132,7 +122,7 @@ class ScoringResponseTest {
     @Test
     void thirtyTwoFeaturesAreTheMost() {
         String list = "\"f\", ".repeat(32) + "\"f\"";
-        String json = "{\"passed\": \"x\", \"requested_fields\": {\"category_votes\": 0, \"features\": [" + list + "]}}";
+        String json = "{\"passed\": \"x\", \"requested_fields\": {\"features\": [" + list + "]}}";
         assertThrows(Failure.class, () -> read(json));
     }
 }

@@ -28,7 +28,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class SearchPlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), 10, false, false, false);
+    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -86,15 +86,6 @@ class SearchPlanTest {
     }
 
     @Test
-    void hitsVoteUnlessTheSearchHasCategories() {
-        List.of(Map.<String, Object>of(), Map.<String, Object>of("categories", List.of("a"))).forEach(ext -> {
-            SearchPlan plan = plan(words(), ext, Map.of());
-            plan.prepare(ConfigTest.read(Map.of("categories_field", "tags")), List.of(INDEX), field -> false);
-            assertEquals(ext.isEmpty() ? "tags" : null, plan.categories);
-        });
-    }
-
-    @Test
     void aSearchWithoutABodyPasses() {
         assertEquals("no_text_query", prepared(null, Map.of(), INDEX).reasonToPass());
     }
@@ -145,11 +136,10 @@ class SearchPlanTest {
     void candidatesComeWithWhatTheServiceWishes() {
         SearchPlan plan = prepared(words().from(2).size(3), Map.of());
         plan.requested = REQUESTED;
-        plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
-        assertEquals(List.of(0, 100), List.of(source.from(), source.size()));
-        assertEquals(List.of("rerank_features.text@v1", "tags"), source.docValueFields().stream().map(f -> f.field).toList());
-        assertEquals(List.of("rerank_features.text@v1", "tags"), plan.added);
+        assertEquals(List.of(0, 100, true), List.of(source.from(), source.size(), source.seqNoAndPrimaryTerm()));
+        assertEquals(List.of("rerank_features.text@v1"), source.docValueFields().stream().map(f -> f.field).toList());
+        assertEquals(List.of("rerank_features.text@v1"), plan.added);
     }
 
     @Test
@@ -162,25 +152,12 @@ class SearchPlanTest {
 
     @Test
     void whatTheUserAsksForIsNotAddedAgain() {
-        SearchPlan plan = prepared(words().docValueField("ta*"), Map.of());
-        plan.requested = REQUESTED;
-        plan.categories = "tags";
+        SearchPlan plan = prepared(words().docValueField("rerank_features.te*"), Map.of());
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), false, false);
         SearchSourceBuilder source = plan.candidates();
-        assertEquals(List.of("rerank_features.text@v1"), plan.added);
+        assertEquals(List.of("rerank_features.meta@m"), plan.added);
         List<String> fields = source.docValueFields().stream().map((FieldAndFormat f) -> f.field).toList();
-        assertEquals(List.of("ta*", "rerank_features.text@v1"), fields);
-    }
-
-    @Test
-    void bareCandidatesHaveNoStoredFields() {
-        SearchPlan plan = prepared(words(), Map.of());
-        plan.requested = REQUESTED;
-        plan.id = "id";
-        plan.idsOnly = true;
-        SearchSourceBuilder source = plan.candidates();
-        assertFalse(source.storedFields().fetchFields());
-        assertFalse(source.fetchSource().fetchSource());
-        assertEquals("id", source.docValueFields().get(0).field);
+        assertEquals(List.of("rerank_features.te*", "rerank_features.meta@m"), fields);
     }
 
     @Test
@@ -192,27 +169,13 @@ class SearchPlanTest {
     @Test
     void hitsWithoutIdsHavePlaces() {
         SearchPlan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), false, false);
         plan.idsOnly = true;
         SearchSourceBuilder source = plan.candidates();
-        assertTrue(source.seqNoAndPrimaryTerm());
+        assertFalse(source.storedFields().fetchFields() || source.fetchSource().fetchSource());
         assertNull(source.docValueFields());
         assertNull(source.highlighter(), "only the page is highlighted");
         assertNotNull(plan.user.highlighter());
-    }
-
-    @Test
-    void idsAreNotFetchedWhereTheServiceNeedsNone() {
-        for (boolean withoutIds : List.of(true, false)) {
-            SearchPlan plan = plan(words(), Map.of(), Map.of());
-            Config config = ConfigTest.read(Map.of("id_field", "id"));
-            plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-            plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), 0, withoutIds, withoutIds, false));
-            plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-            assertEquals(List.of(true, withoutIds), List.of(plan.idsOnly, plan.withoutIds()));
-            List<String> fetched = plan.candidates().docValueFields().stream().map(f -> f.field).toList();
-            assertEquals(withoutIds ? List.of("rerank_features.text@v1") : List.of("id", "rerank_features.text@v1"), fetched);
-        }
     }
 
     @Test
@@ -220,7 +183,7 @@ class SearchPlanTest {
         SearchSourceBuilder search = words().docValueField("year").fetchField("tags", "epoch").storedField("title").minScore(0.5f)
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
         SearchPlan plan = plan(search, Map.of(), Map.of());
-        plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, true, false));
+        plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), false, false));
         plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY), field -> false);
         assertTrue(plan.idsOnly);
         SearchSourceBuilder candidates = plan.candidates();
