@@ -1,11 +1,11 @@
-"""The hook on three nodes with three shards: the whole search, and ways to fetch the documents of its page.
+"""The hook on three nodes with three shards and one replica: the whole search, and ways to fetch its page.
 
     python benchmarks/hook_cluster.py [--workspace DIR] [--rounds N] [--clients N]
 
 DIR has the rankers of ``rerank demo``; without it, the demo runs first. All cases take turns, query by query,
 in random order. A time is from the first byte of a request to the last byte of its answer. The page is ten
-random documents: one search of all shards, one of the shards that have these documents (``_shards``, as the
-plugin does), and one search per shard (``_msearch``). The targets are at most 2.0 times the plain search, and
+random documents: one search of all shards, one of the shards that have these documents (``_shards``), and one
+search per shard (``_msearch``, as the plugin does). The targets are at most 2.0 times the plain search, and
 half of its throughput with eight clients.
 """
 
@@ -95,7 +95,7 @@ def main() -> None:
         stack.callback(cluster.stop)
         node = cluster.start().nodes[0]
         corpus = str(collection / "corpus.jsonl.gz")
-        workspace = filled(node, folder, rankers, corpus, "--shards", 3)
+        workspace = filled(node, folder, rankers, corpus, "--shards", 3, "--replicas", 1)
         service = stack.enter_context(serving(workspace, folder / "log"))
         put_pipeline(node, "depth100", url=service, stack=WEIGHTS, depth=100, timeout=20000)
         plain, hooked = Case(node, "plain", 10, NONE, {}), Case(node, "hook, depth 100", 10, "depth100", {})

@@ -170,7 +170,7 @@ def hostile(service: str, node: str, number: int) -> str:
     """Send one request that means harm; what came of it."""
     head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     large = json.dumps({"query": "a", "documents": [{"text": "a", "n": 10**400}], "return_documents": True})
-    long = json.dumps({"query": {"match_all": {}}, "ext": {"rerank": {"query": "x" * 850_000}}})
+    long = json.dumps({"query": {"match_all": {}}, "ext": {"rerank_stack": {"query": "x" * 850_000}}})
     kinds: list[tuple[str, list[bytes]]] = [
         (service, [b"GET /healthz HTTP/1.1\r\nX: ", *[b"x" * 65536] * 64]),
         (service, [b"GET /healthz HTTP/1.1\r\n", *[b"a: b\r\n" * 1000] * 20]),

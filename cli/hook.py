@@ -42,16 +42,14 @@ def _hook(workspace: Workspace, route: str, name: str | None) -> closing[Hook]:
 @options.command(
     "install",
     "Service",
-    option("--service URL...", "URL of the service for the nodes. Repeatable.", required=True),
+    option("--service URL", "URL of the service for the nodes.", required=True),
     option("--timeout SECONDS", "Time limit of a call.", type=options.Real(0.001, 60), default=1.0),
     option("--on-failure first_stage|error", "Answer if the service fails.", default="first_stage"),
-    option("--token-name NAME", "Plugin: use the token rerank.tokens.NAME.", rare=True),
     option("--token-file FILE", "Stock: token of the service.", rare=True),
     "Searches",
     option("--stack STACK", "Signals or weights. Default: the stack of the service."),
     option("--depth N", "Number of candidates of a search.", type=options.Whole(1, 10_000), default=100),
     option("--shadow", "Score and count searches, but do not change their results."),
-    option("--share PERCENT", "Share of searches to rerank.", type=options.Whole(1, 100), default=100),
     option("--default", "Use the pipeline for all searches without a pipeline."),
     option("--add-to PIPELINE", "Plugin: also run this pipeline.", rare=True),
     option("--id-field FIELD", "Stock: field that contains _id. Default: id or _id.", rare=True),
@@ -192,11 +190,9 @@ def _show_status(report: Status) -> None:
 
 def _shadow(shadow: dict[str, Any]) -> str:
     count = shadow["count"]
-    first, last = (shadow[name][:16].replace("T", " ") for name in ("first", "last"))
     moved, took = shadow["moved"] / count, shadow["total_ms"] / max(count - 1, 1)  # of all but the first
     return (
-        f"shadow: {plural(count, 'search[|es]')} from {first} to {last} UTC;"
-        f" {moved:.1f} of the first ten would move; {took:.1f} ms each"
+        f"shadow: {plural(count, 'search[|es]')}; {moved:.1f} of the first ten would move; {took:.1f} ms each"
     )
 
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -41,54 +42,45 @@ _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKE
 class HookOptions:
     """The settings of a pipeline.
 
-    service:    URL of the service, as the nodes reach it; several are tried in turn.
+    service:    URL of the service, as the nodes reach it.
     stack:      the stack that scores; None: the default.
     depth:      candidates per search.
     timeout:    seconds to wait for the service.
     on_failure: one of ON_FAILURE.
     add_to:     an existing pipeline to extend.
     shadow:     score and count, but keep the order.
-    share:      percent of searches to rerank, by a hash of ``X-Opaque-Id`` or ``ext.rerank.user``.
-    token_name: a name in ``rerank.tokens.*``; None: ``rerank.token``.
     token:      for the route stock; ML Commons encrypts it.
     id_field:   for the route stock: the field that repeats ``_id``. None: ``id`` in indices of rerank, else
                 ``_id`` (send ``"docvalue_fields": ["_id"]``).
     """
 
-    service: str | tuple[str, ...]
+    service: str
     stack: str | None = None
     depth: int = 100
     timeout: float = 1.0
     on_failure: str = "first_stage"
     add_to: str | None = None
     shadow: bool = False
-    share: int = 100
-    token_name: str | None = None
     token: str = field(default="", repr=False)
     id_field: str | None = None
 
+    @cached_property
+    def url(self) -> str:
+        """The URL without a slash at the end. Raises UsageError."""
+        try:
+            parts = urlsplit(self.service)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid or set("?#@ ") & set(self.service):
+            raise UsageError(
+                f"--service {self.service!r}: not the URL of a service; write it like http://127.0.0.1:8765"
+                " (a token belongs in the keystore of the nodes, or in --token-file)"
+            )
+        return self.service.rstrip("/")
+
     def __post_init__(self) -> None:
-        if not self.urls:
-            raise UsageError("no --service is given; name at least one URL")
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The URLs of all services, without a slash at the end."""
-        return tuple(map(_url, (self.service,) if isinstance(self.service, str) else self.service))
-
-
-def _url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or set("?#@ ") & set(text):
-        raise UsageError(
-            f"--service {text!r}: not the URL of a service; write it like http://127.0.0.1:8765 (a token"
-            " belongs in the keystore of the nodes, or in --token-file)"
-        )
-    return text.rstrip("/")
+        assert self.url
 
 
 @dataclass(frozen=True)
@@ -266,10 +258,8 @@ class Hook(ABC):
             problems.append(f"pipeline {self.name!r} was not made by rerank for the route {self.route}")
         else:
             problems += self._wrong(pipeline, config)
-            for url in urls_of(config):
-                about, wrong = self._check(url, config.get("stack"), int(config.get("depth", 100)))
-                service = service or about
-                problems += wrong
+            service, wrong = self._check(config["url"], config.get("stack"), int(config.get("depth", 100)))
+            problems += wrong
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         problems += index_problems(self.workspace, self.engine, indices, default_of)
@@ -319,14 +309,12 @@ class Hook(ABC):
             raise UsageError("; ".join(wrong))
         if lacking := self._lacking(self.nodes()):
             raise EngineError("; ".join(lacking))
-        for url in options.urls:
-            about, problems = self._check(url, options.stack, options.depth)
-            if default and about is not None and problems:
-                raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
-            if about is not None and "rankers" not in about:
-                warnings.append(f"the service at {url} was not checked: it {_NO_TOKEN}")
-            warnings += problems
-        return warnings
+        about, problems = self._check(options.url, options.stack, options.depth)
+        if default and about is not None and problems:
+            raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
+        if about is not None and "rankers" not in about:
+            warnings.append(f"the service at {options.url} was not checked: it {_NO_TOKEN}")
+        return [*warnings, *problems]
 
     def _ours(self) -> dict[str, Any] | None:
         """The pipeline, or None. Raises EngineError if rerank did not make it."""
@@ -398,10 +386,7 @@ class Hook(ABC):
         """The stack that scores. Raises RerankError."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        urls = urls_of(config)
-        if not urls:
-            raise EngineError(f"pipeline {self.name!r} has no service; install it again")
-        service, problems = self._check(urls[0], None, 1)
+        service, problems = self._check(config["url"], None, 1)
         if service is None or "definition" not in service:
             reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
             raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
@@ -423,12 +408,6 @@ class Hook(ABC):
                     raise
                 return None
         return answer
-
-
-def urls_of(config: Mapping[str, Any]) -> list[str]:
-    """The service URLs in a pipeline's settings."""
-    urls = config.get("url") or []
-    return [urls] if isinstance(urls, str) else [str(url) for url in urls]
 
 
 def differs(pipeline: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:

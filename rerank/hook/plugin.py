@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError
-from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs, urls_of
+from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
 
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
 
 PROCESSOR = "rerank_stack"
-"""Name of the processor in a pipeline, in both phases."""
-
-EXT = "rerank"
-"""Name of its part of ``ext`` of a search."""
+"""Name of the processor in both phases of a pipeline, and of its part of ``ext`` of a search."""
 
 ALLOWED = "rerank.allowed_urls"
 """Setting of the nodes: the URLs that pipelines may call."""
@@ -32,16 +28,16 @@ def body(options: HookOptions) -> dict[str, Any]:
     >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
     """
-    urls = options.urls
     config: dict[str, Any] = {
-        "url": urls[0] if len(urls) == 1 else list(urls),
+        "url": options.url,
         "depth": options.depth,
         "timeout": round(1000 * options.timeout),
         "on_failure": options.on_failure,
     }
-    for name, default in (("stack", None), ("shadow", False), ("share", 100), ("token_name", None)):
-        if getattr(options, name) != default:
-            config[name] = getattr(options, name)
+    if options.stack is not None:
+        config["stack"] = options.stack
+    if options.shadow:
+        config["shadow"] = True
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
@@ -80,7 +76,7 @@ class PluginHook(Hook):
         the pipeline or default; UsageError or InputError if the stack does not exist.
         """
         warnings = self._ready(options, default)
-        if barred := self._barred(options.urls):
+        if barred := self._barred(options.url):
             raise EngineError("; ".join(barred))
         pipeline = self._ours()
         written = self._written(options, self._others(options.add_to) or pipeline or {})
@@ -111,28 +107,19 @@ class PluginHook(Hook):
             "run `bin/opensearch-plugin remove rerank`, and restart the node",
         )
 
-    def _barred(self, urls: Sequence[str]) -> list[str]:
+    def _barred(self, url: str) -> list[str]:
         """Why nodes would not call the service."""
         answer = self._ask("GET", "/_nodes/settings?flat_settings=true")
-        problems, built_in = [], None
+        problems = []
         for about in (answer or {}).get("nodes", {}).values():
-            setting = about.get("settings", {}).get(ALLOWED)
-            if setting is None:
-                setting = built_in = self._built_in() if built_in is None else built_in
+            setting = about.get("settings", {}).get(ALLOWED, [])
             allowed = setting.split(",") if isinstance(setting, str) else setting
-            absent = [url for url in urls if not is_allowed(url, allowed)]
-            if absent:
+            if not is_allowed(url, allowed):
                 problems.append(
-                    f"node {about['name']} may not call {', '.join(absent)}: write {ALLOWED}:"
-                    f" {json.dumps([*allowed, *absent])} into its opensearch.yml and restart it"
+                    f"node {about['name']} may not call {url}: write {ALLOWED}:"
+                    f" {json.dumps([*allowed, url])} into its opensearch.yml and restart it"
                 )
         return problems
-
-    def _built_in(self) -> list[str]:
-        with suppress(EngineError):
-            answer = self._ask("GET", "/_cluster/settings?flat_settings=true&include_defaults=true")
-            return list((answer or {}).get("defaults", {}).get(ALLOWED, ()))
-        return []
 
     def _defaults(self) -> list[Request]:
         requests, defaults = [], self.default_of()
@@ -161,18 +148,18 @@ class PluginHook(Hook):
         return config
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        return self._barred(urls_of(config)) + super()._wrong(pipeline, config)
+        return self._barred(str(config["url"])) + super()._wrong(pipeline, config)
 
     def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         return merged(body(options), pipeline)
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for these words and explanation."""
-        return {"ext": {EXT: {"query": text, "explain": explain}}}
+        return {"ext": {PROCESSOR: {"query": text, "explain": explain}}}
 
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
-        about = answer.get("ext", {}).get(EXT, {})
+        about = answer.get("ext", {}).get(PROCESSOR, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
 
 

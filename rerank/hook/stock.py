@@ -46,12 +46,10 @@ def settings(options: HookOptions) -> dict[str, Any]:
 
     Raises UsageError for options of the route plugin.
     """
-    if len(options.urls) > 1:
-        raise UsageError("the route stock calls one --service; name one URL")
-    if options.shadow or options.share != 100 or options.token_name or options.add_to:
-        raise UsageError("--shadow, --share, --token-name and --add-to are for the route plugin")
+    if options.shadow or options.add_to:
+        raise UsageError("--shadow and --add-to are for the route plugin")
     given = {name: getattr(options, name) for name in ("stack", "depth", "on_failure", "id_field")}
-    return {"url": options.urls[0], **given, "timeout": math.ceil(options.timeout)}
+    return {"url": options.url, **given, "timeout": math.ceil(options.timeout)}
 
 
 def connector(name: str, options: HookOptions) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def connector(name: str, options: HookOptions) -> dict[str, Any]:
     action: dict[str, Any] = {
         "action_type": "predict",
         "method": "POST",
-        "url": options.urls[0] + ENDPOINT,
+        "url": options.url + ENDPOINT,
         "headers": {"Authorization": "Bearer ${credential.token}"} if options.token else {},
         "request_body": '{"query":"${parameters.query}","ids":${parameters.documents}' + stack + "}",
         "pre_process_function": "connector.pre_process.cohere.rerank",

@@ -17,7 +17,7 @@ from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats.templates import check_values
 from rerank.hook.base import Hook
-from rerank.hook.plugin import EXT, PluginHook
+from rerank.hook.plugin import PROCESSOR, PluginHook
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.results import Report
 from rerank.search.pipeline import template_of
@@ -109,7 +109,7 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         expected=expected,
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
         difference=max(differences, default=None),
-        weights=first.get("ext", {}).get(EXT, {}).get("weights", {}),
+        weights=first.get("ext", {}).get(PROCESSOR, {}).get("weights", {}),
         milliseconds={"plain": plain_ms, "candidates": candidates_ms, "reranked": reranked_ms},
     )
 
@@ -144,11 +144,11 @@ def try_queries(
     for query in judged:
         body = hook.engine.templates.body(template, query)
         own = body.get("ext", {})
-        ext = {**own, EXT: {**own.get(EXT, {}), "explain": True}}
+        ext = {**own, PROCESSOR: {**own.get(PROCESSOR, {}), "explain": True}}
         answer = _hooked(hook, body, count, {"ext": ext})
         runs["plain"][query.id] = _ids(hook.plain(body, count))
         runs["hooked"][query.id] = _ids(answer)
-        about = answer.get("ext", {}).get(EXT, {})
+        about = answer.get("ext", {}).get(PROCESSOR, {})
         reason = f": {about['reason']}" if about.get("reason") else ""
         outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
         if about.get("weights"):

@@ -95,7 +95,7 @@ class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SearchOptions(Struct):
-    """``ext.rerank`` of the search."""
+    """``ext.rerank_stack`` of the search."""
 
     query: str | None = None
     stack: StackText | None = None

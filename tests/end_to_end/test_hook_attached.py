@@ -177,15 +177,17 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
         for hit, value in zip(plain, column):
             wanted[hit["_id"]] += weight * (value - low) / (high - low)
     for _ in range(2):  # when the node has not heard yet what the service wants, and when it has
-        answer = plugged.request("POST", "/library/_search", {**body, "ext": {"rerank": {"stack": stack}}})
+        answer = plugged.request(
+            "POST", "/library/_search", {**body, "ext": {"rerank_stack": {"stack": stack}}}
+        )
         scores = {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
         assert scores == pytest.approx(wanted, abs=1e-6)
         assert found(answer) == sorted(wanted, key=lambda id: -scores[id])
         assert all(hit.get("matched_queries", ["head"]) == ["head"] for hit in answer["hits"]["hits"])
-    ext = {"rerank": {"stack": "bm25*0.5 + clause:tail*0.5", "explain": True}}
+    ext = {"rerank_stack": {"stack": "bm25*0.5 + clause:tail*0.5", "explain": True}}
     answer = plugged.request("POST", "/library/_search", {**body, "ext": ext})
     assert found(answer) == [hit["_id"] for hit in plain]
-    about = answer["ext"]["rerank"]
+    about = answer["ext"]["rerank_stack"]
     assert (about["outcome"], about["reason"]) == ("passed", "no clause of that name")
 
 
@@ -196,9 +198,9 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
         ("cell of a human", {"categories": ["Cell Biology"]}, PARTS[3], "given"),
     )
     for text, more, stack, case in rows:
-        answer = search(plugged, text, ext={"rerank": {**weighed, **more}})
+        answer = search(plugged, text, ext={"rerank_stack": {**weighed, **more}})
         told = {"stack": str(stack), "normalization": "min-max", "case": case}
-        assert answer["ext"]["rerank"]["weights"] == told
+        assert answer["ext"]["rerank_stack"]["weights"] == told
         for hit in answer["hits"]["hits"]:
             (about,) = hit["fields"]["_rerank"]
             assert hit["_score"] == pytest.approx(sum(s["weighted"] for s in about["signals"].values()))
@@ -207,7 +209,7 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
                     weight * about["signals"][name]["normalized"]
                 )
     # The comparison over all queries counts them, if there are several.
-    ext = {"rerank": {"stack": "bm25,meta", "categories": "CATEGORIES"}}
+    ext = {"rerank_stack": {"stack": "bm25,meta", "categories": "CATEGORIES"}}
     template = json.dumps({"query": {"match": {"body": "{{text}}"}}, "ext": ext})
     categories = "{{#toJson}}categories{{/toJson}}"
     (tmp_path / "own.json").write_text(template.replace('"CATEGORIES"', categories))
@@ -266,7 +268,9 @@ def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugg
     make(plugged, "seldom", mappings={"properties": {"seen": {"type": "keyword"}}}, aliases={"library": {}})
     try:
         stack = "bm25*0.5 + field:seen*0.5"
-        answer = search(plugged, "cell", ext={"rerank": {"stack": stack, "explain": True}})["ext"]["rerank"]
+        answer = search(plugged, "cell", ext={"rerank_stack": {"stack": stack, "explain": True}})["ext"][
+            "rerank_stack"
+        ]
         what = "field 'seen' of index 'library' is not a number: it is of type integer, keyword"
         assert answer["outcome"] == "failed"
         assert f"the service answered with status 422: {what}" in answer["error"]

@@ -181,7 +181,7 @@ def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
 def test_hits_that_the_engine_does_not_know(server, candidates):
     _text, body, _ = candidates
     ids = ["nobody's", *body["ids"][1:]]
-    answer = server.post("/v1/hook", {**body, "ids": ids, "features": {}}).json
+    answer = server.post("/v1/hook", {**body, "ids": ids, "features": []}).json
     assert sorted(answer["ids"]) == sorted(ids)
     other = {"query": body["query"], "ids": ["x", "y"], "scores": [2.0, 1.0]}
     reason = {"passed": "the engine knows none of the hits"}

@@ -136,7 +136,7 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
     stack = "tfidf*0.3 + text*0.7"
     bodies: dict[str, Any] = {
         "/v1/search": {"query": text, "k": 100},
-        "/v1/hook": {**body, "features": {}, "rerank": {"explain": True}},  # read from the engine
+        "/v1/hook": {**body, "features": [], "rerank": {"explain": True}},  # read from the engine
         "/v1/rerank": {"query": text, "documents": [{"title": d["title"], "text": d["text"]} for d in few]},
     }
 

@@ -31,16 +31,7 @@ def hook(full: Node) -> Iterator[Hook]:
 def test_searches_are_reranked(hook: Hook) -> None:
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
     assert ids(hook.plain(WORDS)) == NUMBERS[:10]
-    # Three shards: the data nodes read what neural-search has made of ext.rerank.
-    assert len(ids(hook.search({**WORDS, "ext": {"rerank": {"stack": "other"}}}, "spread"))) == 10
-
-
-def test_ext_rerank_is_read_though_neural_search_has_parsed_it(hook: Hook) -> None:
-    told = hook.search(
-        {**WORDS, "ext": {"rerank": {"explain": True, "query": "grey wolf", "query_context": {}}}}
-    )
-    assert told["ext"]["rerank"]["outcome"] == "reranked"
-    assert hook.search({**WORDS, "ext": {"rerank": {"off": True}}})["hits"] == hook.plain(WORDS)["hits"]
+    assert len(ids(hook.search({**WORDS, "ext": {"rerank_stack": {"stack": "other"}}}, "spread"))) == 10
 
 
 def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
@@ -63,12 +54,6 @@ def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
     found, counters = hook.counted(body, "spread")
     assert counters == {"failed.search": 1}
     assert found["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
-
-
-@pytest.mark.parametrize("ext", [{"of": True}])
-def test_a_wrong_ext_is_an_error(hook: Hook, ext: object) -> None:
-    with pytest.raises(ValueError, match=": 400 "):
-        hook.search({**WORDS, "ext": {"rerank": ext}})
 
 
 def test_the_processor_of_neural_search_stays(hook: Hook) -> None:

@@ -206,7 +206,7 @@ def test_a_model_swapped_under_load(hook, service, reranked, script, folder, tmp
 
     def search(text: str) -> None:
         query = {"match": {"content": text}}
-        answer = hook.search({"query": query, "size": 50, "ext": {"rerank": {"explain": True}}})
+        answer = hook.search({"query": query, "size": 50, "ext": {"rerank_stack": {"explain": True}}})
         kinds.append(which(text, answer))
 
     try:

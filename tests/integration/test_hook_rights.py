@@ -81,7 +81,7 @@ def test_the_tests_plugin_hides_as_it_should(hook: Hook) -> None:
 @pytest.mark.parametrize(
     "more",
     [{}, {"size": COUNT}, {"highlight": {"fields": {"text": {}}}}, {"docvalue_fields": ["kind", "n"]},
-     {"fields": ["*"]}, {"ext": {"rerank": {"explain": True}}}],
+     {"fields": ["*"]}, {"ext": {"rerank_stack": {"explain": True}}}],
     ids=str,
 )  # fmt: skip
 def test_a_hooked_search_shows_what_a_plain_one_would(hook: Hook, user: str, more: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ def test_no_url_of_a_service(url):
 
 
 def test_the_slash_at_the_end_goes():
-    assert HookOptions("https://search.example/base//").urls == ("https://search.example/base",)
+    assert HookOptions("https://search.example/base//").url == "https://search.example/base"
 
 
 def test_every_route_has_a_name_of_its_own_for_its_pipeline():
@@ -48,28 +48,16 @@ def test_the_plugins_pipeline():
         "response_processors": [{"rerank_stack": {}}],
     }
     assert "stack" not in plugin.body(HookOptions(URL))["request_processors"][0]["rerank_stack"]
-    made = plugin.body(HookOptions((URL, "http://b/")))["request_processors"][0]["rerank_stack"]
-    assert made["url"] == [URL, "http://b"]
 
 
-def test_a_shadow_and_a_share():
-    wanted = HookOptions(URL, shadow=True, share=5, token_name="team")
+def test_a_shadow():
+    wanted = HookOptions(URL, shadow=True)
     made = plugin.body(wanted)["request_processors"][0]["rerank_stack"]
-    assert (made["shadow"], made["share"], made["token_name"]) == (True, 5, "team")
-    assert (
-        not {"shadow", "share", "token_name"} & plugin.body(HookOptions(URL))["request_processors"][0].keys()
-    )
-    for more in ({"shadow": True}, {"share": 5}, {"token_name": "team"}, {"add_to": "other"}):
+    assert made["shadow"]
+    assert "shadow" not in plugin.body(HookOptions(URL))["request_processors"][0]["rerank_stack"]
+    for more in ({"shadow": True}, {"add_to": "other"}):
         with pytest.raises(UsageError, match="are for the route plugin"):
             stock.settings(HookOptions(URL, **more))
-
-
-def test_several_services():
-    assert HookOptions((URL, "http://b/")).urls == (URL, "http://b")
-    with pytest.raises(UsageError, match="at least one URL"):
-        HookOptions(())
-    with pytest.raises(UsageError, match="the route stock calls one"):
-        stock.settings(HookOptions((URL, "http://b")))
 
 
 @pytest.mark.parametrize(

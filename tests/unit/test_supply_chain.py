@@ -64,20 +64,3 @@ def test_the_images_ask_one_index_alone():
     stages = set(re.findall(r" AS (\S+)", dockerfile))
     named = {f"${{{name}}}" for name in re.findall(r"^ARG ([A-Z]+)=\S+:\S+", dockerfile, re.M)}
     assert images - stages == named  # docker/pin.sh writes the digests of these
-
-
-def test_the_plugins_variant_has_no_actions():
-    """What managed clusters do not take is in classes that nothing else names; -Pmanaged leaves them out."""
-    folder = ROOT / "opensearch_plugin"
-    sources = {path.name: path.read_text("utf-8") for path in folder.glob("src/main/java/**/*.java")}
-    left_out = set(
-        re.findall(r"<exclude>\*\*/(\w+\.java)</exclude>", (folder / "pom.xml").read_text("utf-8"))
-    )
-    assert left_out == {"WholePlugin.java", "AttemptFilter.java", "StatsHandler.java"}
-    code = {name: re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S) for name, text in sources.items()}
-    for name in code.keys() - left_out:
-        found = re.search(
-            "ActionPlugin|ActionFilter|ReloadablePlugin|RestHandler|WholePlugin|AttemptFilter|StatsHandler",
-            code[name],
-        )
-        assert found is None, (name, found)

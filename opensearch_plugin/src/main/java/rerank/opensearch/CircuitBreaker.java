@@ -1,6 +1,5 @@
 package rerank.opensearch;
 
-import java.net.URI;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -9,28 +8,21 @@ import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import rerank.opensearch.ScoringClient.Failure;
 
-/** One URL of a service. After several failures, calls are skipped for a time. */
+/** After several failures of the service, calls are skipped for a time. */
 final class CircuitBreaker {
     private static final Logger logger = LogManager.getLogger(CircuitBreaker.class);
     private static final long CLOSED = 0;
     /** Failures of one search; the service works. */
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
 
-    final URI url;
     private final Config config;
     private final Stats stats;
     private final AtomicInteger failures = new AtomicInteger(); // in a row
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
 
-    CircuitBreaker(URI url, Config config, Stats stats) {
-        this.url = url;
+    CircuitBreaker(Config config, Stats stats) {
         this.config = config;
         this.stats = stats;
-    }
-
-    /** Whether it failed too often, and is called by at most one search at a time. */
-    boolean isSick() {
-        return openUntil.get() != CLOSED;
     }
 
     /** Whether calls are skipped now. */
@@ -51,17 +43,17 @@ final class CircuitBreaker {
     }
 
     /** Whether another service would fail in the same way. */
-    static boolean blamesTheSearch(Failure failure) {
-        return HARMLESS.contains(failure.reason);
+    static boolean blamesTheSearch(String reason) {
+        return reason != null && HARMLESS.contains(reason);
     }
 
     /** Count the result of a call. longQuery: its failure is not counted. */
     void count(Failure failure, boolean longQuery) {
-        if (failure == null || blamesTheSearch(failure)) {
+        if (failure == null || blamesTheSearch(failure.reason)) {
             close();
             return;
         }
-        logger.debug("{} {}", url, failure.getMessage());
+        logger.debug("{} {}", config.url(), failure.getMessage());
         if (longQuery == false) {
             int inRow = failures.incrementAndGet();
             if (inRow >= config.breakerFailures()) {
@@ -73,14 +65,14 @@ final class CircuitBreaker {
     private void close() {
         failures.set(0);
         if (openUntil.getAndSet(CLOSED) != CLOSED) {
-            logger.info("{} works again", url);
+            logger.info("{} works again", config.url());
         }
     }
 
     private void open(Failure failure, int inRow) {
         if (openUntil.getAndSet(afterPause()) == CLOSED) {
             stats.breakerOpened.increment();
-            logger.warn("{} {}, the {}th failure in a row; not called for a while", url, failure.getMessage(), inRow);
+            logger.warn("{} {}, the {}th failure in a row; not called for a while", config.url(), failure.getMessage(), inRow);
         }
     }
 }

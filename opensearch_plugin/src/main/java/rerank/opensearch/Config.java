@@ -8,20 +8,18 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The settings of the request processor. Times are in milliseconds. urls: tried in turn. token: name among rerank.tokens.*;
- * null: rerank.token. shadow: score and count searches, and keep their order. share: percent of searches that are reranked.
+ * The settings of the request processor. Times are in milliseconds. shadow: score and count searches, and
+ * keep their order.
  */
-record Config(List<URI> urls, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage, String token,
-              boolean shadow, int share, int maxConnections, int breakerFailures, int breakerPause) {
-    private static final int MOST_URLS = 16;
-
+record Config(URI url, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage,
+              boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
-            endpoints(tag, config), readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"),
+            endpoint(tag, readStringProperty(Protocol.PROCESSOR, tag, config, "url")),
+            readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
-            readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "token_name"),
-            readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false), number(tag, config, "share", 100, 100),
+            readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false),
             number(tag, config, "max_connections", 128, 10_000),
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
     }
@@ -48,15 +46,6 @@ record Config(List<URI> urls, String stack, int depth, int timeout, boolean fail
             throw newConfigurationException(Protocol.PROCESSOR, tag, name, "must be from 1 to " + most);
         }
         return value;
-    }
-
-    private static List<URI> endpoints(String tag, Map<String, Object> config) {
-        List<String> urls = config.get("url") instanceof List<?>
-            ? readList(Protocol.PROCESSOR, tag, config, "url") : List.of(readStringProperty(Protocol.PROCESSOR, tag, config, "url"));
-        if (urls.isEmpty() || urls.size() > MOST_URLS) {
-            throw newConfigurationException(Protocol.PROCESSOR, tag, "url", "must be one URL, or a list of at most " + MOST_URLS);
-        }
-        return urls.stream().map(url -> endpoint(tag, String.valueOf((Object) url))).toList();
     }
 
     private static URI endpoint(String tag, String url) {

@@ -6,10 +6,8 @@ package rerank.opensearch;
  */
 final class Protocol {
     static final String PATH = "/v1/hook";
-    /** The processor; {@code rerank} is a processor of neural-search. */
+    /** The processor, and the part of {@code ext} of a search; those of neural-search are {@code rerank}. */
     static final String PROCESSOR = "rerank_stack";
-    /** The part of {@code ext} of a search. neural-search has one with the same name. */
-    static final String EXT = "rerank";
     static final String ALLOWED_URLS = "rerank.allowed_urls";
     /** The object field of stored features. */
     static final String FEATURES = "rerank_features.";

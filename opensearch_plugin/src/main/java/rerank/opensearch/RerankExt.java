@@ -3,16 +3,13 @@ package rerank.opensearch;
 import java.io.IOException;
 import java.util.List;
 import java.util.Map;
-import org.opensearch.common.xcontent.XContentHelper;
-import org.opensearch.common.xcontent.json.JsonXContent;
-import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 
-/** {@code ext.rerank}: options in a request, the outcome in a response. */
+/** {@code ext.rerank_stack}: options in a request, the outcome in a response. */
 final class RerankExt extends SearchExtBuilder {
     static final int LONGEST_QUERY = 100_000; // characters
     final Map<String, Object> values;
@@ -22,45 +19,36 @@ final class RerankExt extends SearchExtBuilder {
     }
 
     static RerankExt parse(XContentParser parser) throws IOException {
-        return new RerankExt(checked(parser.map()));
-    }
-
-    private static Map<String, Object> checked(Map<String, Object> values) {
+        Map<String, Object> values = parser.map();
         values.forEach((name, value) -> {
             if (switch (name) {
                 case "query" -> text(value, LONGEST_QUERY);
                 case "stack" -> text(value, Protocol.LONGEST_STACK);
                 case "categories" -> value instanceof List<?> list && list.size() <= Protocol.MOST_CATEGORIES
                     && list.stream().allMatch(one -> text(one, Protocol.LONGEST_CATEGORY));
-                case "user", "lang" -> text(value, Protocol.LONGEST_CATEGORY);
+                case "lang" -> text(value, Protocol.LONGEST_CATEGORY);
                 case "explain", "off" -> value instanceof Boolean;
-                case "query_context" -> true; // for the processors of neural-search
                 default -> false;
             }) {
                 return;
             }
-            throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown, of a wrong type or too long; query and"
+            throw new IllegalArgumentException("ext.rerank_stack: [" + name + "] is unknown, of a wrong type or too long; query and"
                 + " stack are strings of at most " + LONGEST_QUERY + " and " + Protocol.LONGEST_STACK + " characters, categories at most "
-                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", user and lang one of so many, explain and off true or false");
+                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", lang one of so many, explain and off true or false");
         });
-        return values;
+        return new RerankExt(values);
     }
 
     private static boolean text(Object value, int longest) {
         return value instanceof String text && text.length() <= longest;
     }
 
-    /** Remove it from a request: a data node without the plugin could not read it. The one of neural-search stays. */
-    static RerankExt take(SearchSourceBuilder source) throws IOException {
+    /** Remove it from a request: a data node without the plugin could not read it. */
+    static RerankExt take(SearchSourceBuilder source) {
         for (SearchExtBuilder ext : source == null ? List.<SearchExtBuilder>of() : source.ext()) {
             if (ext instanceof RerankExt ours) {
                 source.ext(source.ext().stream().filter(other -> other != ours).toList());
                 return ours;
-            }
-            if (ext.getWriteableName().equals(Protocol.EXT)) {
-                XContentBuilder json = JsonXContent.contentBuilder().startObject();
-                ext.toXContent(json, EMPTY_PARAMS).endObject();
-                return new RerankExt(checked(XContentHelper.convertToMap(BytesReference.bytes(json), false, json.contentType()).v2()));
             }
         }
         return new RerankExt(Map.of());
@@ -70,17 +58,13 @@ final class RerankExt extends SearchExtBuilder {
         return (String) values.get(name);
     }
 
-    int length(String name) {
-        return text(name) == null ? 0 : text(name).length();
-    }
-
     boolean is(String name) {
         return Boolean.TRUE.equals(values.get(name));
     }
 
     @Override
     public String getWriteableName() {
-        return Protocol.EXT;
+        return Protocol.PROCESSOR;
     }
 
     @Override
@@ -90,7 +74,7 @@ final class RerankExt extends SearchExtBuilder {
 
     @Override
     public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
-        return builder.field(Protocol.EXT, values);
+        return builder.field(Protocol.PROCESSOR, values);
     }
 
     @Override

@@ -1,15 +1,13 @@
 package rerank.opensearch;
 
-import java.io.*;
-import java.net.URI;
 import java.net.http.HttpClient;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.*;
 import java.util.*;
 import java.util.concurrent.Executor;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import org.opensearch.action.support.ActionFilter;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
+import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
 import org.opensearch.common.settings.*;
 import org.opensearch.common.unit.TimeValue;
@@ -22,6 +20,8 @@ import org.opensearch.env.NodeEnvironment;
 import org.opensearch.ingest.ConfigurationUtils;
 import org.opensearch.plugins.*;
 import org.opensearch.repositories.RepositoriesService;
+import org.opensearch.rest.RestController;
+import org.opensearch.rest.RestHandler;
 import org.opensearch.script.ScriptService;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.threadpool.ExecutorBuilder;
@@ -30,85 +30,42 @@ import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
 
-/**
- * The processor {@code rerank_stack} of search pipelines and {@code ext.rerank} of searches. This class is the
- * plugin of managed clusters; other clusters use {@link WholePlugin}.
- */
-public class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin {
+/** The processor {@code rerank_stack} of search pipelines, {@code ext.rerank_stack} of searches, and counters. */
+public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin, ActionPlugin, ReloadablePlugin {
     /** Name of its threads, which process the answers of the service. */
     static final String POOL = "rerank";
     private static final int MOST_THREADS = 10_000;
     /** The URLs that pipelines may call. Otherwise anyone who can edit pipelines could send the token to any URL. */
     static final Setting<List<String>> ALLOWED =
-        Setting.listSetting(Protocol.ALLOWED_URLS, built(), Function.identity(), Setting.Property.NodeScope);
+        Setting.listSetting(Protocol.ALLOWED_URLS, List.of(), Function.identity(), Setting.Property.NodeScope);
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
-    /** Tokens of pipelines with a token name. */
-    private static final Setting.AffixSetting<SecureString> TOKENS =
-        Setting.prefixKeySetting("rerank.tokens.", key -> SecureSetting.secureString(key, null));
-    private final boolean neuralSearch;
     private final List<String> allowed;
 
     final Stats stats = new Stats();
-    final Mappings mappings = new Mappings();
     ClusterService clusterService;
     IndexNameExpressionResolver resolver;
-    NamedWriteableRegistry writeables;
     ThreadContext threadContext;
     Client node;
     Executor pool;
     HttpClient http;
-    private volatile String token;
-    private volatile Map<String, String> tokens = Map.of();
+    volatile String token; // for the service, or null
 
-    public RerankPlugin(Settings settings, Path config) {
-        neuralSearch = isInstalled("opensearch-neural-search", new Environment(settings, config).pluginsDir());
+    public RerankPlugin(Settings settings) {
         allowed = ALLOWED.get(settings);
-        readTokens(settings);
+        reload(settings);
     }
 
-    /** The URLs of the build (-Drerank.allowed_urls), for clusters whose nodes have no settings. */
-    private static List<String> built() {
-        try (InputStream found = RerankPlugin.class.getResourceAsStream("allowed_urls")) {
-            String urls = new String(found.readAllBytes(), StandardCharsets.UTF_8);
-            return urls.lines().flatMap(line -> Arrays.stream(line.split(","))).map(String::strip).filter(url -> url.isEmpty() == false).toList();
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
-    }
-
-    private static boolean isInstalled(String plugin, Path folder) {
-        try (DirectoryStream<Path> plugins = Files.newDirectoryStream(folder)) {
-            for (Path path : plugins) {
-                if (PluginInfo.readFromProperties(path).getName().equals(plugin)) {
-                    return true;
-                }
-            }
-            return false;
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
-        }
-    }
-
-    final void readTokens(Settings settings) {
+    /** On POST /_nodes/reload_secure_settings. */
+    @Override
+    public void reload(Settings settings) {
         try (SecureString secret = TOKEN.get(settings)) {
             token = secret.isEmpty() ? null : secret.toString().strip();
         }
-        Map<String, String> named = new HashMap<>();
-        TOKENS.getAsMap(settings).forEach((name, secret) -> {
-            named.put(name, secret.toString().strip());
-            secret.close();
-        });
-        tokens = named;
-    }
-
-    /** The token for the service. name: of rerank.tokens.*, or null for rerank.token. */
-    String token(String name) {
-        return name == null ? token : tokens.get(name);
     }
 
     @Override
     public List<Setting<?>> getSettings() {
-        return List.of(TOKEN, TOKENS, ALLOWED);
+        return List.of(TOKEN, ALLOWED);
     }
 
     @Override
@@ -123,7 +80,6 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
             Supplier<RepositoriesService> repositories) {
         this.clusterService = clusterService;
         this.resolver = resolver;
-        this.writeables = writeables;
         this.node = client;
         this.threadContext = threadPool.getThreadContext();
         this.pool = threadPool.executor(POOL);
@@ -139,12 +95,12 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
                 throw new IllegalArgumentException("the processor [rerank_stack] works in stored pipelines only");
             }
             Config read = Config.read(tag, config);
-            List<URI> urls = read.urls().stream().filter(url -> Config.allows(allowed, url)).toList();
-            if (context.getPipelineSource() == Processor.PipelineSource.VALIDATE_PIPELINE && urls.equals(read.urls()) == false) {
+            boolean allows = Config.allows(allowed, read.url());
+            if (context.getPipelineSource() == Processor.PipelineSource.VALIDATE_PIPELINE && allows == false) {
                 throw ConfigurationUtils.newConfigurationException(Protocol.PROCESSOR, tag, "url",
                     "must be among the URLs that the nodes' setting [" + ALLOWED.getKey() + "] lists");
             }
-            ScoringClient service = new ScoringClient(read, urls, this, parameters.scheduler);
+            ScoringClient service = new ScoringClient(read, allows, this, parameters.scheduler);
             return new RerankProcessor(this, tag, description, ignoreFailure, read, service);
         });
     }
@@ -168,7 +124,19 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     }
 
     @Override
+    public List<ActionFilter> getActionFilters() {
+        return List.of(new AttemptFilter(this));
+    }
+
+    @Override
+    public List<RestHandler> getRestHandlers(Settings settings, RestController controller, ClusterSettings clusterSettings,
+            IndexScopedSettings indexScopedSettings, SettingsFilter settingsFilter, IndexNameExpressionResolver resolver,
+            Supplier<DiscoveryNodes> nodes) {
+        return List.of(new StatsHandler(stats));
+    }
+
+    @Override
     public List<SearchExtSpec<?>> getSearchExts() {
-        return neuralSearch ? List.of() : List.of(new SearchExtSpec<>(Protocol.EXT, in -> new RerankExt(in.readMap()), RerankExt::parse));
+        return List.of(new SearchExtSpec<>(Protocol.PROCESSOR, in -> new RerankExt(in.readMap()), RerankExt::parse));
     }
 }

@@ -18,8 +18,8 @@ import org.opensearch.action.search.*;
 import org.opensearch.action.support.GroupedActionListener;
 import org.opensearch.cluster.ClusterState;
 import org.opensearch.common.CheckedConsumer;
-import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.document.DocumentField;
+import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.core.rest.RestStatus;
@@ -30,12 +30,10 @@ import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.SearchHit;
 import org.opensearch.search.SearchHits;
 import org.opensearch.search.aggregations.InternalAggregations;
-import org.opensearch.search.builder.PointInTimeBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.internal.InternalSearchResponse;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.search.profile.SearchProfileShardResults;
-import org.opensearch.tasks.Task;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
@@ -51,7 +49,7 @@ final class RerankProcessor extends AbstractProcessor
     private final Config config;
     private final ScoringClient service;
     // Stack and indices -> the fields that the service requested last. The first search sends only ids and scores.
-    private final Map<String, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
+    final Map<String, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
 
     RerankProcessor(RerankPlugin plugin, String tag, String description, boolean ignore, Config config, ScoringClient service) {
         super(tag, description, ignore);
@@ -60,17 +58,13 @@ final class RerankProcessor extends AbstractProcessor
         this.service = service;
     }
 
-    ScoringResponse.RequestedFields lastRequested(String key) {
-        return lastRequested.getOrDefault(key, ScoringResponse.RequestedFields.NONE);
-    }
-
     @Override
     public String getType() {
         return Protocol.PROCESSOR;
     }
 
     @Override
-    public SearchRequest processRequest(SearchRequest request, PipelineProcessingContext context) throws IOException {
+    public SearchRequest processRequest(SearchRequest request, PipelineProcessingContext context) {
         if (context.getAttribute(PLAN) != null) {
             return request; // the processor is twice in the pipeline
         }
@@ -83,18 +77,9 @@ final class RerankProcessor extends AbstractProcessor
             return request;
         }
         try {
-            List<IndexMetadata> indices = indices(request);
-            plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList(),
-                field -> indices.stream().anyMatch(index -> plugin.mappings.isUnreadable(index, field)));
+            plan.prepare(config, indices(request));
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
-            String client = plan.ext.text("user") != null ? plan.ext.text("user") : plugin.threadContext.getHeader(Task.X_OPAQUE_ID);
-            if (reason != null) {
-                plan.end("passed", reason);
-            } else if (SearchPlan.isShared(config.share(), client) == false) {
-                plan.end("passed", "share");
-            } else if (unreachable != null) {
-                plan.end("failed", unreachable);
-            } else {
+            if (reason == null && unreachable == null) {
                 SearchSourceBuilder candidates = plan.candidates();
                 if (attempt != null) {
                     attempt.set(plan);
@@ -102,6 +87,7 @@ final class RerankProcessor extends AbstractProcessor
                 }
                 return request.source(candidates);
             }
+            plan.end(reason == null ? "failed" : "passed", reason == null ? unreachable : reason);
         } catch (RuntimeException e) {
             logger.warn("a search could not be prepared for reranking", e);
             plan.end("failed", "error");
@@ -113,14 +99,11 @@ final class RerankProcessor extends AbstractProcessor
         return request;
     }
 
-    private List<IndexMetadata> indices(SearchRequest request) {
+    private List<Settings> indices(SearchRequest request) {
         try {
-            PointInTimeBuilder pit = request.source().pointInTimeBuilder();
-            String[] names = pit == null
-                ? request.indices() : SearchContextId.decode(plugin.writeables, pit.getId()).getActualIndices();
             ClusterState state = plugin.clusterService.state();
-            return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, names))
-                .map(index -> state.metadata().getIndexSafe(index)).toList();
+            return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, request.indices()))
+                .map(index -> state.metadata().getIndexSafe(index).getSettings()).toList();
         } catch (RuntimeException e) {
             return List.of(); // missing indices, or of other clusters: the search reports them
         }
@@ -147,11 +130,6 @@ final class RerankProcessor extends AbstractProcessor
         }
     }
 
-    /** Bytes that an answer may have. */
-    private static int most(SearchHit[] found) {
-        return 1_000_000 + 2_000 * found.length;
-    }
-
     private void rerank(SearchPlan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
         if (response.getFailedShards() > 0 && plan.isRepeated) {
@@ -161,8 +139,8 @@ final class RerankProcessor extends AbstractProcessor
         ScoringRequest hits = ScoringRequest.of(plan, found);
         // The answer comes on a thread with the headers of another request.
         ActionListener<ScoringResponse> scored = wrapPreservingContext(ending(listener,
-            answer -> finish(plan, response, hits, start, answer, null, listener),
-            e -> finish(plan, response, hits, start, null, Failure.of(e), listener)), plugin.threadContext);
+            answer -> finish(plan, response, hits, start, answer, listener),
+            e -> finish(plan, response, hits, start, ScoringResponse.failed(Failure.of(e)), listener)), plugin.threadContext);
         if (found.length == 0) {
             scored.onResponse(ScoringResponse.passed("no_hits"));
             return;
@@ -170,7 +148,7 @@ final class RerankProcessor extends AbstractProcessor
         byte[] query, body;
         try {
             query = hits.query();
-            body = query.length > Protocol.LONGEST_QUERY ? null : hits.body(query);
+            body = query.length > Protocol.LONGEST_QUERY ? null : hits.body(query, plan.asker.config.timeout());
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
             scored.onFailure(e);
@@ -182,8 +160,8 @@ final class RerankProcessor extends AbstractProcessor
             scored.onResponse(ScoringResponse.passed("query_too_long"));
             return;
         }
-        boolean isLong = query.length > ScoringRequest.LONG_QUERY || plan.ext.length("query") > ScoringRequest.LONG_QUERY;
-        plan.asker.service.call(body, most(found), isLong,
+        boolean isLong = query.length > ScoringRequest.LONG_QUERY || Objects.toString(plan.ext.text("query"), "").length() > ScoringRequest.LONG_QUERY;
+        plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
             bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies()), scored);
     }
 
@@ -209,23 +187,18 @@ final class RerankProcessor extends AbstractProcessor
      * Search for the documents of the page, without a pipeline, in each of their shards: a search of one shard has only one
      * phase.
      */
-    private void documents(SearchPlan plan, SearchResponse response, List<SearchHit> page, ActionListener<Map<Place, SearchHit>> listener) {
-        String preference = Objects.toString(plan.request.preference(), "");
-        boolean together = plan.user.pointInTimeBuilder() != null || preference.startsWith("_shards:");
-        Map<Integer, List<SearchHit>> byShard =
-            page.stream().collect(Collectors.groupingBy(hit -> together ? -1 : hit.getShard().getShardId().id()));
+    private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<Map<Place, SearchHit>> listener) {
+        String preference = plan.request.preference() == null ? "" : "|" + plan.request.preference();
+        Map<Integer, List<SearchHit>> byShard = page.stream().collect(Collectors.groupingBy(hit -> hit.getShard().getShardId().id()));
         ActionListener<SearchResponse> one = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
             .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Place::of, hit -> hit))), byShard.size());
         byShard.forEach((shard, hits) -> {
             long[] numbers = hits.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray();
-            // Documents of other indices and shards can have the same numbers.
             SearchSourceBuilder source = plan.documents(QueryBuilders.termsQuery("_seq_no", numbers))
-                .size(numbers.length * (together ? response.getTotalShards() : plan.indices));
-            SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none");
+                .size(numbers.length * plan.indices); // documents of other indices can have the same numbers
+            SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none")
+                .preference("_shards:" + shard + preference);
             request.setParentTask(plan.request.getParentTask());
-            if (together == false) {
-                request.preference("_shards:" + shard + (preference.isEmpty() ? "" : "|" + preference));
-            }
             plugin.node.search(request, one);
         });
     }
@@ -245,28 +218,26 @@ final class RerankProcessor extends AbstractProcessor
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }
 
-    private void finish(SearchPlan plan, SearchResponse response, ScoringRequest hits, long start, ScoringResponse answer, Failure failure,
+    private void finish(SearchPlan plan, SearchResponse response, ScoringRequest hits, long start, ScoringResponse answer,
                         ActionListener<SearchResponse> listener) {
-        plan.end(failure != null ? "failed" : answer.passed() != null ? "passed" : "reranked",
-            failure != null ? failure.reason : answer.passed());
-        plan.error = failure == null ? null : "the service " + failure.getMessage();
-        plan.explained = answer == null ? Map.of() : answer.explained();
-        if (answer != null && answer.requested() != null) {
+        plan.end(answer.outcome(), answer.reason());
+        plan.explained = answer.explained();
+        if (answer.requested() != null) {
             plan.asker.remember(plan.key, answer.requested());
-        } else if (failure != null && CircuitBreaker.blamesTheSearch(failure)) {
+        } else if (CircuitBreaker.blamesTheSearch(answer.reason())) {
             plan.asker.lastRequested.remove(plan.key); // it may now be an older service
         }
-        if (failure != null && plan.asker.config.failuresAreErrors()) {
+        if (plan.outcome.equals("failed") && plan.asker.config.failuresAreErrors()) {
             plugin.stats.count(plan.outcome, plan.reason);
-            String message = "rerank: " + failure.reason + ": " + plan.error;
+            String message = "rerank: " + plan.reason + ": " + plan.explained.get("error");
             listener.onFailure(new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE));
             return;
         }
         if (plan.outcome.equals("reranked") && plan.asker.config.shadow()) {
+            long moved = IntStream.range(0, Math.min(10, answer.hits().size())).filter(i -> answer.hits().get(i).position() != i).count();
             plan.end("passed", "shadow");
-            plan.moved = (int) IntStream.range(0, Math.min(10, answer.hits().size()))
-                .filter(i -> answer.hits().get(i).position() != i).count();
-            plugin.stats.shadowed(plan.moved, System.nanoTime() - start);
+            plan.explained.put("would_move", moved);
+            plugin.stats.shadowed(moved, System.nanoTime() - start);
         }
         boolean reranked = plan.outcome.equals("reranked");
         List<ScoringResponse.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
@@ -287,7 +258,7 @@ final class RerankProcessor extends AbstractProcessor
             done.onResponse(chosen);
             return;
         }
-        documents(plan, response, chosen, ending(listener, found -> {
+        documents(plan, chosen, ending(listener, found -> {
             List<SearchHit> documents = new ArrayList<>();
             chosen.forEach(hit -> documents.add(found.get(Place.of(hit))));
             if (documents.contains(null)) {
@@ -309,10 +280,10 @@ final class RerankProcessor extends AbstractProcessor
             hit.sortValues(values, formats);
         }
         if (moved && plan.ext.is("explain")) {
-            Map<String, Object> told = new LinkedHashMap<>();
-            told.put("first_stage", Map.of("rank", one.position() + 1, "score", candidate.getScore()));
-            told.put("signals", one.signals());
-            hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(told)));
+            Map<String, Object> explained = new TreeMap<>();
+            explained.put("first_stage", Map.of("rank", one.position() + 1, "score", candidate.getScore()));
+            explained.put("signals", one.signals());
+            hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(explained)));
         }
         if (Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
             hit.setSeqNo(SequenceNumbers.UNASSIGNED_SEQ_NO);
@@ -333,18 +304,12 @@ final class RerankProcessor extends AbstractProcessor
         SearchResponseSections old = response.getInternalResponse();
         List<SearchExtBuilder> ext = new ArrayList<>(old.getSearchExtBuilders());
         if (plan.ext.is("explain")) {
-            Map<String, Object> told = new LinkedHashMap<>(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
+            Map<String, Object> explained = new TreeMap<>(plan.explained);
+            explained.putAll(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
             if (plan.reason != null) {
-                told.put("reason", plan.reason);
+                explained.put("reason", plan.reason);
             }
-            if (plan.error != null) {
-                told.put("error", plan.error);
-            }
-            told.putAll(plan.explained);
-            if (plan.moved >= 0) {
-                told.put("would_move", plan.moved);
-            }
-            ext.add(new RerankExt(told));
+            ext.add(new RerankExt(explained));
         }
         return new SearchResponse(
             new InternalSearchResponse(hits, (InternalAggregations) old.aggregations(), old.suggest(),

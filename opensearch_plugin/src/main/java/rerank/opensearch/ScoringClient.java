@@ -3,36 +3,36 @@ package rerank.opensearch;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.ConnectException;
-import java.net.URI;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
-import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
 
-/** The rerank service of one pipeline: its URLs, tried in turn, and a limit of concurrent calls. */
+/** The rerank service of one pipeline, with a limit of concurrent calls. */
 final class ScoringClient {
     private final Config config;
+    private final boolean isAllowed;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore calls;
-    private final List<CircuitBreaker> targets;
+    private final CircuitBreaker breaker;
 
-    /** urls: the ones in the configuration that the node may call. */
-    ScoringClient(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
+    /** isAllowed: whether the node may call the URL. */
+    ScoringClient(Config config, boolean isAllowed, RerankPlugin plugin,
+                  BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
         this.config = config;
+        this.isAllowed = isAllowed;
         this.plugin = plugin;
         this.scheduler = scheduler;
         this.calls = new Semaphore(config.maxConnections());
-        this.targets = urls.stream().map(url -> new CircuitBreaker(url, config, plugin.stats)).toList();
+        this.breaker = new CircuitBreaker(config, plugin.stats);
     }
 
     /** A search could not be reranked. reason: the name of its counter. */
@@ -50,108 +50,64 @@ final class ScoringClient {
         }
     }
 
-    /** The call of one search. longQuery: its failure is not counted. */
-    record Call<T>(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done, long start) { }
-
     /** Why no call is sent now, or null. */
     String unreachable() {
-        return targets.isEmpty() ? "not_allowed" : targets.stream().allMatch(CircuitBreaker::isOpen) ? "breaker_open" : null;
+        return isAllowed == false ? "not_allowed" : breaker.isOpen() ? "breaker_open" : null;
     }
 
-    /** Post a body; {@code done} gets the result of {@code read}, or a Failure, on a thread of the plugin's pool. */
+    /**
+     * Post a body; {@code done} gets the result of {@code read}, or a Failure, on a thread of the plugin's pool. longQuery: its
+     * failure is not counted.
+     */
     <T> void call(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done) {
         if (calls.tryAcquire() == false) {
             done.onFailure(new Failure("busy", "is busy"));
             return;
         }
-        attempt(0, new Call<>(body, maxAnswer, longQuery, read, done, System.nanoTime()), new Failure("breaker_open", "failed too often"));
-    }
-
-    /** Call the first target at or after a position that accepts calls. */
-    private <T> void attempt(int from, Call<T> call, Failure before) {
-        int i = from;
-        while (i < targets.size() && targets.get(i).admit() == false) {
-            i++;
-        }
-        if (i == targets.size()) {
-            end(call, null, before);
+        if (breaker.admit() == false) {
+            calls.release();
+            done.onFailure(new Failure("breaker_open", "failed too often"));
             return;
         }
-        int place = i;
-        CircuitBreaker target = targets.get(place);
-        boolean another = targets.stream().skip(place + 1).anyMatch(later -> later.isSick() == false);
-        long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - call.start);
-        send(target.url, call.body, call.maxAnswer, another ? left / 2 : left, (bytes, broken) -> {
-            T result = null;
-            Failure failure = broken;
-            try {
-                result = failure == null ? call.read.apply(bytes) : null;
-            } catch (Failure e) {
-                failure = e;
-            } catch (Throwable e) { // also an Error, or the search would not end
-                failure = new Failure("error", "could not be understood: " + e);
-            }
-            target.count(failure, call.longQuery);
-            if (failure == null || CircuitBreaker.blamesTheSearch(failure) || place + 1 == targets.size() || isOver(call)) {
-                end(call, result, failure);
-            } else {
-                attempt(place + 1, call, failure);
-            }
-        });
+        long start = System.nanoTime(), until = start + TimeUnit.MILLISECONDS.toNanos(config.timeout());
+        CompletableFuture.completedFuture(body).thenCompose(bytes -> post(bytes, maxAnswer, until))
+            // The service may have closed an idle connection.
+            .exceptionallyCompose(error -> failure(error).reason.equals("connection") && System.nanoTime() < until
+                ? post(body, maxAnswer, until) : CompletableFuture.failedFuture(error))
+            .thenApply(response -> read.apply(checked(response)))
+            .whenComplete((result, error) -> {
+                Failure failure = error == null ? null : failure(error);
+                breaker.count(failure, longQuery);
+                calls.release();
+                plugin.stats.called(System.nanoTime() - start);
+                if (failure == null) {
+                    done.onResponse(result);
+                } else {
+                    done.onFailure(failure);
+                }
+            });
     }
 
-    private boolean isOver(Call<?> call) {
-        return System.nanoTime() - call.start >= TimeUnit.MILLISECONDS.toNanos(config.timeout());
-    }
-
-    private <T> void end(Call<T> call, T result, Failure failure) {
-        calls.release();
-        plugin.stats.called(System.nanoTime() - call.start);
-        if (failure == null) {
-            call.done.onResponse(result);
-        } else {
-            call.done.onFailure(failure);
+    private static byte[] checked(HttpResponse<byte[]> response) {
+        int status = response.statusCode();
+        if (status != 200) {
+            throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, response.body()));
         }
+        return response.body();
     }
 
-    /** Post a body; {@code then} gets the answer or the failure, once, on a thread of the plugin's pool. */
-    private void send(URI url, byte[] body, int most, long millis, BiConsumer<byte[], Failure> then) {
-        try {
-            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
-            HttpRequest.Builder request = HttpRequest.newBuilder(url).header("Content-Type", "application/octet-stream")
-                .POST(HttpRequest.BodyPublishers.ofByteArray(body));
-            String token = plugin.token(config.token());
-            if (token != null) {
-                request.header("Authorization", "Bearer " + token);
-            }
-            post(request.build(), most, until, true, then);
-        } catch (RuntimeException e) {
-            plugin.pool.execute(() -> then.accept(null, failure(e)));
+    /** Post a body. The answer comes on a thread of the plugin's pool. */
+    private CompletableFuture<HttpResponse<byte[]>> post(byte[] body, int most, long until) {
+        HttpRequest.Builder request = HttpRequest.newBuilder(config.url()).header("Content-Type", "application/octet-stream")
+            .POST(HttpRequest.BodyPublishers.ofByteArray(body));
+        if (plugin.token != null) {
+            request.header("Authorization", "Bearer " + plugin.token);
         }
-    }
-
-    /** again: repeat the call if its connection breaks: the service may have closed an idle connection. */
-    private void post(HttpRequest request, int most, long until, boolean again, BiConsumer<byte[], Failure> then) {
-        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> limitedBody(most));
+        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request.build(), info -> limitedBody(most));
         long left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
         Scheduler.ScheduledCancellable timer =
             scheduler.apply(Math.max(left, 1), () -> plugin.pool.execute(() -> sent.cancel(true)));
-        sent.whenCompleteAsync((response, error) -> {
-            timer.cancel();
-            Throwable cause = error instanceof CompletionException ? error.getCause() : error;
-            boolean broken = cause instanceof IOException && cause instanceof ConnectException == false;
-            if (again && broken && System.nanoTime() < until) {
-                post(request, most, until, false, then);
-            } else if (cause != null) {
-                then.accept(null, failure(cause));
-            } else if (response.statusCode() != 200) {
-                int status = response.statusCode();
-                String refusal = ScoringResponse.refusal(status, response.body());
-                then.accept(null, new Failure("status_" + status, "answered with status " + status + refusal));
-            } else {
-                then.accept(response.body(), null);
-            }
-        }, plugin.pool);
+        return sent.whenCompleteAsync((response, error) -> timer.cancel(), plugin.pool);
     }
 
     private Failure failure(Throwable error) {
@@ -160,11 +116,11 @@ final class ScoringClient {
                 return known;
             }
         }
-        return switch (error) {
+        return switch (error instanceof CompletionException && error.getCause() != null ? error.getCause() : error) {
             case CancellationException e -> new Failure("timeout", "did not answer in " + config.timeout() + " ms");
             case ConnectException e -> new Failure("refused", "cannot be reached: " + e.getMessage());
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());
-            default -> new Failure("error", "could not be called: " + error);
+            case Throwable e -> new Failure("error", "could not be called, or its answer could not be understood: " + e);
         };
     }
 

@@ -83,8 +83,8 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
     }
 
     /** The JSON, the numbers of the hits, then for each feature all lengths and all values. */
-    byte[] body(byte[] query) throws IOException {
-        byte[] head = head(query);
+    byte[] body(byte[] query, int timeout) throws IOException {
+        byte[] head = head(query, timeout);
         List<byte[][]> features = plan.requested.features().stream()
             .map(name -> hits.stream().map(hit -> value(hit.field(Protocol.FEATURES + name))).toArray(byte[][]::new)).toList();
         int size = features.stream().flatMap(Arrays::stream).mapToInt(value -> Integer.BYTES + value.length).sum();
@@ -105,20 +105,18 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
         return body.array();
     }
 
-    private byte[] head(byte[] query) throws IOException {
+    private byte[] head(byte[] query, int timeout) throws IOException {
         Set<String> indices = new LinkedHashSet<>(Arrays.asList(plan.request.indices()));
         if (indices.isEmpty()) { // all indices, or those of a point in time
             hits.forEach(hit -> indices.add(hit.getIndex()));
         }
-        Map<String, Object> options = new LinkedHashMap<>(plan.ext.values);
-        options.remove("query_context"); // only for neural-search
         // Documents of other indices have other features, or none.
         List<String> uuids = hits.stream().map(hit -> hit.getShard().getShardId().getIndex().getUUID()).toList();
         List<String> different = uuids.stream().distinct().toList();
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
             json.startObject().field("stack", plan.stack).field("index", indices);
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
-            json.field("rerank", options.isEmpty() ? null : options);
+            json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);
             json.field("hits", hits.size());
             if (plan.idsOnly == false) {
                 json.field("ids", ids());
@@ -128,7 +126,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
             if (different.size() > 1) {
                 json.field("index", uuids.stream().map(different::indexOf).toList());
             }
-            json.endObject().field("timeout", plan.timeout / 1000.0);
+            json.endObject().field("timeout", timeout / 1000.0);
             return BytesReference.toBytes(BytesReference.bytes(json.endObject()));
         }
     }

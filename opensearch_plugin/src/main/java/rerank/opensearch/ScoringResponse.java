@@ -2,17 +2,16 @@ package rerank.opensearch;
 
 import java.nio.ByteBuffer;
 import java.util.*;
-import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * The checked answer of the service: a reason to pass, or all hits, best first; and the fields to send with the next call.
- * explained: its fields among {@link #EXPLAINED}.
+ * The checked answer of the service. outcome: reranked, passed or failed; the last two have a reason. hits: all, best first, if
+ * reranked. requested: the fields to send with the next call, or null. explained: fields among {@link #EXPLAINED}, or the error.
  */
-record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
+record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
     /** Fields of the answer that an explanation shows. */
     private static final Map<String, Class<?>> EXPLAINED =
         Map.of("weights", Map.class, "without_features", Map.class, "unknown_categories", List.class);
@@ -29,10 +28,6 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         /** Before the first call. Clauses are sent: the service cannot look them up. */
         static final RequestedFields NONE = new RequestedFields(List.of(), true, true);
 
-        RequestedFields without(Predicate<String> unwanted) {
-            return new RequestedFields(features.stream().filter(unwanted.negate()).toList(), ids, clauses);
-        }
-
         static RequestedFields read(Map<?, ?> said) {
             if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)) {
                 return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(),
@@ -48,7 +43,11 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
     }
 
     static ScoringResponse passed(String reason) {
-        return new ScoringResponse(reason, null, null, Map.of());
+        return new ScoringResponse("passed", reason, null, null, Map.of());
+    }
+
+    static ScoringResponse failed(Failure failure) {
+        return new ScoringResponse("failed", failure.reason, null, null, Map.of("error", "the service " + failure.getMessage()));
     }
 
     /** sent: number of hits. byPosition: whether equal scores stay in the order of the first stage; otherwise as answered. */
@@ -60,7 +59,7 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         Map<String, Object> answer = map(bytes, length);
         RequestedFields requested = answer.get("requested_fields") instanceof Map<?, ?> said ? RequestedFields.read(said) : null;
         if (answer.get("passed") instanceof String reason) {
-            return new ScoringResponse(reason.substring(0, Math.min(reason.length(), 64)), null, requested, Map.of());
+            return new ScoringResponse("passed", reason.substring(0, Math.min(reason.length(), 64)), null, requested, Map.of());
         }
         List<?> signals = answer.get("signals") == null ? null : signals(answer, sent);
         int begin = Protocol.FRAME + length;
@@ -69,7 +68,7 @@ record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested,
         hits.sort(byPosition ? best.thenComparing(Hit::position) : best);
         Map<String, Object> explained = new TreeMap<>(answer);
         explained.entrySet().removeIf(field -> EXPLAINED.getOrDefault(field.getKey(), Void.class).isInstance(field.getValue()) == false);
-        return new ScoringResponse(null, hits, requested, explained);
+        return new ScoringResponse("reranked", null, hits, requested, explained);
     }
 
     private static Map<String, Object> map(byte[] bytes, int length) {

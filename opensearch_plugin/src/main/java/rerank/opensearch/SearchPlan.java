@@ -8,11 +8,8 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
-import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
-import org.apache.lucene.util.BytesRef;
-import org.apache.lucene.util.StringHelper;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.common.regex.Regex;
 import org.opensearch.common.settings.Settings;
@@ -54,9 +51,7 @@ final class SearchPlan implements ToXContentObject {
     boolean isRepeated; // if it fails
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why; null: not known yet
-    String error; // message of a failure
-    int depth, timeout;
-    int moved = -1; // of the first ten, in a shadow
+    int depth;
     Map<String, Object> explained = Map.of(); // by the service
     String stack, key;
     int indices; // that are searched
@@ -91,15 +86,6 @@ final class SearchPlan implements ToXContentObject {
         return all.subList(Math.min(from, all.size()), Math.min(from + size, all.size()));
     }
 
-    /** Whether this search is in the share that is reranked; the same for all searches of a client. */
-    static boolean isShared(int share, String key) {
-        if (share == 100 || key == null) {
-            return share == 100;
-        }
-        BytesRef bytes = new BytesRef(key);
-        return Math.floorMod(StringHelper.murmurhash3_x86_32(bytes, 0), 100) < share;
-    }
-
     String reasonToPass() {
         boolean wordless = user == null || ext.text("query") == null
             && (user.query() == null || WORDLESS.contains(user.query().getName()));
@@ -126,10 +112,9 @@ final class SearchPlan implements ToXContentObject {
         return user.sorts() != null && user.sorts().size() > 1;
     }
 
-    /** Read the settings, within the limits of the indices. unreadable: features that cannot be read in one of the indices. */
-    void prepare(Config config, List<Settings> indices, Predicate<String> unreadable) {
+    /** Read the settings, within the limits of the indices. */
+    void prepare(Config config, List<Settings> indices) {
         depth = config.depth();
-        timeout = Math.max(config.timeout(), 1);
         int mostFields = Integer.MAX_VALUE;
         for (Settings index : indices) {
             depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
@@ -138,13 +123,13 @@ final class SearchPlan implements ToXContentObject {
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
         this.indices = indices.size(); // 0: those of other clusters
-        requested = indices.isEmpty() ? ScoringResponse.RequestedFields.NONE : asker.lastRequested(key).without(unreadable);
+        requested = indices.isEmpty() ? requested : asker.lastRequested.getOrDefault(key, requested);
         if (user == null) {
             return; // a search without a body
         }
         int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
         if (own + requested.features().size() > mostFields) {
-            requested = requested.without(name -> true);
+            requested = new ScoringResponse.RequestedFields(List.of(), requested.ids(), requested.clauses());
         }
         idsOnly = requested.ids() == false && config.fetchesPage() && isPlain();
     }
@@ -152,9 +137,10 @@ final class SearchPlan implements ToXContentObject {
     /** Whether a second search can fetch the hits as in this search. */
     private boolean isPlain() {
         byQuery = user.highlighter() != null;
+        boolean ofShards = request.preference() != null && request.preference().startsWith("_shards:");
         AtomicBoolean plain = new AtomicBoolean(
-            user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
-                && user.ext().isEmpty() && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false);
+            user.getDerivedFields() == null && user.getDerivedFieldsObject() == null && user.pointInTimeBuilder() == null
+                && user.ext().isEmpty() && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false && ofShards == false);
         if (user.query() != null) {
             user.query().visit(new QueryBuilderVisitor() {
                 @Override
@@ -203,7 +189,7 @@ final class SearchPlan implements ToXContentObject {
             return user.shallowCopy();
         }
         SearchSourceBuilder copy = new SearchSourceBuilder().query(user.query()).postFilter(user.postFilter())
-            .pointInTimeBuilder(user.pointInTimeBuilder()).suggest(user.suggest()).stats(user.stats()).timeout(user.timeout())
+            .suggest(user.suggest()).stats(user.stats()).timeout(user.timeout())
             .terminateAfter(user.terminateAfter()).trackScores(user.trackScores());
         if (user.minScore() != null) {
             copy.minScore(user.minScore());
@@ -235,8 +221,7 @@ final class SearchPlan implements ToXContentObject {
     /** The search for the documents of the page, with the fields that the user requested. */
     SearchSourceBuilder documents(QueryBuilder which) {
         SearchSourceBuilder source = new SearchSourceBuilder().query(which).trackTotalHits(false).fetchSource(user.fetchSource())
-            .version(user.version()).seqNoAndPrimaryTerm(true).storedFields(user.storedFields())
-            .pointInTimeBuilder(user.pointInTimeBuilder());
+            .version(user.version()).seqNoAndPrimaryTerm(true).storedFields(user.storedFields());
         each(user.docValueFields(), field -> source.docValueField(field.field, field.format));
         each(user.fetchFields(), field -> source.fetchField(field.field, field.format));
         each(user.scriptFields(), field -> source.scriptField(field.fieldName(), field.script(), field.ignoreFailure()));

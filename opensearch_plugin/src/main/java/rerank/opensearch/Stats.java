@@ -1,6 +1,5 @@
 package rerank.opensearch;
 
-import java.time.Instant;
 import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAccumulator;
@@ -14,7 +13,6 @@ final class Stats {
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder(), nanos = new LongAdder();
     private final LongAdder shadowed = new LongAdder(), moved = new LongAdder(), shadowNanos = new LongAdder();
-    private final LongAccumulator firstShadow = new LongAccumulator(Math::min, Long.MAX_VALUE), lastShadow = new LongAccumulator(Math::max, 0);
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
 
     void called(long took) {
@@ -24,14 +22,10 @@ final class Stats {
     }
 
     /** A search was scored and kept its order. ofTen: how many of its first ten hits would move. */
-    void shadowed(int ofTen, long took) {
-        if (shadowed.sum() > 0) { // the first search has no features yet, and is slower
-            shadowNanos.add(took);
-        }
+    void shadowed(long ofTen, long took) {
+        shadowNanos.add(shadowed.sum() > 0 ? took : 0); // the first search has no features yet, and is slower
         shadowed.increment();
         moved.add(ofTen);
-        firstShadow.accumulate(System.currentTimeMillis());
-        lastShadow.accumulate(System.currentTimeMillis());
     }
 
     /** outcome: reranked, passed or failed; the last two have a reason. */
@@ -47,18 +41,7 @@ final class Stats {
         failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
         return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(),
             "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
-            "shadow", shadow(),
+            "shadow", Map.of("count", shadowed.sum(), "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
-    }
-
-    /** first, last: time of the first and of the last of these searches, in UTC. total_ms: of all but the first. */
-    private Map<String, Object> shadow() {
-        long count = shadowed.sum();
-        Map<String, Object> shadow = new TreeMap<>(Map.of("count", count, "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6));
-        if (count > 0) {
-            shadow.put("first", Instant.ofEpochMilli(firstShadow.get()).toString());
-            shadow.put("last", Instant.ofEpochMilli(lastShadow.get()).toString());
-        }
-        return shadow;
     }
 }

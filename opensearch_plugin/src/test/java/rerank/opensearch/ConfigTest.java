@@ -3,7 +3,6 @@ package rerank.opensearch;
 import static org.junit.jupiter.api.Assertions.*;
 
 import java.net.URI;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -25,7 +24,7 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(List.of(url), null, 100, 1_000, false, true, null, false, 100, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(url, null, 100, 1_000, false, true, false, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
@@ -33,11 +32,8 @@ class ConfigTest {
         Config config = read(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200, "timeout", 50,
             "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
         assertEquals(new Config(
-            List.of(URI.create("https://host/path/v1/hook")), "tfidf,text", 200, 50, true, false, null, false, 100, 1, 2, 3), config);
-        config = read(Map.of("url", List.of("http://a:1", "http://b:2/")));
-        assertEquals(List.of(URI.create("http://a:1/v1/hook"), URI.create("http://b:2/v1/hook")), config.urls());
-        config = read(Map.of("token_name", "team", "shadow", true, "share", 5));
-        assertEquals(List.of("team", true, 5), List.of(config.token(), config.shadow(), config.share()));
+            URI.create("https://host/path/v1/hook"), "tfidf,text", 200, 50, true, false, false, 1, 2, 3), config);
+        assertTrue(read(Map.of("shadow", true)).shadow());
     }
 
     @ParameterizedTest
@@ -48,20 +44,13 @@ class ConfigTest {
         "http://a:*, http://a, false", "http://a.b:*, http://axb:1, false", "*, http://a:1, false", "http://*:*, http://a:1, false",
     })
     void urlsAreAllowedByName(String allowed, String url, boolean expected) {
-        assertEquals(expected, Config.allows(List.of("http://other", allowed), read(Map.of("url", url)).urls().get(0)));
-        assertFalse(Config.allows(List.of(), read(Map.of("url", url)).urls().get(0)));
-    }
-
-    @Test
-    void oneToSixteenUrls() {
-        for (List<String> urls : List.of(List.<String>of(), Collections.nCopies(17, "http://a:1"))) {
-            assertThrows(OpenSearchParseException.class, () -> read(Map.of("url", urls)));
-        }
+        assertEquals(expected, Config.allows(List.of("http://other", allowed), read(Map.of("url", url)).url()));
+        assertFalse(Config.allows(List.of(), read(Map.of("url", url)).url()));
     }
 
     @ParameterizedTest
     @CsvSource({"depth, 0", "depth, 10001", "timeout, 0", "timeout, 60001", "max_connections, 0", "breaker_failures, 0",
-        "breaker_pause, 3600001", "share, 0", "share, 101", "on_failure, never", "fetch, all"})
+        "breaker_pause, 3600001", "on_failure, never", "fetch, all"})
     void whatCannotBeIsRefused(String name, String value) {
         String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of(name, value))).getMessage();
         assertTrue(message.startsWith("[" + name + "] must be "), message);

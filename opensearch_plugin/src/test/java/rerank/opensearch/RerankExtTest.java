@@ -10,12 +10,9 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import org.opensearch.common.io.stream.BytesStreamOutput;
 import org.opensearch.common.xcontent.json.JsonXContent;
-import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.xcontent.DeprecationHandler;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
-import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
-import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 
 class RerankExtTest {
@@ -23,41 +20,6 @@ class RerankExtTest {
         try (XContentParser parser = JsonXContent.jsonXContent.createParser(
                 NamedXContentRegistry.EMPTY, DeprecationHandler.THROW_UNSUPPORTED_OPERATION, json)) {
             return RerankExt.parse(parser);
-        }
-    }
-
-    /** What the processors of neural-search read under the same name. */
-    private static final class Others extends SearchExtBuilder {
-        private final Map<String, Object> values;
-
-        Others(Map<String, Object> values) {
-            this.values = values;
-        }
-
-        @Override
-        public String getWriteableName() {
-            return Protocol.EXT;
-        }
-
-        @Override
-        public void writeTo(StreamOutput out) { }
-
-        @Override
-        public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
-            for (Map.Entry<String, Object> value : values.entrySet()) {
-                builder.field(value.getKey(), value.getValue());
-            }
-            return builder;
-        }
-
-        @Override
-        public boolean equals(Object other) {
-            return this == other;
-        }
-
-        @Override
-        public int hashCode() {
-            return 0;
         }
     }
 
@@ -78,7 +40,7 @@ class RerankExtTest {
         "{\"explain\": \"true\"}", "{\"off\": 1}", "{\"of\": true}"})
     void whatIsUnknownOrOfAWrongType(String json) {
         String message = assertThrows(IllegalArgumentException.class, () -> parse(json)).getMessage();
-        assertTrue(message.startsWith("ext.rerank: ["), message);
+        assertTrue(message.startsWith("ext.rerank_stack: ["), message);
     }
 
     @Test
@@ -100,16 +62,6 @@ class RerankExtTest {
         assertEquals(List.of(), source.ext());
         assertEquals(Map.of(), RerankExt.take(source).values);
         assertEquals(Map.of(), RerankExt.take(null).values);
-    }
-
-    @Test
-    void thatOfNeuralSearchIsReadAndStays() throws IOException {
-        Others others = new Others(Map.of("query_context", Map.of("query_text", "words"), "explain", true));
-        SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(others));
-        assertTrue(RerankExt.take(source).is("explain"));
-        assertEquals(List.of(others), source.ext());
-        SearchSourceBuilder wrong = new SearchSourceBuilder().ext(List.of(new Others(Map.of("explain", 3))));
-        assertThrows(IllegalArgumentException.class, () -> RerankExt.take(wrong));
     }
 
     @Test

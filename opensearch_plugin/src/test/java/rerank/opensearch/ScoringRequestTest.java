@@ -50,7 +50,7 @@ class ScoringRequestTest {
         static Body of(SearchPlan plan, SearchHit... found) throws IOException {
             plan.candidates(); // says what is fetched for the service
             ScoringRequest hits = ScoringRequest.of(plan, found);
-            byte[] body = hits.body(hits.query());
+            byte[] body = hits.body(hits.query(), 1_000);
             hits.strip();
             int length = ByteBuffer.wrap(body).getInt(), begin = 4 + length;
             Map<String, Object> head = XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true);
@@ -58,17 +58,6 @@ class ScoringRequestTest {
             return new Body(head, ByteBuffer.wrap(body, begin, numbers).slice(),
                 Arrays.copyOfRange(body, begin + numbers, body.length));
         }
-    }
-
-    @Test
-    void whatIsForOthersIsNotSent() throws IOException {
-        Map<String, Object> context = Map.of("query_text", "x".repeat(2_000_000));
-        SearchPlan asked = SearchPlanTest.plan(plan.user, Map.of("query_context", context, "lang", "en"), Map.of());
-        asked.depth = 100;
-        assertEquals(Map.of("lang", "en"), Body.of(asked, hit("books", "1", 3, Map.of())).head.get("rerank"));
-        SearchPlan alone = SearchPlanTest.plan(plan.user, Map.of("query_context", context), Map.of());
-        alone.depth = 100;
-        assertNull(Body.of(alone, hit("books", "1", 3, Map.of())).head.get("rerank"));
     }
 
     @Test

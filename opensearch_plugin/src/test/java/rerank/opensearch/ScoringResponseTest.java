@@ -33,7 +33,7 @@ class ScoringResponseTest {
     @Test
     void hitsAreBestFirstAndEqualOnesAsAnswered() {
         ScoringResponse answer = read("{\"signals\": [{}, {\"bm25\": 2}, null]}", 2, 1, 0, 1f, 2.5f, 1f);
-        assertNull(answer.passed());
+        assertNull(answer.reason());
         assertEquals(List.of(1, 2, 0), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
         assertEquals(2.5f, answer.hits().get(0).score());
         assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
@@ -69,8 +69,8 @@ class ScoringResponseTest {
 
     @Test
     void aReasonToPassIsShort() {
-        assertEquals("empty", read("{\"passed\": \"empty\"}").passed());
-        assertEquals(64, read("{\"passed\": \"" + "x".repeat(1000) + "\"}").passed().length());
+        assertEquals("empty", read("{\"passed\": \"empty\"}").reason());
+        assertEquals(64, read("{\"passed\": \"" + "x".repeat(1000) + "\"}").reason().length());
     }
 
     @ParameterizedTest

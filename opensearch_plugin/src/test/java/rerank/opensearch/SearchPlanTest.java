@@ -6,7 +6,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.function.UnaryOperator;
-import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -43,7 +42,7 @@ class SearchPlanTest {
 
     private static SearchPlan prepared(SearchSourceBuilder source, Map<String, Object> ext, Settings... indices) {
         SearchPlan plan = plan(source, ext, Map.of());
-        plan.prepare(ConfigTest.read(Map.of()), List.of(indices), field -> false);
+        plan.prepare(ConfigTest.read(Map.of()), List.of(indices));
         return plan;
     }
 
@@ -91,18 +90,6 @@ class SearchPlanTest {
     }
 
     @Test
-    void aShareIsOfTheSameClients() {
-        assertTrue(SearchPlan.isShared(100, null));
-        assertFalse(SearchPlan.isShared(99, null), "nobody knows whose it is");
-        List<String> clients = IntStream.range(0, 10_000).mapToObj(i -> "client-" + i).toList();
-        for (int share : List.of(1, 10, 50, 99)) {
-            List<String> in = clients.stream().filter(client -> SearchPlan.isShared(share, client)).toList();
-            assertEquals(share * 100, in.size(), 150);
-            assertTrue(in.stream().allMatch(client -> SearchPlan.isShared(share, client) && SearchPlan.isShared(share + 1, client)));
-        }
-    }
-
-    @Test
     void aScrollPasses() {
         SearchPlan plan = prepared(words(), Map.of());
         plan.request.scroll(TimeValue.timeValueMinutes(1));
@@ -118,7 +105,7 @@ class SearchPlanTest {
     @Test
     void theStackIsTheUsersOrThePipelines() {
         SearchPlan plan = plan(words(), Map.of(), Map.of());
-        plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of(), field -> false);
+        plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of());
         assertEquals("tfidf", plan.stack);
         assertEquals("tfidf\nbooks", plan.key);
         assertEquals("bm25", prepared(words(), Map.of("stack", "bm25")).stack);
@@ -184,7 +171,7 @@ class SearchPlanTest {
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
         SearchPlan plan = plan(search, Map.of(), Map.of());
         plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), false, false));
-        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY), field -> false);
+        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
         assertTrue(plan.idsOnly);
         SearchSourceBuilder candidates = plan.candidates();
         assertEquals(List.of("rerank_features.text@v1"), candidates.docValueFields().stream().map(field -> field.field).toList());
