@@ -94,7 +94,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     found = best_of(repeats, *(partial(step, loop) for loop in loops))
     for changes, one, seconds in zip(ways, trainers, found):
         name = ", ".join(f"{key} {value}" for key, value in changes.items()) or "graph-component"
-        seconds += centroids if one.objective.components is not None else 0
+        seconds += centroids if "components" in one.objective.contrasts else 0
         print(
             f"{name}: {seconds:.3f} s a step of {len(drawn.documents)} texts with {len(drawn.related)} pairs,"
             f" {seconds / found[0]:.2f} of the classifier's; momentum encoder, queue and centroids"

@@ -63,13 +63,11 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
         names = vocabularies[part]
         vectors = rng.normal(size=(len(names) + 1, sizes[part])).astype(np.float32) / 10
         embeddings[part] = Embedding(names, vectors, np.ones(len(names), dtype=np.int64))
-    towers = [[TorchTower(embeddings[part], config, part) for part in PARTS[name]] for _ in range(2)]
+    known = {part: Vocabulary(part, embeddings[part].names, LONGEST[part]) for part in PARTS[name]}
+    towers = [[TorchTower(embeddings[part], config, known[part]) for part in PARTS[name]] for _ in range(2)]
     model = TorchRanker(towers[0], towers[1], config)
-    done = [
-        [t.numpy(Vocabulary(t.part, embeddings[t.part].names, LONGEST[t.part])) for t in side]
-        for side in towers
-    ]
-    return CnnRanker(name, f"{preset}-{head}-random", done[0], done[1], model.head(), {})
+    query, document = ([tower.numpy() for tower in side] for side in towers)
+    return CnnRanker(name, f"{preset}-{head}-random", query, document, model.head(), {})
 
 
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:

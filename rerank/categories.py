@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-Origin = Literal["given", "paths", "co-occurrence", "none"]
 
 _SEPARATOR = re.compile(r"::|[/>|]|\.(?!\s)")
 """A point before a space belongs to an abbreviation (``E. coli``)."""
@@ -62,12 +60,10 @@ class CategoryGraph:
 
     names:     n categories, ascending.
     adjacency: (n, n) symmetric 0/1 matrix.
-    origin:    source of the edges.
     """
 
     names: list[str]
     adjacency: csr_matrix
-    origin: Origin
 
     @classmethod
     def build(
@@ -79,15 +75,14 @@ class CategoryGraph:
         known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
-        >>> graph.names, graph.origin, graph.adjacency.nnz
-        (['C', 'C.2', 'C.2.4'], 'paths', 4)
+        >>> graph.names, graph.adjacency.nnz
+        (['C', 'C.2', 'C.2.4'], 4)
         """
         import numpy as np
         from scipy.sparse import csr_matrix
 
         sets = list(dict.fromkeys(tuple(s) for s in sets))
         seen = dict.fromkeys(category for s in sets for category in s)
-        origin: Origin = "given"
         if edges:
             nodes = {name for edge in edges for name in edge}
             attached = [
@@ -97,11 +92,7 @@ class CategoryGraph:
             ]
             edges = [*edges, *((c, p) for c, p in attached if p is not None)]
         else:
-            origin, edges = "paths", path_edges(seen)
-            if not edges:
-                origin, edges = "co-occurrence", co_occurrence_edges(sets)
-            if not edges:
-                origin = "none"
+            edges = path_edges(seen) or co_occurrence_edges(sets)
         names = sorted(set(seen) | {name for edge in edges for name in edge})
         index = {name: i for i, name in enumerate(names)}
         pairs = np.array([(index[a], index[b]) for a, b in edges if a != b], dtype=np.int64).reshape(-1, 2)
@@ -109,7 +100,7 @@ class CategoryGraph:
         both = np.concatenate([pairs, pairs[:, ::-1]])
         adjacency = csr_matrix((ones, (both[:, 0], both[:, 1])), shape=(len(names), len(names)))
         adjacency.data[:] = 1.0
-        return cls(names, adjacency, origin)
+        return cls(names, adjacency)
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -102,38 +102,68 @@ def unreadable(folder: Path, error: BaseException) -> RerankError:
     )
 
 
-def write_model(
-    ranker: Ranker,
-    folder: Path,
-    arrays: Mapping[str, NDArray[Any]],
-    vocabularies: Mapping[str, list[str] | str],
-    **record: Any,
-) -> None:
-    """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
-    from safetensors.numpy import save
-
-    folder.mkdir(parents=True, exist_ok=True)
-    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    write_bytes(folder / "model.safetensors", data)
-    write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
-    write_record(ranker, folder, **record)
-
-
 def write_record(ranker: Ranker, folder: Path, **record: Any) -> None:
     """Write ``ranker.json``."""
     identity = {name: getattr(ranker, name) for name in ("family", "variant", "name", "version")}
     write_text(folder / "ranker.json", json.dumps(identity | record, ensure_ascii=False, indent=2) + "\n")
 
 
-@contextmanager
-def read_model(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], Mapping[str, NDArray[Any]]]]:
-    """Give record, vocabularies and memory-mapped arrays of :func:`write_model`.
+def content_hash(settings: Any, arrays: Iterable[NDArray[Any]]) -> str:
+    """Hash of settings, which are JSON, and arrays."""
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
-    Raises WorkspaceError if they are damaged, also for errors of the block.
+
+class ArrayRanker(Ranker):
+    """A ranker whose files are arrays, vocabularies and a record of its other values.
+
+    trained: how it was fitted.
     """
-    try:
-        record = parse_json((folder / "ranker.json").read_text("utf-8"))
-        vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
-        yield record, vocabularies, map_arrays(folder / "model.safetensors")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(folder, error) from error
+
+    trained: Mapping[str, Any]
+
+    @abstractmethod
+    def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
+        """Arrays, vocabularies and values, which are JSON."""
+
+    @classmethod
+    @abstractmethod
+    def of_content(
+        cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
+    ) -> ArrayRanker:
+        """Inverse of :meth:`content`; the record also has the fields of ``ranker.json``."""
+
+    def content_version(self) -> str:
+        """Hash of everything that decides its output."""
+        arrays, *others = self.content()
+        return content_hash([self.variant, *others, list(arrays)], arrays.values())
+
+    def save(self, folder: Path) -> None:
+        """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
+        from safetensors.numpy import save
+
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays, vocabularies, record = self.content()
+        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        write_bytes(folder / "model.safetensors", data)
+        write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
+        write_record(self, folder, **record, trained=dict(self.trained))
+
+    @classmethod
+    def load(cls, folder: Path) -> ArrayRanker:
+        """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
+        try:
+            record, vocabularies = (
+                parse_json((folder / name).read_text("utf-8"))
+                for name in ("ranker.json", "vocabularies.json")
+            )
+            return cls.of_content(map_arrays(folder / "model.safetensors"), vocabularies, record)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise unreadable(folder, error) from error
+
+
+def within(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Arrays whose names have a prefix, by the rest of the name."""
+    return {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}

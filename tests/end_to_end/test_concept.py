@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rerank import Document, Workspace
@@ -53,6 +52,7 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     ranker = Workspace.open(folder).ranker("concept")
     assert (ranker.retrieves, ranker.bounds) == (False, (0.0, 1.0))
     assert 0 < ranker.threshold < 1
+    assert ranker.relatedness(ranker.vectors(["", "w1"]), ranker.vectors(["w1", "w1"]))[0] == 0.0
     check_ranker(ranker, documents=[Document(one["_id"], text=one["text"]) for one in TEXTS])
     asked = run("query", "w0 w1 w2", "--stack", "bm25*0.5 + concept*0.5", "--explain", "-w", folder)
     assert asked.code == 0, asked
@@ -68,22 +68,6 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     found = run("query", "w0 w1 w2", "--stack", "near*1", "--retrieve", "near", "--json", "-w", folder)
     assert found.code == 0, found
     assert len(found.json["hits"]) > 0
-
-
-def test_relatedness_is_what_the_scorer_computes(run, labeled, tiny):
-    folder, train, _ = labeled
-    done = run("train", "concept", "--labeled-pairs", train, *options(tiny, "--steps", 4), "-w", folder)
-    assert done.code == 0, done
-    assert "the last step is kept" in done.err
-    ranker = Workspace.open(folder).ranker("concept")
-    texts = [one["text"] for one in TEXTS][:6]
-    a, b = ranker.vectors(texts[:3]), ranker.vectors(texts[3:])
-    found = ranker.relatedness(a, b)
-    np.testing.assert_allclose(found, ranker.relatedness(b, a), atol=1e-6)
-    stored = ranker.encode_documents([Document("x", text=text) for text in texts[3:]])
-    np.testing.assert_allclose(ranker.score(a[0], stored)[0], found[0], atol=1e-3)
-    assert ranker.vectors([""]).tolist() == [[0.0] * 32]
-    assert ranker.relatedness(ranker.vectors(["", texts[0]]), b[:2])[0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -103,11 +87,6 @@ def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change,
     assert done.code == 1, done
     assert message in done.err.splitlines()[-1]
     assert not list(Path(folder).glob("rankers/*concept*"))
-
-
-def test_without_pairs(run, labeled, tiny):
-    done = run("train", "concept", "--model", tiny, "-w", labeled[0])
-    assert "concept learns from labeled pairs; give --labeled-pairs" in done.err
 
 
 def test_killed_and_run_again_gives_the_same(run, forks, labeled, tiny, tmp_path, write_lines):

@@ -38,23 +38,6 @@ def test_projections_from_judgments_and_from_pairs(run, small, tmp_path):
     }
 
 
-def test_every_setting_of_a_projection_can_be_given(run, small, tmp_path):
-    folder = tmp_path / "ws"
-    run("ingest", small.corpus, "-w", folder)
-    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
-    few = ("--dim", 8, "--letters", 0, "--terms", 300, "--epochs", 5, "--seed", 3, "-w", folder)
-    flags = ("--judged", "0.3", "--graded")
-    numbers = ("--config", tmp_path / "few.toml", "--gamma", "9", "--negatives", "20")
-    (tmp_path / "few.toml").write_text("gamma = 3\nbeta = 0.001\nepochs = 7\n")
-
-    assert run("train", "s2net", *judged, "--init", "random", *few, *flags, *numbers).code == 0
-    (found,) = (folder / "rankers").glob("s2net-*")
-    record = json.loads((found / "ranker.json").read_text())["trained"]
-    expected = {"dim": 8, "letters": 0, "terms": 300, "epochs": 5, "seed": 3, "init": "random"}
-    expected |= {"graded": True, "judged": 0.3, "beta": 0.001, "gamma": 9.0, "negatives": 20}
-    assert expected.items() <= record["config"].items()
-
-
 @pytest.mark.slow
 def test_encode_goes_on(script, run, workspace, small, write_lines, tmp_path):
     """Whoever adds documents meanwhile finds their features stored, until ctrl-C; what fails is said once."""

@@ -10,27 +10,19 @@ from hypothesis import strategies as st
 from rerank.order import rank
 
 
-def test_ties_go_to_the_smaller_id_by_code_point():
-    ids = ["b", "B", "é", "a10", "a9", "z"]
-    assert [ids[i] for i in rank(ids, [1, 1, 1, 1, 1, 2])] == ["z", "B", "a10", "a9", "b", "é"]
-
-
-def test_characters_beyond_the_basic_plane_sort_by_code_point_not_by_utf16():
-    ids = ["\U0001f600", "\uffee"]
-    assert rank(ids, [0.0, 0.0]).tolist() == [1, 0]
-
-
-def test_infinities_and_both_zeros():
-    assert rank(["d", "c", "b", "a"], [-np.inf, 0.0, -0.0, np.inf]).tolist() == [3, 2, 1, 0]
-
-
-def test_arrays_are_taken_too():
-    assert rank(np.array(["b", "a"]), np.array([1.0, 1.0])).tolist() == [1, 0]
-
-
-def test_nothing_and_one():
-    assert rank([], []).tolist() == []
-    assert rank(["a"], [3.0]).tolist() == [0]
+@pytest.mark.parametrize(
+    ("ids", "scores", "ordered"),
+    [
+        (["b", "B", "é", "a10", "a9", "z"], [1, 1, 1, 1, 1, 2], ["z", "B", "a10", "a9", "b", "é"]),
+        (["\U0001f600", "\uffee"], [0.0, 0.0], ["\uffee", "\U0001f600"]),  # not by UTF-16
+        (["d", "c", "b", "a"], [-np.inf, 0.0, -0.0, np.inf], ["a", "b", "c", "d"]),
+        (np.array(["b", "a"]), np.array([1.0, 1.0]), ["a", "b"]),
+        (["a"], [3.0], ["a"]),
+        ([], [], []),
+    ],
+)
+def test_ties_go_to_the_smaller_id_by_code_point(ids, scores, ordered):
+    assert [ids[i] for i in rank(ids, scores)] == ordered
 
 
 def test_nan_and_wrong_lengths_are_refused():

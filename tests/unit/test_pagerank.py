@@ -1,4 +1,4 @@
-"""Personalized PageRank and levels against graphs worked by hand, the dense inverse, and scikit-network."""
+"""Personalized PageRank and levels against graphs worked by hand and the dense inverse."""
 
 from __future__ import annotations
 
@@ -78,21 +78,6 @@ def test_against_the_dense_inverse(size, density, seed, exact):
         np.testing.assert_allclose(scores[i, : len(listed)], dense[i, listed], atol=slack)
 
 
-def test_against_scikit_network():
-    """A row is ordinary personalized PageRank times the degree of the document over that of the target."""
-    ranking = pytest.importorskip("sknetwork.ranking", reason="scikit-network is not installed")
-    adjacency = sparse_graph(80, 0.1, 5)
-    adjacency.data[:] = 1
-    ids, scores = top_pagerank(adjacency, 79)
-    degree = np.asarray(adjacency.sum(axis=0)).ravel()
-    for i in np.flatnonzero(degree)[:10].tolist():
-        theirs = ranking.PageRank(damping_factor=0.85, solver="bicgstab", tol=1e-12).fit_predict(
-            adjacency, weights={i: 1}
-        )
-        at = ids[i][ids[i] >= 0]
-        np.testing.assert_allclose(scores[i, : len(at)], theirs[at] * degree[i] / degree[at], atol=1e-6)
-
-
 def test_ties_follow_the_seed_and_not_the_order_of_the_files():
     star = undirected([(0, j) for j in range(1, 30)], 30)
     orders = {tuple(top_pagerank(star, 29, seed=seed)[0][0].tolist()) for seed in range(4)}
@@ -108,29 +93,20 @@ def test_halving_by_hand(related, sizes):
     assert [level_size(related, level) for level in range(1, levels(related) + 1)] == sizes
 
 
-# ------------------------------------------------------------------------------------------------- links
-
-
-def documents():
-    return [
-        Document("a", links=("b", "c", "b", "a", "gone")),
-        Document("b", links=("a", "later")),
-        Document("c"),
-        Document("later", links=("c",)),
-        Document("alone"),
-    ]
-
-
-def test_links_become_a_graph_and_the_rest_is_counted():
-    found = LinkGraph.of(documents())
-    assert found.ids == ["a", "b", "c", "later", "alone"]
-    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
-    assert found.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
-    assert found.matrix().toarray()[0].tolist() == [0, 1, 1, 0, 0]
-
-
-def test_what_is_held_out_is_gone_in_both_directions():
-    whole = LinkGraph.of(documents())
+def test_links_become_a_graph_and_what_is_held_out_is_gone_in_both_directions():
+    whole = LinkGraph.of(
+        [
+            Document("a", links=("b", "c", "b", "a", "gone")),
+            Document("b", links=("a", "later")),
+            Document("c"),
+            Document("later", links=("c",)),
+            Document("alone"),
+        ]
+    )
+    assert whole.ids == ["a", "b", "c", "later", "alone"]
+    assert vars(whole.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
+    assert whole.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
+    assert whole.matrix().toarray()[0].tolist() == [0, 1, 1, 0, 0]
     rest, held = whole.hold_out(0.5, seed=1)
     assert len(held) == 2
     kept = {tuple(pair) for pair in rest.pairs().tolist()}

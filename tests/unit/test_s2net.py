@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
-import torch
 
 from rerank.rankers.projection.lbfgs import minimize
 from rerank.rankers.projection.s2net import S2Net, anchored, pairwise_logistic
 from tests.projections import apart, comparisons, identity, texts, unit
-
-# ------------------------------------------------------------------------------------- S2Net: the loss
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.01])
@@ -42,45 +39,21 @@ def test_the_gradient_is_that_of_finite_differences(beta):
         assert np.linalg.norm(gradient - expected) < 1e-7 * np.linalg.norm(expected)
 
 
-def test_the_gradient_is_that_of_torch():
-    """Another differentiation, of the loss written down again, pair by pair."""
-    X, Y = texts(8, 12, 40), texts(8, 12, 41)
-    A = np.random.default_rng(42).normal(size=(12, 4))
-    matrix = torch.tensor(A, requires_grad=True)
-    P, Q = (torch.tensor(side.toarray()) @ matrix for side in (X, Y))
-    S = torch.nn.functional.normalize(P) @ torch.nn.functional.normalize(Q).T
-    own = torch.diagonal(S)
-    others = ~torch.eye(8, dtype=torch.bool)
-    compared = torch.nn.functional.softplus(-10 * (own[:, None] - S))[others].mean()
-    compared.backward()
-    found, gradient = S2Net(X, Y, identity(8), epsilon=0)(A)
-    assert found == pytest.approx(float(compared.detach()), rel=1e-12)
-    assert gradient == pytest.approx(matrix.grad.numpy(), rel=1e-9, abs=1e-15)
-
-
 def test_what_the_loss_does_not_depend_on():
+    """Length and rotation of the matrix, lengths of texts; with separate terms, the length of either half."""
     X, Y = texts(8, 10, 7), texts(8, 10, 8)
     objective = S2Net(X, Y, identity(8), epsilon=0)
     A = np.random.default_rng(9).normal(size=(10, 4))
     loss, gradient = objective(A)
     assert abs(np.vdot(A, gradient)) < 1e-12
-    assert A.T @ gradient == pytest.approx((A.T @ gradient).T, abs=1e-12)
     rotation = scipy.linalg.qr(np.random.default_rng(10).normal(size=(4, 4)))[0]
-    turned, turned_gradient = objective(A @ rotation)
-    assert turned == pytest.approx(loss, rel=1e-12)
-    assert turned_gradient == pytest.approx(gradient @ rotation, abs=1e-12)
-    assert objective(3 * A)[1] == pytest.approx(gradient / 3, abs=1e-12)
     scaled = S2Net(X.multiply(np.arange(1, 9)[:, None]).tocsr(), Y, identity(8), epsilon=0)
-    assert scaled(A)[0] == pytest.approx(loss, rel=1e-12)
-    sides = S2Net(*apart(X, Y), identity(8), epsilon=0)
+    for other in (objective(A @ rotation), objective(3 * A), scaled(A)):
+        assert other[0] == pytest.approx(loss, rel=1e-12)
+    assert objective(3 * A)[1] == pytest.approx(gradient / 3, abs=1e-12)
     two = np.random.default_rng(11).normal(size=(20, 4))
-    _, gradient = sides(two)
-    assert abs(np.vdot(two[:10], gradient[:10])) < 1e-12
-    assert abs(np.vdot(two[10:], gradient[10:])) < 1e-12
-    half = two[:10].T @ gradient[:10]
-    assert np.abs(half - half.T).max() > 1e-6
-    whole = two.T @ gradient
-    assert whole == pytest.approx(whole.T, abs=1e-12)
+    _, gradient = S2Net(*apart(X, Y), identity(8), epsilon=0)(two)
+    assert abs(np.vdot(two[:10], gradient[:10])) + abs(np.vdot(two[10:], gradient[10:])) < 1e-12
     _, gradient = anchored(objective, np.ones_like(A), 0.1)(A)
     assert abs(np.vdot(A, gradient)) > 1e-4  # this does depend on the scale
 
@@ -97,15 +70,11 @@ def test_blocks_and_precision_do_not_matter():
     assert np.linalg.norm(single[1] - found[0][1]) < 1e-4 * np.linalg.norm(found[0][1])
 
 
-def test_what_is_left_out_is_not_compared():
+def test_without_comparisons_there_is_no_loss():
     queries, documents = (unit(np.random.default_rng(seed).normal(size=(3, 4))) for seed in (16, 17))
     nothing = comparisons(range(3), [[1, 2], [0, 2], [0, 1]])
     loss, to_queries, to_documents = pairwise_logistic(queries, documents, nothing, 10.0)
     assert (loss, np.abs(to_queries).max(), np.abs(to_documents).max()) == (0.0, 0.0, 0.0)
-    some = comparisons(range(3), [[1], [0, 2], [0, 1]])
-    S = queries @ documents.T
-    loss, *_ = pairwise_logistic(queries, documents, some, 10.0)
-    assert loss == pytest.approx(np.log1p(np.exp(10 * (S[0, 2] - S[0, 0]))) / 3, rel=1e-12)
 
 
 def test_what_was_judged_worse_has_a_weight_of_its_own():
@@ -149,9 +118,6 @@ def test_the_anchor_pulls_back():
     assert loss == pytest.approx(plain[0] + 0.25 * ((there - start) ** 2).sum())
     assert gradient == pytest.approx(plain[1] + 0.5 * (there - start))
     assert anchored(objective, there, 9.0)(there)[0] == plain[0]
-
-
-# -------------------------------------------------------------------------------------------- L-BFGS
 
 
 def test_lbfgs_arrives_where_scipy_does():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from rerank.combiners.linear import Linear
-from rerank.errors import TrainingError, UsageError
+from rerank.errors import TrainingError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
 from rerank.rankers.cnn import fit, sampling
@@ -29,7 +29,7 @@ from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.network import TorchTower
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
-from rerank.rankers.cnn.towers import Ragged
+from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob
@@ -64,27 +64,27 @@ def judgments(draw):
     return judged
 
 
-# ---------------------------------------------------------------------------------------------- sampling
-
-
-@pytest.mark.parametrize("source", get_args(sampling.Negatives))
-@pytest.mark.parametrize("graded", [True, False])
-@pytest.mark.parametrize("least", [1, 2000])
-@settings(max_examples=40, deadline=None)
-@given(judgments(), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(get_args(sampling.Negatives)),
+    st.booleans(),
+    st.sampled_from([1, 2000]),
+    judgments(),
+    st.integers(1, 7),
+    st.integers(1, 4),
+    st.integers(0, 9),
+)
 def test_what_every_batch_is(source, graded, least, judged, batch, negatives, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "LEAST_EXAMPLES", least)
         sampler = Sampler(judged, COLLECTION, batch, negatives, source, graded)
-        batches = list(sampler.epoch(np.random.default_rng(seed)))
+        batches, again = (list(sampler.epoch(np.random.default_rng(seed))) for _ in range(2))
         assert len(batches) == sampler.batches()
-        again = list(sampler.epoch(np.random.default_rng(seed)))
     by_query = {one.query: one for one in judged}
     grades = {q: dict(zip(one.documents.tolist(), one.grades.tolist())) for q, one in by_query.items()}
     seen = []
     for found in batches:
-        documents = found.documents.tolist()
-        queries = found.queries.tolist()
+        documents, queries = found.documents.tolist(), found.queries.tolist()
         assert 1 <= len(queries) <= batch
         assert documents == sorted(set(documents))
         positive = [documents[column] for column in found.positive.tolist()]
@@ -93,8 +93,7 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
             assert weight == (1 if grades[q][document] == max(grades[q].values()) else 0.5)
         # The mask is right for every query and document of the batch.
         assert found.relevant.tolist() == [[d in grades[q] for d in documents] for q in queries]
-        assert len(found.owner) == len(found.worse)
-        for owner, worse in zip(found.owner.tolist(), found.worse.tolist()):
+        for owner, worse in zip(found.owner.tolist(), found.worse.tolist(), strict=True):
             q, above, below = queries[owner], positive[owner], documents[worse]
             if below in grades[q]:  # only as a document of lower grade
                 assert graded
@@ -105,13 +104,12 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
                 assert below in by_query[q].candidates or below in positive
         assert (np.bincount(found.owner, minlength=len(queries)) <= negatives + graded).all()
     # An epoch has every query, with another relevant document each time.
-    repeats = -(-least // len(judged))
     assert len(set(seen)) == len(seen)
     for one in judged:
-        assert sum(q == one.query for q, _ in seen) == min(len(one.grades), repeats)
+        assert sum(q == one.query for q, _ in seen) == min(len(one.grades), -(-least // len(judged)))
     for one, other in zip(batches, again, strict=True):
-        for name in ("queries", "documents", "positive", "weight", "relevant", "worse", "owner"):
-            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+        for name, value in vars(one).items():
+            assert value.tolist() == getattr(other, name).tolist()
 
 
 def test_negatives_come_from_where_they_are_said_to():
@@ -121,86 +119,59 @@ def test_negatives_come_from_where_they_are_said_to():
         Judged(1, ints([998]), ints([1]), ints([]), np.ones(0)),
     ]
 
-    def drawn(source):
-        sampler = Sampler(judged, 1000, 2, 40, source, graded=False)
-        (batch,) = sampler.epoch(np.random.default_rng(0))
-        return {
-            q: [batch.documents[w] for o, w in zip(batch.owner, batch.worse) if batch.queries[o] == q]
-            for q in (0, 1)
-        }
+    def drawn(source, query=0):
+        (batch,) = Sampler(judged, 1000, 2, 40, source, graded=False).epoch(np.random.default_rng(0))
+        return batch.documents[batch.worse[batch.queries[batch.owner] == query]].tolist()
 
-    everywhere = drawn("random")
-    assert len(set(everywhere[0])) > 30
-    assert max(everywhere[1]) > 100
-    assert set(drawn("first-stage")[0]) <= set(range(10))
-    mixed = drawn("mixed")[0]
+    assert len(set(drawn("random"))) > 30
+    assert max(drawn("random", 1)) > 100
+    assert set(drawn("first-stage")) <= set(range(10))
+    mixed = drawn("mixed")
     assert sum(d < 10 for d in mixed) == 20
     assert set(mixed) - set(range(10)) == {998}  # the other query's
 
 
-def test_lower_grades_come_up_as_often_as_they_are_to(monkeypatch):
+def test_lower_grades_come_up_as_often_as_they_are_to_and_below_every_higher_one(monkeypatch):
     """A lower one with probability 0.5 / 1.5, two of them a sixth each."""
     monkeypatch.setattr(sampling, "LEAST_EXAMPLES", 1)
     judged = [Judged(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
-    rng = np.random.default_rng(0)
-    counts = np.zeros(4)
+    rng, counts, pairs = np.random.default_rng(0), np.zeros(4), set()
     sampler = Sampler(judged, 50, 1, 1, "random")
     for _ in range(1500):
         (batch,) = sampler.epoch(rng)
-        counts[batch.documents[batch.positive[0]]] += 1
+        positive = int(batch.documents[batch.positive[0]])
+        counts[positive] += 1
+        pairs |= {(positive, worse) for worse in batch.documents[batch.worse].tolist() if worse in (1, 2, 3)}
     assert counts[1:] == pytest.approx([250, 1000, 250], abs=60)
-
-
-def test_each_grade_is_above_every_lower_one():
-    judged = [Judged(0, ints([1, 2, 3]), ints([1, 2, 3]), ints([]), np.ones(0))]
-    sampler = Sampler(judged, 50, 8, 1, "random")
-    rng = np.random.default_rng(0)
-    pairs = set()
-    for _ in range(50):
-        for batch in sampler.epoch(rng):
-            better = batch.documents[batch.positive[batch.owner]]
-            pairs |= set(zip(better.tolist(), batch.documents[batch.worse].tolist()))
-    assert {(b, w) for b, w in pairs if w in (1, 2, 3)} == {(3, 2), (3, 1), (2, 1)}
+    assert pairs == {(2, 3), (2, 1), (3, 1)}
 
 
 def test_batch_sizes():
-    def of(queries, relevant=1):
+    for queries, relevant, size in (
+        (1, 1, 64),
+        (1000, 1, 64),
+        (20_000, 1, 512),
+        (4000, 1, 256),
+        (500, 8, 128),
+    ):
         one = Judged(0, ints(range(relevant)), ints([1] * relevant), ints([]), np.ones(0))
-        return batch_size([one] * queries)
-
-    assert (of(1), of(1000), of(20_000)) == (64, 64, 512)
-    assert of(4000) == 256
-    assert of(500, 8) == 128  # four times each
-
-
-# ------------------------------------------------------------------------------------------------ losses
+        assert batch_size([one] * queries) == size
 
 
 def test_the_hinge_by_hand():
     better, worse = torch.tensor([2.0, 0.5, -1.0, 0.0]), torch.tensor([0.0, 0.5, 1.0, 0.25])
-    losses = [0.0, 1.0, 3.0, 1.25]
-    assert float(pairwise_hinge(better, worse)) == sum(losses) / 4
-    # At a margin of exactly 1 there is nothing to learn.
-    ahead = torch.tensor([1.0], requires_grad=True)
-    pairwise_hinge(ahead, torch.tensor([-0.5])).backward()
-    assert ahead.grad.tolist() == [0]
+    assert float(pairwise_hinge(better, worse)) == sum([0.0, 1.0, 3.0, 1.25]) / 4
 
 
 def test_the_softmax_by_hand():
     """Query 0 wants column 0, column 2 is relevant too and does not count; query 1 wants column 1."""
     cosines = torch.tensor([[0.5, 0.1, 0.9], [0.2, 0.4, -0.3]])
     relevant = torch.tensor([[True, False, True], [False, True, False]])
-    t = 0.5
+    t, weight = 0.5, [1.0, 0.5]
     first = -math.log(math.exp(0.5 / t) / (math.exp(0.5 / t) + math.exp(0.1 / t)))
     second = -math.log(math.exp(0.4 / t) / sum(math.exp(c / t) for c in (0.2, 0.4, -0.3)))
-    for weight in ([1.0, 1.0], [1.0, 0.5]):
-        loss = in_batch_softmax(cosines, torch.tensor([0, 1]), relevant, torch.tensor(weight), t)
-        expected = (weight[0] * first + weight[1] * second) / sum(weight)
-        assert float(loss) == pytest.approx(expected, rel=1e-6)
-    assert relevant.tolist() == [[True, False, True], [False, True, False]]
-
-
-# ------------------------------------------------------------------------------------------- the dev measure
+    loss = in_batch_softmax(cosines, torch.tensor([0, 1]), relevant, torch.tensor(weight), t)
+    assert float(loss) == pytest.approx((weight[0] * first + weight[1] * second) / sum(weight), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -229,30 +200,14 @@ def test_weighted_ndcg_is_what_ir_measures_computes(seed):
     assert (best, alone, without) == pytest.approx((max(values), values[20], values[0]), abs=1e-12)
 
 
-# ---------------------------------------------------------------------------------------------- a small fit
-
-
 def toy(n=20, candidates=8, **changes):
     """Query i wants document i and nothing tells which but training: they share no word and no category."""
     documents = [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(n)]
-    queries = [Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n)]
-    judged = [
-        Judged(
-            i, ints([i]), ints([1]), ints([(i + 3 * j) % n for j in range(candidates)]), np.ones(candidates)
-        )
-        for i in range(n)
-    ]
-    corpus = Corpus.read(queries)
-    data = TrainingData(
-        [d.id for d in documents],
-        Corpus.read(documents),
-        corpus,
-        judged,
-        judged,
-        "tfidf",
-        True,
-        query_text=corpus,
-    )
+    queries = Corpus.read(Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n))
+    retrieved = [ints([(i + 3 * j) % n for j in range(candidates)]) for i in range(n)]
+    judged = [Judged(i, ints([i]), ints([1]), some, np.ones(candidates)) for i, some in enumerate(retrieved)]
+    ids, corpus = [d.id for d in documents], Corpus.read(documents)
+    data = TrainingData(ids, corpus, queries, judged, judged, "tfidf", True, query_text=queries)
     return replace(data, **changes)
 
 
@@ -276,34 +231,33 @@ def test_windows_by_the_book(importance):
     vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))
     embedding = Embedding(list("abcde"), vectors.astype(np.float32), ints([9, 5, 3, 2, 1]))
     sequences = [[1, 2, 1, 3, 1, 2, 1], [4], [], [5, 5, 2, 4]]
-    towers = [TorchTower(embedding, config, "text") for _ in range(2)]
-    towers[1].load_state_dict(towers[0].state_dict())
-    of_sequences = []
+    vocabulary = Vocabulary("text", embedding.names, 9)
+    mine, other = (TorchTower(embedding, config, vocabulary) for _ in range(2))
+    other.load_state_dict(mine.state_dict())
+    expected = []
     for tokens in sequences:
         padded = torch.tensor(tokens + [0] * (3 - len(tokens)) * bool(tokens), dtype=torch.int64)
         windows = padded.unfold(0, 3, 1) if tokens else padded.reshape(0, 3)
-        hidden = torch.tanh(towers[1].filters(towers[1].vectors(windows).reshape(len(windows), 36)))
-        weight = towers[1].importance[windows].sum(dim=1) if importance else torch.ones(len(windows))
-        of_sequences.append((hidden * weight[:, None]).sum(dim=0) / max(float(weight.sum()), 1e-9))
-    expected = torch.stack(of_sequences)
-    found = towers[0](Ragged.of(sequences))
-    torch.testing.assert_close(found, expected)
+        hidden = torch.tanh(other.filters(other.vectors(windows).reshape(len(windows), 36)))
+        weight = other.importance[windows].sum(dim=1) if importance else torch.ones(len(windows))
+        expected.append((hidden * weight[:, None]).sum(dim=0) / max(float(weight.sum()), 1e-9))
+    found = mine(Ragged.of(sequences))
+    torch.testing.assert_close(found, torch.stack(expected))
     towards = torch.randn(4, 16)
-    for pooled in (found, expected):
+    for pooled in (found, torch.stack(expected)):
         (pooled * towards).sum().backward()
-    for name, one in towers[0].named_parameters():
-        other = dict(towers[1].named_parameters())[name].grad
-        torch.testing.assert_close(one.grad.to_dense(), other.to_dense(), msg=name)
-        assert float(other.to_dense().abs().max()) > 0.01
+    for (name, one), twin in zip(mine.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one.grad.to_dense(), twin.grad.to_dense(), msg=name)
+        assert float(twin.grad.to_dense().abs().max()) > 0.01
 
 
 def test_the_trainer_learns_twenty_pairs_by_heart():
     """Query i has candidates i and i + 3, so these are the only pairs there are."""
     watch = Watch()
-    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=150, patience=150)
+    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=60, patience=60, rate=1e-2)
     fitted = trainer(toy(candidates=2), config, watch).fit("joint")
     assert losses(watch)[0] > 0.9
-    assert losses(watch)[-1] == 0
+    assert losses(watch)[-1] < 0.01
     assert fitted.dev == pytest.approx(1)
     assert fitted.baseline == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant one
     assert not fitted.interrupted
@@ -351,20 +305,14 @@ def test_training_reads_the_very_tokens_that_ranking_reads():
     assert words.lengths[0] <= LONGEST_TEXT
 
 
-def test_the_same_seed_gives_the_same_ranker():
-    def version(**changes):
-        return trainer(toy(), small(**changes)).fit("joint").ranker.version
+def test_a_ranker_depends_on_the_seed_and_not_on_those_trained_before_it():
+    def version(before=(), **changes):
+        made = trainer(toy(), small(**changes))
+        return [made.fit(name).ranker.version for name in (*before, "joint")][-1]
 
     one = version(seed=5)
-    assert version(seed=5) == one
+    assert version(("text", "meta"), seed=5) == one
     assert version(seed=6) != one
-
-
-@pytest.mark.parametrize("first", ["text", "meta"])
-def test_a_ranker_does_not_depend_on_those_trained_before_it(first):
-    made = trainer(toy(), small())
-    made.fit(first)
-    assert made.fit("joint").ranker.version == trainer(toy(), small()).fit("joint").ranker.version
 
 
 def test_early_stopping_keeps_the_best_epoch():
@@ -372,9 +320,6 @@ def test_early_stopping_keeps_the_best_epoch():
     config = small(rate=1e-30, tune_embeddings=False, epochs=50, patience=4)
     fitted = trainer(toy(), config).fit("text")
     assert (fitted.epoch, fitted.epochs) == (1, 5)
-
-
-# -------------------------------------------------------------------------------------- what goes wrong
 
 
 def test_the_epoch_can_be_chosen_by_the_ranker_alone(monkeypatch):
@@ -428,12 +373,8 @@ def test_a_loss_that_is_no_number():
 
 
 LONG = {"head": "mlp", "epochs": 8, "patience": 8, "dropout": 0.3, "batch": 8}
-
-
-def steps_of(data):
-    """Steps of an epoch with LONG."""
-    sampler = Sampler(data.train, len(data.document_ids), 8, 4, "mixed")
-    return sampler.batches()
+EACH = -(-20 // 8)
+"""Steps of an epoch with LONG."""
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -441,7 +382,7 @@ def test_an_interruption_keeps_the_best_epoch(within):
     """In epoch 4, and as soon as its result is reported: a reported best epoch is kept."""
     data, config = toy(), small(**LONG)
     done = 3 if within else 4
-    watch = Watch(at=3 * steps_of(data) + 1) if within else Watch(line="epoch 4 of")
+    watch = Watch(at=3 * EACH + 1) if within else Watch(line="epoch 4 of")
     fitted = trainer(data, config, watch).fit("text")
     assert fitted.interrupted
     assert (len(fitted.curve), fitted.epochs) == (done, 4)
@@ -452,11 +393,11 @@ def test_an_interruption_keeps_the_best_epoch(within):
     assert whole.dev == fitted.dev
 
 
-@pytest.mark.parametrize("changes", [{}, {"head": "cosine"}], ids=["mlp", "cosine"])
-def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path, changes):
-    data, config = toy(), small(**{**LONG, **changes})
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
+    """Also the moments of the embeddings' sparse optimizer."""
+    data, config = toy(), small(**{**LONG, "head": "cosine"})
     expected = trainer(data, config, folder=tmp_path / "whole").fit("joint")
-    first = trainer(data, config, Watch(at=3 * steps_of(data) + 2), tmp_path / "parts").fit("joint")
+    first = trainer(data, config, Watch(at=3 * EACH + 2), tmp_path / "parts").fit("joint")
     assert first.interrupted
     watch = Watch()
     second = trainer(data, config, watch, tmp_path / "parts").fit("joint")
@@ -473,7 +414,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path, changes):
 
 def test_other_data_are_no_continuation(tmp_path):
     data, config = toy(), small(**LONG)
-    trainer(data, config, Watch(at=2 * steps_of(data) + 1), tmp_path).fit("text")
+    trainer(data, config, Watch(at=2 * EACH + 1), tmp_path).fit("text")
     fewer = replace(data, train=data.train[:10])
     with pytest.raises(TrainingError, match="was interrupted here"):
         trainer(fewer, config, folder=tmp_path).fit("text")
@@ -482,27 +423,21 @@ def test_other_data_are_no_continuation(tmp_path):
     assert not any("continues" in line for line in watch.said)
 
 
-def test_an_interruption_before_the_first_epoch_is_done_keeps_nothing():
-    with pytest.raises(KeyboardInterrupt, match="text; nothing of it was kept"):
-        trainer(toy(), small(), Watch(at=1)).fit("text")
-
-
-@pytest.mark.parametrize("name", ["meta", "joint"])
-def test_without_categories(name):
-    bare = Corpus.read([Document(f"d{i}", text=f"w{i} w{i}") for i in range(20)])
-    with pytest.raises(TrainingError, match="no document has categories; train `text` only"):
-        trainer(toy(documents=bare), small()).fit(name)
-    assert trainer(toy(documents=bare), small()).fit("text").epoch
-
-
-def test_without_words():
-    none = Corpus.read([Document(f"d{i}", categories=(f"c{i}",)) for i in range(20)])
-    with pytest.raises(TrainingError, match="the documents have no words"):
-        trainer(toy(documents=none, same_language=False), small()).fit("text")
-    mute = Corpus.read([Query(f"q{i}", "?!", (f"k{i}",)) for i in range(20)])
-    with pytest.raises(TrainingError, match="the queries have no words"):
-        trainer(toy(queries=mute, query_text=mute, same_language=False), small()).fit("joint")
-    assert trainer(toy(documents=none), small()).fit("meta").epoch
+@pytest.mark.parametrize(
+    ("name", "record", "message"),
+    [
+        ("meta", Document("", text="w"), "no document has categories; train `text` only"),
+        ("joint", Document("", text="w"), "no document has categories; train `text` only"),
+        ("text", Document("", categories=("c",)), "the documents have no words"),
+        ("joint", Query("", "?!", ("k",)), "the queries have no words"),
+    ],
+)
+def test_texts_or_categories_are_missing(name, record, message):
+    corpus = Corpus.read([record] * 20)
+    sides = ["documents"] if isinstance(record, Document) else ["queries", "query_text"]
+    data = toy(same_language=False, **dict.fromkeys(sides, corpus))
+    with pytest.raises(TrainingError, match=message):
+        trainer(data, small(epochs=1)).fit(name)
 
 
 def test_queries_of_which_none_retrieves_anything():
@@ -515,18 +450,9 @@ def test_queries_of_which_none_retrieves_anything():
 
 
 def test_presets():
-    paper = CnnConfig.of("paper")
-    assert (paper.head, paper.width, paper.dropout, paper.epochs) == ("mlp", 4, 0.5, 20)
-    assert (paper.hidden, paper.word_size, paper.category_size) == ((1600,) * 4, 100, 30)
-    assert (paper.negatives, paper.sampling, paper.epoch_by, paper.walks) == (4, "random", "pool-random", 1)
-    assert CnnConfig.of("paper", hidden=["3200,3200"]).hidden == (3200, 3200)
-    assert not paper.tune_embeddings
-    assert not paper.importance
-    assert not paper.mean
+    paper = CnnConfig.of("paper", hidden=["3200,3200"])
+    assert (paper.head, paper.hidden, paper.width, paper.epoch_by) == ("mlp", (3200, 3200), 4, "pool-random")
     assert (CnnConfig.of().head, CnnConfig.of("paper", head="cosine").head) == ("cosine", "cosine")
-    for wrong in ({"preset": "huge"}, {"head": "linear"}):
-        with pytest.raises(UsageError, match=r"preset 'huge' is unknown|head takes cosine, mlp"):
-            CnnConfig.of(**wrong)
 
 
 def test_two_languages_have_two_vocabularies():

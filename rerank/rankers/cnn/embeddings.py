@@ -45,15 +45,15 @@ class Embedding:
 
 
 class Inputs:
-    """Embeddings and tokens of both sides, made on first use.
+    """Embeddings, vocabularies and tokens of both sides, made on first use.
 
-    embeddings: (side, part) -> vectors, possibly shared.
-    tokens: (side, part) -> token numbers.
+    The keys are (side, part); both sides may share an embedding and its vocabulary.
     """
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
         self.data, self.config, self.progress = data, config, progress
         self.embeddings: dict[tuple[str, Part], Embedding] = {}
+        self.vocabularies: dict[tuple[str, Part], Vocabulary] = {}
         self.tokens: dict[tuple[str, Part], Ragged] = {}
 
     def prepare(self, part: Part) -> None:
@@ -61,13 +61,14 @@ class Inputs:
         if ("document", part) in self.embeddings:
             return
         document, query = self._words() if part == "text" else self._categories()
-        tokens = _word_tokens if part == "text" else _category_tokens
-        for side, embedding, corpus in (
-            ("query", query, self.data.queries),
-            ("document", document, self.data.documents),
+        vocabulary = Vocabulary(part, document.names, LONGEST[part])
+        other = vocabulary if query is document else Vocabulary(part, query.names, LONGEST[part])
+        for side, embedding, known, corpus in (
+            ("query", query, other, self.data.queries),
+            ("document", document, vocabulary, self.data.documents),
         ):
-            self.embeddings[side, part] = embedding
-            self.tokens[side, part] = tokens(embedding.names, corpus)
+            self.embeddings[side, part], self.vocabularies[side, part] = embedding, known
+            self.tokens[side, part] = tokens_of(known, corpus)
 
     def _words(self) -> tuple[Embedding, Embedding]:
         data, config = self.data, self.config
@@ -99,28 +100,25 @@ class Inputs:
             raise TrainingError(
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
-
         graph = CategoryGraph.build(
             [*data.documents.categories, *data.queries.categories], data.category_edges
         )
-        options: dict[str, Any] = {"size": config.category_size, "per_node": config.walks}
-        shared = deepwalk(graph, seed=config.seed + 2, progress=self.progress, **options)
+        seed = config.seed + 2
+        shared = deepwalk(
+            graph, size=config.category_size, seed=seed, per_node=config.walks, progress=self.progress
+        )
         return shared, shared
 
 
-def _word_tokens(names: Sequence[str], corpus: Corpus) -> Ragged:
-    row = {name: i for i, name in enumerate(names, 1)}
-    rows = np.array([row.get(word, 0) for word in corpus.words] or [0], dtype=np.int32)
+def tokens_of(vocabulary: Vocabulary, corpus: Corpus) -> Ragged:
+    """Rows of known words or categories, as :meth:`Vocabulary.tokens`."""
+    if vocabulary.part == "meta":
+        known = {one: vocabulary.tokens(Query("", "", one)) for one in set(corpus.categories)}
+        return Ragged.of([known[one] for one in corpus.categories])
+    rows = np.array([vocabulary.index.get(word, 0) for word in corpus.words] or [0], dtype=np.int32)
     flat = rows[corpus.tokens.flat]
-    known = flat > 0
-    counts = np.concatenate(([0], np.cumsum(known)))
-    return Ragged(flat[known], counts[corpus.tokens.offsets].astype(np.int64))
-
-
-def _category_tokens(names: list[str], corpus: Corpus) -> Ragged:
-    vocabulary = Vocabulary("meta", names, LONGEST["meta"])
-    known = {one: vocabulary.tokens(Query("", "", one)) for one in set(corpus.categories)}
-    return Ragged.of([known[one] for one in corpus.categories])
+    counts = np.concatenate(([0], np.cumsum(flat > 0)))
+    return Ragged(flat[flat > 0], counts[corpus.tokens.offsets].astype(np.int64))
 
 
 def word2vec(
@@ -130,26 +128,28 @@ def word2vec(
     size: int,
     seed: int,
     epochs: int | None = None,
+    least: int = 2,
+    title: str = "word2vec",
     progress: Progress | None = None,
 ) -> Embedding:
     """Train skip-gram word2vec; vectors have mean length 1.
 
     texts: returns word lists for each epoch. total: their number.
     epochs: default: 3 to 30, to read WORDS_READ words.
-    Words that occur once get no vector, unless all do.
+    least: rarer words get no vector, unless all are rarer.
     """
     from gensim.models import Word2Vec
 
     progress = progress or Progress()
-    for least in (2, 1):
-        model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=least, seed=seed)
-        with progress.step("count words", total, "text") as advance:
+    for rare in dict.fromkeys((least, 1)):
+        model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=rare, seed=seed)
+        with progress.step(f"{title}: count", total, "text") as advance:
             model.build_vocab(_Counted(texts, advance))
         if len(model.wv):
             break
     if len(model.wv):
         epochs = epochs or min(30, max(3, round(WORDS_READ / model.corpus_total_words)))
-        with progress.step("word2vec", epochs * total, "text") as advance:
+        with progress.step(title, epochs * total, "text") as advance:
             model.train(_Counted(texts, advance), total_examples=model.corpus_count, epochs=epochs)
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
@@ -163,20 +163,14 @@ def deepwalk(
 
     per_node: walks per category; paper: 1.
     """
-    from gensim.models import Word2Vec
-
-    if not graph.names:
-        return Embedding([], np.zeros((1, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
     walks = random_walks(graph.adjacency, length=WALK_LENGTH, per_node=per_node, seed=seed)
     sentences = [list(map(str, walk)) for walk in walks.tolist()]
-    model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=1, seed=seed)
-    model.build_vocab(sentences)
-    epochs = min(WALK_EPOCHS, max(1, round(WORDS_READ / walks.size)))
-    with (progress or Progress()).step("DeepWalk", epochs * len(sentences), "walk") as advance:
-        model.train(_Counted(lambda: sentences, advance), total_examples=len(sentences), epochs=epochs)
-    vectors = np.stack([model.wv[str(i)] for i in range(len(graph.names))]).astype(np.float64)
-    counts = np.ones(len(graph.names), dtype=np.int64)
-    return Embedding(list(graph.names), _unit_mean(whitened(vectors)), counts)
+    epochs = min(WALK_EPOCHS, max(1, round(WORDS_READ / max(walks.size, 1))))
+    fixed = {"size": size, "seed": seed, "epochs": epochs, "least": 1, "title": "DeepWalk"}
+    found = word2vec(lambda: sentences, len(sentences), progress=progress, **fixed)  # type: ignore[arg-type]
+    order = 1 + np.argsort([int(name) for name in found.names]).astype(np.int64)
+    vectors = whitened(found.vectors[order].astype(np.float64))
+    return Embedding(list(graph.names), _unit_mean(vectors), np.ones(len(order), dtype=np.int64))
 
 
 def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:
@@ -186,19 +180,16 @@ def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int
     >>> random_walks(csr_matrix([[0, 1], [1, 0]]), length=4, per_node=1, seed=0).tolist()
     [[0, 1, 0, 1], [1, 0, 1, 0]]
     """
-    rng = np.random.default_rng(seed)
-    start = adjacency.indptr[:-1].astype(np.int64)
-    degree = np.diff(adjacency.indptr).astype(np.int64)
-    at = np.tile(np.arange(adjacency.shape[0]), per_node)
-    walks = np.empty((len(at), length), dtype=np.int64)
-    walks[:, 0] = at
+    from scipy.sparse import diags
+
+    rng, nodes = np.random.default_rng(seed), adjacency.shape[0]
+    steps = (adjacency + diags((np.diff(adjacency.indptr) == 0).astype(np.float32))).tocsr()
+    begin, degree = steps.indptr[:-1].astype(np.int64), np.diff(steps.indptr)
+    walks = np.tile(np.arange(nodes)[:, None], (per_node, length))
     for step in range(1, length):
-        here = degree[at]
-        draw = np.floor(rng.random(len(at)) * here).astype(np.int64)
-        moves = here > 0
-        at = at.copy()
-        at[moves] = adjacency.indices[start[at[moves]] + draw[moves]]
-        walks[:, step] = at
+        here = walks[:, step - 1]
+        draw = np.floor(rng.random(len(here)) * degree[here]).astype(np.int64)
+        walks[:, step] = steps.indices[begin[here] + draw]
     return walks
 
 

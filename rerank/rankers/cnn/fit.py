@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,13 +12,13 @@ from torch import Tensor, nn
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
+from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.rankers.cnn.embeddings import LONGEST, Inputs
+from rerank.rankers.cnn.embeddings import Inputs
 from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
-from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
@@ -49,7 +47,10 @@ class CnnTask(Task):
         self.name, self.data, self.config = name, inputs.data, inputs.config
         data, config, parts = inputs.data, inputs.config, PARTS[variant]
         towers = {
-            side: [TorchTower(inputs.embeddings[side, part], config, part) for part in parts]
+            side: [
+                TorchTower(inputs.embeddings[side, part], config, inputs.vocabularies[side, part])
+                for part in parts
+            ]
             for side in SIDES
         }
         self.model: TorchRanker = TorchRanker(towers["query"], towers["document"], config)
@@ -187,43 +188,18 @@ class CnnTrainer:
         )
 
     def _ranker(self, variant: str, name: str, model: TorchRanker, trained: dict[str, Any]) -> CnnRanker:
-        vocabularies: dict[int, Vocabulary] = {}
-
-        def towers(side: str, modules: nn.ModuleList) -> list[Tower]:
-            converted = []
-            for module in modules:
-                assert isinstance(module, TorchTower)
-                part = module.part
-                names = self.inputs.embeddings[side, part].names
-                vocabulary = vocabularies.setdefault(id(names), Vocabulary(part, names, LONGEST[part]))
-                converted.append(module.numpy(vocabulary))
-            return converted
-
-        query, document = towers("query", model.query), towers("document", model.document)
-        head = model.head()
-        digest = hashlib.sha256(f"{variant} {head.name}".encode())
-        for tower in [*query, *document]:
-            digest.update("\0".join(tower.vocabulary.names).encode())
-            for array in (tower.vectors, tower.importance, tower.filters, tower.bias):
-                digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-        for array in head.arrays().values():
-            digest.update(np.ascontiguousarray(array).tobytes())
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        return CnnRanker(name, digest.hexdigest()[:16], query, document, head, record, variant)
+        query, document = ([tower.numpy() for tower in model.towers[side]] for side in SIDES)
+        return CnnRanker(name, "", query, document, model.head(), record, variant)
 
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
     """Hash of all inputs."""
-    settings = [variant, values_of(config), data.first_stage, data.category_edges]
-    digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
+    settings: list[Any] = [variant, values_of(config), data.first_stage, data.category_edges]
+    arrays: list[NDArray[Any]] = []
     for corpus in (data.documents, data.queries, data.query_text):
         if corpus is not None:
-            digest.update("\0".join(corpus.words).encode("utf-8", "surrogatepass"))
-            digest.update(repr(corpus.categories).encode("utf-8", "surrogatepass"))
-            for array in (corpus.tokens.flat, corpus.tokens.offsets):
-                digest.update(array.tobytes())
-    for one in (*data.train, *data.dev):
-        digest.update(f"{one.query}".encode())
-        for numbers in (one.documents, one.grades, one.candidates, one.scores):
-            digest.update(numbers.tobytes())
-    return digest.hexdigest()
+            settings += [corpus.words, corpus.categories]
+            arrays += [corpus.tokens.flat, corpus.tokens.offsets]
+    judged = (value for one in (*data.train, *data.dev) for value in vars(one).values())
+    return content_hash(settings, [*arrays, *map(np.asarray, judged)])

@@ -14,17 +14,16 @@ from torch import Tensor, nn
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
-from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
 
 
 class TorchTower(nn.Module):
     """Torch version of :class:`rerank.rankers.cnn.towers.Tower`."""
 
-    def __init__(self, embedding: Embedding, config: CnnConfig, part: Part) -> None:
+    def __init__(self, embedding: Embedding, config: CnnConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.part: Part = part
-        self.names = embedding.names
-        self.width = config.width if part == "text" else 1
+        self.vocabulary, text = vocabulary, vocabulary.part == "text"
+        self.width = config.width if text else 1
         size = embedding.vectors.shape[1]
         self.vectors = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
             torch.from_numpy(embedding.vectors.copy()),
@@ -35,7 +34,7 @@ class TorchTower(nn.Module):
         self.filters = nn.Linear(self.width * size, config.filters)
         self.mean = config.mean
         self.importance: Tensor | None
-        weights = torch.from_numpy(embedding.importance()) if config.importance and part == "text" else None
+        weights = torch.from_numpy(embedding.importance()) if config.importance and text else None
         self.register_buffer("importance", weights)
         self.out = config.filters + (size if config.mean else 0)
 
@@ -63,18 +62,18 @@ class TorchTower(nn.Module):
         mean = _weighted_mean(vectors[torch.from_numpy(word)], of_token, tokens.lengths)
         return torch.cat([pooled, mean], dim=1)
 
-    def numpy(self, vocabulary: Vocabulary) -> Tower:
+    def numpy(self) -> Tower:
         """Convert to NumPy, embeddings in fp16."""
         size = self.vectors.embedding_dim
-        filters = self.filters.weight.detach().numpy().T.reshape(self.width, size, -1)
-        return Tower(
-            vocabulary,
-            self.vectors.weight.detach().numpy().astype(np.float16),
-            None if self.importance is None else self.importance.numpy().copy(),
-            filters.copy(),
-            self.filters.bias.detach().numpy().copy(),
-            self.mean,
-        )
+        filters, bias = _array(self.filters.weight).T.reshape(self.width, size, -1), _array(self.filters.bias)
+        importance = None if self.importance is None else _array(self.importance)
+        vectors = _array(self.vectors.weight).astype(np.float16)
+        return Tower(self.vocabulary, vectors, importance, filters.copy(), bias, self.mean)
+
+
+def _array(tensor: Any) -> NDArray[np.float32]:
+    copied: NDArray[np.float32] = tensor.detach().numpy().copy()
+    return copied
 
 
 def _weighted_mean(rows: Tensor, weights: Tensor, counts: NDArray[np.int64]) -> Tensor:
@@ -92,24 +91,21 @@ class TorchRanker(nn.Module):
         self, query: Sequence[TorchTower], document: Sequence[TorchTower], config: CnnConfig
     ) -> None:
         super().__init__()
-        self.query = nn.ModuleList(query)
-        self.document = nn.ModuleList(document)
-        self.config = config
+        self.towers = {"query": query, "document": document}
+        self.sides = nn.ModuleDict({side: nn.ModuleList(own) for side, own in self.towers.items()})
         self.drop = nn.Dropout(config.dropout)
-        widths = sum(t.out for t in query), sum(t.out for t in document)
-        first = config.vector_size if config.head == "cosine" else config.hidden[0]
+        widths, cosine = (sum(t.out for t in query), sum(t.out for t in document)), config.head == "cosine"
+        first = config.vector_size if cosine else config.hidden[0]
         self.from_query = nn.Linear(widths[0], first)
-        self.from_document = nn.Linear(widths[1], first, bias=config.head == "cosine")
-        sizes = config.hidden if config.head == "mlp" else ()
+        self.from_document = nn.Linear(widths[1], first, bias=cosine)
+        sizes = () if cosine else config.hidden
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.output = nn.Linear(sizes[-1], 1) if sizes else None
 
     def encode(self, side: str, tokens: Sequence[Ragged]) -> Tensor:
         """Pool and apply the first layer: (n, projection or first hidden size)."""
-        towers, first = (
-            (self.query, self.from_query) if side == "query" else (self.document, self.from_document)
-        )
-        pooled = torch.cat([tower(part) for tower, part in zip(towers, tokens)], dim=1)
+        first = self.from_query if side == "query" else self.from_document
+        pooled = torch.cat([tower(part) for tower, part in zip(self.towers[side], tokens)], dim=1)
         encoded: Tensor = first(self.drop(pooled) if self.output is None else pooled)
         return nn.functional.normalize(encoded, dim=1) if self.output is None else encoded
 
@@ -125,14 +121,9 @@ class TorchRanker(nn.Module):
 
     def head(self) -> Head:
         """Convert the head to NumPy."""
-
-        def array(tensor: Any) -> NDArray[np.float32]:
-            copied: NDArray[np.float32] = tensor.detach().numpy().copy()
-            return copied
-
-        query, document = array(self.from_query.weight).T.copy(), array(self.from_document.weight).T.copy()
+        query, document = _array(self.from_query.weight).T.copy(), _array(self.from_document.weight).T.copy()
+        bias = _array(self.from_query.bias)
         if self.output is None:
-            return CosineHead(query, array(self.from_query.bias), document, array(self.from_document.bias))
-        hidden = [(array(layer.weight).T.copy(), array(layer.bias)) for layer in self.hidden]
-        output, bias = array(self.output.weight)[0], array(self.output.bias)
-        return MlpHead(query, document, array(self.from_query.bias), hidden, output, bias)
+            return CosineHead(query, bias, document, _array(self.from_document.bias))
+        hidden = [(_array(layer.weight).T.copy(), _array(layer.bias)) for layer in self.hidden]
+        return MlpHead(query, document, bias, hidden, _array(self.output.weight)[0], _array(self.output.bias))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.categories import CategoryNames
-from rerank.rankers.base import Ranker, read_model, write_model
+from rerank.rankers.base import ArrayRanker, within
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
 from rerank.records import Document, Query
@@ -22,9 +21,10 @@ PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joi
 
 
 @dataclass(repr=False)
-class CnnRanker(Ranker):
+class CnnRanker(ArrayRanker):
     """A CNN ranker with fp16 features.
 
+    version: default: a hash of its content.
     query, document: one tower per part of ``PARTS[variant]``.
     """
 
@@ -44,6 +44,7 @@ class CnnRanker(Ranker):
         self.uses_text, self.uses_categories = "text" in PARTS[self.variant], "meta" in PARTS[self.variant]
         names = [tower.vocabulary.names for tower in self.query if tower.vocabulary.part == "meta"]
         self.categories = CategoryNames(names[0]) if names else None
+        self.version = self.version or self.content_version()
         self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
@@ -59,52 +60,36 @@ class CnnRanker(Ranker):
         """(n,) scores in [-1, 1]."""
         return self.head.score(query, features)
 
-    def save(self, folder: Path) -> None:
-        """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
-        sides = {"document": self.document, "query": self.query}
-        towers = {f"{side}.{one.vocabulary.part}": one for side, own in sides.items() for one in own}
+    def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
+        """Arrays, vocabularies and values."""
         arrays: dict[str, NDArray[Any]] = {f"head.{k}": v for k, v in self.head.arrays().items()}
         vocabularies: dict[str, list[str] | str] = {}
+        towers: dict[str, dict[str, Any]] = {}
         first: dict[int, str] = {}
-        for name, tower in towers.items():
-            same = first.setdefault(id(tower.vocabulary), name)  # both sides can share a vocabulary
-            vocabularies[name] = tower.vocabulary.names if same == name else same
-            arrays[f"{name}.vectors"] = tower.vectors.astype(np.float16)
-            arrays[f"{name}.filters"] = tower.filters
-            arrays[f"{name}.bias"] = tower.bias
-            if tower.importance is not None:
-                arrays[f"{name}.importance"] = tower.importance
-        about = {n: {"longest": t.vocabulary.longest, "mean": t.mean} for n, t in towers.items()}
-        trained = dict(self.trained)
-        write_model(self, folder, arrays, vocabularies, head=self.head.name, towers=about, trained=trained)
+        for side, one in [*product(("document",), self.document), *product(("query",), self.query)]:
+            name = f"{side}.{one.vocabulary.part}"
+            same = first.setdefault(id(one.vocabulary), name)  # both sides can share a vocabulary
+            vocabularies[name] = one.vocabulary.names if same == name else same
+            towers[name] = {"longest": one.vocabulary.longest, "mean": one.mean}
+            arrays |= {f"{name}.{part}": array for part, array in one.arrays().items()}
+        return arrays, vocabularies, {"head": self.head.name, "towers": towers}
 
     @classmethod
-    def load(cls, folder: Path) -> CnnRanker:
-        """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
-        with read_model(folder) as (record, names, arrays):
-            vocabularies: dict[str, Vocabulary] = {}
-            sides: dict[str, list[Tower]] = {"document": [], "query": []}
-            for side, part in product(sides, PARTS[record["variant"]]):
-                name = f"{side}.{part}"
-                described = record["towers"][name]
-                if isinstance(names[name], str):
-                    vocabularies[name] = vocabularies[names[name]]
-                else:
-                    vocabularies[name] = Vocabulary(part, names[name], described["longest"])
-                tower = Tower(
-                    vocabularies[name],
-                    arrays[f"{name}.vectors"],
-                    arrays.get(f"{name}.importance"),
-                    arrays[f"{name}.filters"],
-                    arrays[f"{name}.bias"],
-                    described["mean"],
-                )
-                sides[side].append(tower)
-            of_head = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
-            head = HEADS[record["head"]].from_arrays(of_head)
-            about = record["name"], record["version"], sides["query"], sides["document"], head
-            ranker = cls(*about, record["trained"], record["variant"])
-        return ranker
+    def of_content(
+        cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
+    ) -> CnnRanker:
+        """Inverse of :meth:`content`."""
+        made: dict[str, Vocabulary] = {}
+        sides: dict[str, list[Tower]] = {"document": [], "query": []}
+        for side, part in product(sides, PARTS[record["variant"]]):
+            name = f"{side}.{part}"
+            names, about = vocabularies[name], record["towers"][name]
+            made[name] = made[names] if isinstance(names, str) else Vocabulary(part, names, about["longest"])
+            parts: dict[str, Any] = {"importance": None, **within(arrays, f"{name}.")}
+            sides[side].append(Tower(made[name], mean=about["mean"], **parts))
+        head = HEADS[record["head"]].from_arrays(within(arrays, "head."))
+        about = record["name"], record["version"], sides["query"], sides["document"], head
+        return cls(*about, record["trained"], record["variant"])
 
 
 def _pooled(towers: Sequence[Tower], records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,34 +101,29 @@ class Sampler:
 
     def _batch(self, query: NDArray[np.int64], chosen: NDArray[np.int64], rng: np.random.Generator) -> Batch:
         judged = [self.judged[i] for i in query]
-        positive = np.array([one.documents[j] for one, j in zip(judged, chosen)])
-        top = np.array([one.grades[j] == one.grades.max() for one, j in zip(judged, chosen)])
-        weight = np.where(top, 1.0, LOWER_GRADES).astype(np.float32)
+        pairs = list(zip(judged, chosen))
+        positive = np.array([one.documents[j] for one, j in pairs])
+        top = np.array([one.grades[j] == one.grades.max() for one, j in pairs])
         drawn = self._negatives(judged, positive, rng)  # (B, negatives)
-        lower = np.full(len(judged), -1, dtype=np.int64)
-        for i, (one, j) in enumerate(zip(judged, chosen) if self.graded else ()):
-            below = one.documents[one.grades < one.grades[j]]
-            if len(below):
-                lower[i] = below[rng.integers(len(below))]
-        documents, columns = np.unique(
-            np.concatenate((positive, drawn.ravel(), lower[lower >= 0])), return_inverse=True
+        below = [one.documents[one.grades < one.grades[j]] for one, j in pairs if self.graded]
+        lower = [(i, some[rng.integers(len(some))]) for i, some in enumerate(below) if len(some)]
+        owner = np.concatenate(
+            (np.repeat(np.arange(len(judged)), self.negatives), _ints(i for i, _ in lower))
         )
-        size = len(judged)
-        positive_column = columns[:size]
-        drawn_columns = columns[size : size + drawn.size].reshape(drawn.shape)
+        others = np.concatenate((drawn.ravel(), _ints(document for _, document in lower)))
+        documents, columns = np.unique(np.concatenate((positive, others)), return_inverse=True)
+        positive_column, worse = np.split(columns, [len(judged)])
         relevant = np.stack([np.isin(documents, one.documents) for one in judged])
-        owner = np.repeat(np.arange(size), drawn.shape[1])
-        worse = drawn_columns.ravel()
         usable = ~relevant[owner, worse]
-        graded = np.flatnonzero(lower >= 0)
+        usable[drawn.size :] = True
         return Batch(
             queries=np.array([one.query for one in judged]),
             documents=documents,
             positive=positive_column,
-            weight=weight,
+            weight=np.where(top, 1.0, LOWER_GRADES).astype(np.float32),
             relevant=relevant,
-            worse=np.concatenate((worse[usable], columns[size + drawn.size :])),
-            owner=np.concatenate((owner[usable], graded)),
+            worse=worse[usable],
+            owner=owner[usable],
         )
 
     def _negatives(
@@ -143,3 +138,7 @@ class Sampler:
             if len(one.candidates):
                 drawn[i, :count] = one.candidates[rng.integers(len(one.candidates), size=count)]
         return drawn
+
+
+def _ints(numbers: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(numbers, np.int64)

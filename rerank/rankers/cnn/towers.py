@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,12 @@ class Tower:
     filters: NDArray[np.float32]
     bias: NDArray[np.float32]
     mean: bool
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Arrays by name, embeddings as fp16."""
+        arrays = {"filters": self.filters, "bias": self.bias, "importance": self.importance}
+        others = {name: array for name, array in arrays.items() if array is not None}
+        return {"vectors": self.vectors.astype(np.float16, copy=False), **others}
 
     @property
     def width(self) -> int:

@@ -31,22 +31,23 @@ class PairSampler:
         self, graph: ConceptGraph, text: Callable[[int], NDArray[np.int32]], batch: int, seed: int = 0
     ) -> None:
         self.graph, self.text, self.batch, self.seed = graph, text, batch, seed
-        size = len(graph.ids)
         self.pairs = np.concatenate((graph.related, graph.unrelated))
         self._orders = _Orders(graph)
-        self._passes = max(1, size // batch)
+        self._passes = max(1, len(graph.ids) // batch)
         together = np.zeros(len(self.pairs))
         for trial in range(TRIALS):
-            place = np.full(size, -1)
             order = self._orders.draw(np.random.default_rng((seed, 3, trial)))[: self._passes * batch]
-            place[order] = np.arange(len(order)) // batch
-            first, second = place[self.pairs].T
-            together += (first == second) & (first >= 0)
+            first, second = self._places(order)
+            together += (first // batch == second // batch) & (first >= 0) & (second >= 0)
         weights = TRIALS / np.maximum(together, 1)
         self.weights: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
-        order = np.argsort(self.pairs.T, axis=None, kind="stable")
-        self._of_text = order % max(1, len(self.pairs))  # pairs of each text, text after text
-        self._starts = np.searchsorted(self.pairs.T.ravel()[order], np.arange(size + 1))
+
+    def _places(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return places of both ends of all pairs in an order, (2, P); -1: not in it."""
+        place = np.full(len(self.graph.ids), -1)
+        place[texts] = np.arange(len(texts))
+        ends: NDArray[np.int64] = place[self.pairs.T]
+        return ends
 
     def steps(self) -> int:
         """Return batches per epoch."""
@@ -63,11 +64,9 @@ class PairSampler:
 
     def _batch(self, texts: NDArray[np.int64], rng: np.random.Generator) -> PairBatch:
         """Return all pairs, each in random order."""
-        parts = [self._of_text[self._starts[text] : self._starts[text + 1]] for text in texts.tolist()]
-        found, times = np.unique(np.concatenate(parts), return_counts=True)
-        pairs = found[times == 2]
-        order = np.argsort(texts, kind="stable")
-        ends = order[np.searchsorted(texts[order], self.pairs[pairs])]
+        ends = self._places(texts)
+        pairs = np.flatnonzero((ends >= 0).all(axis=0))
+        ends = ends.T[pairs]
         turned = rng.random(len(pairs)) < 0.5
         ends[turned] = ends[turned, ::-1]
         related = pairs < len(self.graph.related)

@@ -111,13 +111,9 @@ class ConceptGraph:
 
 def _components(size: int, related: Pairs) -> NDArray[np.int64]:
     """Return components, (size,), by first member."""
-    from scipy import sparse
+    from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
-    if not size:
-        return np.zeros(0, dtype=np.int64)
-    edges = sparse.csr_matrix((np.ones(len(related), np.int8), (*related.T,)), shape=(size, size))
-    _, found = connected_components(edges, directed=False)
-    _, first, number = np.unique(found, return_index=True, return_inverse=True)
-    component: NDArray[np.int64] = np.argsort(np.argsort(first))[number].astype(np.int64)
+    edges = csr_matrix((np.ones(len(related), np.int8), (*related.T,)), shape=(size, size))
+    component: NDArray[np.int64] = connected_components(edges, directed=False)[1].astype(np.int64)
     return component

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -53,15 +53,9 @@ class PairBatch:
 
     def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> PairBatch:
         """Add vectors of :meth:`texts`."""
-        return PairBatch(
-            self.documents.to(encoded.device),
-            self.component.to(encoded.device),
-            self.tokens,
-            self.ends.to(encoded.device),
-            self.related.to(encoded),
-            self.weight.to(encoded),
-            encoded,
-        )
+        places = {name: getattr(self, name).to(encoded.device) for name in ("documents", "component", "ends")}
+        numbers = {name: getattr(self, name).to(encoded) for name in ("related", "weight")}
+        return replace(self, anchor=encoded, **places, **numbers)
 
 
 class Classifier(Loss):
@@ -124,7 +118,7 @@ class GraphComponentLoss(Loss):
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
         """Compute centroids."""
         members = np.flatnonzero(self.component >= 0)
-        means, phi = centroids(encode(members), self.component[members], SMOOTHING, CONCENTRATION)
+        means, phi = centroids(encode(members), self.component[members])
         self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
@@ -145,19 +139,16 @@ class GraphComponentLoss(Loss):
 
 
 def centroids(
-    vectors: NDArray[np.floating],
-    component: NDArray[np.integer],
-    smoothing: float = 10.0,
-    mean: float = 0.1,
+    vectors: NDArray[np.floating], component: NDArray[np.integer]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return unit centroids, (C, E), and concentrations, (C,).
 
     vectors: (n, E), unit length.
     component: (n,) from 0; negative: none.
 
-    Concentration of p members: sum_k |z_k - c| / (p ln(p + smoothing)) (Ma et al. 2023, equation 3).
+    Concentration of p members: sum_k |z_k - c| / (p ln(p + SMOOTHING)) (Ma et al. 2023, equation 3).
     It is infinite for a zero mean, maximal for one member, clipped to the 10th and 90th percentile,
-    and scaled to ``mean`` (Li et al. 2021).
+    and scaled to the mean CONCENTRATION (Li et al. 2021).
 
     >>> z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])
     >>> c, phi = centroids(z, np.array([0, 0, 1, 1]))
@@ -174,14 +165,14 @@ def centroids(
     invalid = lengths < 1e-8
     centers = np.where(invalid[:, None], 0.0, means / np.maximum(lengths, 1e-8)[:, None])
     apart = np.sqrt(np.square(vectors - centers[component]).sum(axis=1))
-    weights = np.maximum(size * np.log(size + smoothing), 1e-12)
+    weights = np.maximum(size * np.log(size + SMOOTHING), 1e-12)
     phi = np.bincount(component, apart, minlength=len(size)) / weights
     if not invalid.all():
         phi[size == 1] = phi[~invalid].max()
         phi = np.clip(phi, *np.percentile(phi[~invalid], (10, 90)))
         average = phi[~invalid].mean()
-        phi = phi * (mean / average) if average > 0 else np.full(len(size), mean)
-        phi = np.maximum(phi, 1e-3 * mean)
+        phi = phi * (CONCENTRATION / average) if average > 0 else np.full(len(size), CONCENTRATION)
+        phi = np.maximum(phi, 1e-3 * CONCENTRATION)
     phi[invalid] = np.inf
     return centers, phi
 
@@ -255,7 +246,10 @@ class MomentumLoss(Loss):
 
 
 class ConceptLoss(Loss):
-    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7)."""
+    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7).
+
+    contrasts: in use, of components and of texts.
+    """
 
     rate_factor = Classifier.rate_factor
 
@@ -263,26 +257,23 @@ class ConceptLoss(Loss):
         super().__init__()
         width, (with_components, with_momentum) = encoding.encoder.width, config.contrasts
         self.beta, self.classifier = config.beta, Classifier(width)
-        self.components = GraphComponentLoss(component, width) if with_components else None
-        self.momentum = None
+        self.contrasts = nn.ModuleDict()
+        if with_components:
+            self.contrasts["components"] = GraphComponentLoss(component, width)
         if with_momentum:
-            self.momentum = MomentumLoss(encoding, config.queue, config.momentum, config.temperature)
-
-    @property
-    def contrasts(self) -> list[Loss]:
-        """Contrastive losses in use."""
-        return [one for one in (self.components, self.momentum) if one is not None]
+            self.contrasts["momentum"] = MomentumLoss(
+                encoding, config.queue, config.momentum, config.temperature
+            )
 
     @property
     def memory(self) -> int:
         """Bytes of momentum encoder, queue and centroids."""
-        tensors = (tensor for part in self.contrasts for tensor in part.state_dict().values())
-        return sum(one.numel() * one.element_size() for one in tensors)
+        return sum(one.numel() * one.element_size() for one in self.contrasts.state_dict().values())
 
     def forward(self, pairs: Any) -> Tensor:
         """Return the weighted sum."""
         total: Tensor = self.classifier(pairs)
-        for part in self.contrasts:
+        for part in self.contrasts.values():
             total = total + self.beta * part(pairs)
         return total
 
@@ -292,10 +283,13 @@ class ConceptLoss(Loss):
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
         """Notify the contrastive losses."""
-        for part in self.contrasts:
+        for part in self._losses():
             part.on_epoch_start(epoch, encode)
 
     def on_step_end(self, step: int) -> None:
         """Notify the contrastive losses."""
-        for part in self.contrasts:
+        for part in self._losses():
             part.on_step_end(step)
+
+    def _losses(self) -> list[Loss]:
+        return [part for part in self.contrasts.values() if isinstance(part, Loss)]

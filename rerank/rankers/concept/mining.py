@@ -28,7 +28,6 @@ TRIES = 50
 """Candidates for an unrelated document, before another kind is used."""
 SIMILAR = 0.5
 """Least cosine of the words of two titles, weighted by idf, of related documents."""
-_BLOCK = 512
 
 
 class PairMining(Options, frozen=True):
@@ -270,16 +269,12 @@ def _rows(matrix: csr_matrix) -> list[NDArray[np.int64]]:
 
 def _similar(texts: Sequence[Sequence[str]]) -> csr_matrix:
     """Return word cosines from SIMILAR, (n, n), without diagonal."""
-    from scipy.sparse import coo_matrix, csr_matrix, vstack
+    from scipy.sparse import csr_matrix
     from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.neighbors import NearestNeighbors
 
     if not any(texts):
         return csr_matrix((len(texts), len(texts)))
-    matrix = TfidfVectorizer(analyzer=set).fit_transform(texts)
-    blocks = []
-    for start in range(0, len(texts), _BLOCK):
-        found = coo_matrix(matrix[start : start + _BLOCK] @ matrix.T)
-        kept = (found.data >= SIMILAR) & (found.row + start != found.col)
-        ends = (found.row[kept], found.col[kept])
-        blocks.append(csr_matrix((found.data[kept], ends), shape=found.shape))
-    return csr_matrix(vstack(blocks))
+    vectors = TfidfVectorizer(analyzer=set).fit_transform(texts)
+    near = NearestNeighbors(radius=1 - SIMILAR, metric="cosine").fit(vectors)
+    return near.radius_neighbors_graph()

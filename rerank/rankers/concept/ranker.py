@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file, save
 
 from rerank.arrays import to_float32
 from rerank.files import write_bytes
+from rerank.rankers.base import content_hash
 from rerank.rankers.concept.head import Head
 from rerank.rankers.encoder.stored import EncoderRanker
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -47,14 +47,12 @@ class ConceptRanker(EncoderRanker):
         cls, name: str, encoder: TextEncoder, head: Head | None, threshold: float, trained: Mapping[str, Any]
     ) -> ConceptRanker:
         """Wrap a trained encoder and head."""
-        digest = hashlib.sha256(encoder.version().encode())
-        for part, array in sorted((head.arrays() if head else {}).items()):
-            digest.update(part.encode() + array.tobytes())
+        version = content_hash(encoder.version(), head.arrays().values() if head else ())
         return cls(
             name=name,
             width=encoder.width,
             head=head,
-            version=digest.hexdigest()[:16],
+            version=version,
             threshold=threshold,
             trained=trained,
             _encoder=encoder,

@@ -75,18 +75,9 @@ class AdapterFitter:
         else:
             progress.say(f"no map was better than the identity, so {name} is {config.model}")
         trained = {"settings": values_of(config), "history": best.history, "first_stage": data.first_stage}
-        return TrainingResult(
-            AdapterRanker.of(name, encoder, passages, trained, best=config.best),
-            best.iteration,
-            best.iterations,
-            best.measure,
-            best.history[0][2],
-            best.interrupted,
-            without="without the map",
-            unit="iteration",
-            remarks=(f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from",),
-            curve=best.history,
-        )
+        ranker = AdapterRanker.of(name, encoder, passages, trained, best=config.best)
+        remark = f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from"
+        return replace(best, first=best.history[0][2]).result(ranker, "without the map", remarks=(remark,))
 
     def _documents(self, encoder: TextEncoder) -> tuple[NDArray[np.float32], int]:
         """Return mean vectors of READ passages, (D, E), and the largest number of passages."""

@@ -21,9 +21,9 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.encoder.batching import Batch, BatchEncoder, Encode, Loss
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.checkpoint import Checkpoint
+from rerank.rankers.training.checkpoint import Checkpoint, TrainingRun
 from rerank.rankers.training.job import TrainingResult
-from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
+from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 from rerank.text import plural
 
 LEAST_STEPS, PARTS = 10, 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -44,12 +44,12 @@ class CitationGraph(LinkGraph):
     excluded: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
     @classmethod
-    def of(cls, ids: Sequence[str], citations: Citations) -> CitationGraph:  # type: ignore[override]
+    def of(cls, citations: Citations) -> CitationGraph:  # type: ignore[override]
         """Return the graph of documents and titled references."""
         from scipy.sparse import csr_matrix
 
         outside = [key for key in citations.titles if key not in citations.documents]
-        return cls([*ids, *outside], csr_matrix((0, 0)), citations=citations)._counted()
+        return cls([*citations.documents, *outside], csr_matrix((0, 0)), citations=citations)._counted()
 
     def _counted(self) -> CitationGraph:
         """Return a copy with adjacency and counts."""

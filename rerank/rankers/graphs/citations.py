@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ class Citations:
 
     Keys are document ids (also for ``doi`` or ``pmid``), other DOIs, ``pmid:...``, or given names.
 
-    documents: ids.
+    documents: ids, in order.
     titles: key -> title, also of references.
 
     >>> import tempfile
@@ -37,7 +37,7 @@ class Citations:
     (2, False)
     """
 
-    documents: frozenset[str]
+    documents: Set[str]
     titles: Mapping[str, str]
     _refs: Sequence[str] = field(repr=False)
     _papers: Sequence[tuple[str, int]] = field(repr=False)  # paper, end of its rows
@@ -64,11 +64,10 @@ class Citations:
                 rows.extend(mention[1:])
             if cited:
                 papers.append((document.id, len(rows)))
-        ids = frozenset(own)
-        keys = {key: id for key, id in keys.items() if key not in ids}
+        keys = {key: id for key, id in keys.items() if key not in own}
         titles = {keys.get(key, key): title for key, title in outside.items()}
         titles |= {id: title for id, title in own.items() if title}
-        return cls(ids, titles, [keys.get(ref, ref) for ref in number], papers, rows)
+        return cls(own.keys(), titles, [keys.get(ref, ref) for ref in number], papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
         """Yield citing documents and mentions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -34,24 +34,18 @@ def relation_graph(documents: Iterable[Document], structure_from: Relation = "li
     """
     if structure_from == "links":
         return LinkGraph.of(documents)
+    if structure_from == "cocitation":
+        return CitationGraph.of(Citations.of(documents))
+    from scipy.sparse import csr_matrix
+
     ids: list[str] = []
     number: dict[str, int] = {}
     rows, columns = array("i"), array("i")
-
-    def stream() -> Iterator[Document]:
-        for document in documents:
-            for category in dict.fromkeys(document.categories):
-                rows.append(len(ids))
-                columns.append(number.setdefault(category, len(number)))
-            ids.append(document.id)
-            yield document
-
-    if structure_from == "cocitation":
-        return CitationGraph.of(ids, Citations.of(stream()))
-    from scipy.sparse import csr_matrix
-
-    for _ in stream():
-        pass
+    for document in documents:
+        for category in dict.fromkeys(document.categories):
+            rows.append(len(ids))
+            columns.append(number.setdefault(category, len(number)))
+        ids.append(document.id)
     members = csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(ids), len(number)))
     sizes = np.bincount(members.indices, minlength=len(number))
     weights = np.where(sizes <= len(ids) / 2, 1 / np.maximum(sizes - 1, 1), 0.0)

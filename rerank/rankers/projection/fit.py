@@ -14,6 +14,7 @@ from msgspec import structs
 from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.progress import Progress
+from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.lbfgs import Step, minimize
 from rerank.rankers.projection.pairs import Pairs, TermVectors, Vectors
@@ -49,6 +50,11 @@ class Best:
     iterations: int = 0
     interrupted: bool = False
     history: list[tuple[int, float | None, float]] = field(default_factory=list)
+
+    def result(self, ranker: Ranker, without: str = TrainingResult.without, **more: Any) -> TrainingResult:
+        """Result of a ranker with this matrix."""
+        counts = self.iteration, self.iterations, self.measure, self.first, self.interrupted
+        return TrainingResult(ranker, *counts, without=without, unit="iteration", curve=self.history, **more)
 
 
 class ProjectionTrainer:
@@ -140,11 +146,9 @@ class ProjectionTrainer:
             document = Side(terms, stored[size:])
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
         ranker = Projection(name, query, document, record, variant=variant)
-        measure, without = TrainingResult.measure, TrainingResult.without
-        if not self.data.dev:
-            measure, without = "mean reciprocal rank of dev pairs", "by terms"
-        counts = best.iteration, best.iterations, best.measure, best.first, best.interrupted
-        return TrainingResult(ranker, *counts, measure, without, "iteration", curve=best.history)
+        if self.data.dev:
+            return best.result(ranker)
+        return best.result(ranker, "by terms", measure="mean reciprocal rank of dev pairs")
 
 
 def descend(

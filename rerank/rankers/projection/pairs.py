@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix
 from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
-from rerank.rankers.training.data import Judged, TrainingData
+from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 
 
@@ -146,13 +146,19 @@ class TermVectors(Vectors):
         read = [data.documents, *([data.query_text] if data.query_text else []), *given]
         made = [data.documents, data.queries, *given]
         total = sum(len(corpus.tokens) for corpus in [*read, *made])
-        with progress.step("term vectors", total, "text") as advance:
-            self.terms = fit_terms(read, config.letters, config.terms, advance)
+
+        def counted(corpora: Iterable[Corpus]) -> Iterator[Corpus]:
+            for corpus in corpora:
+                yield corpus
+                progress.advance(len(corpus.tokens))
+
+        with progress.step("term vectors", total, "text"):
+            self.terms = fit_terms(counted(read), config.letters, config.terms)
             if not self.terms.names:
                 raise TrainingError(
                     "the texts have no words that could be compared; give texts with words in them"
                 )
-            documents, queries, *pairs = (term_matrix(self.terms, corpus, advance) for corpus in made)
+            documents, queries, *pairs = (term_matrix(self.terms, corpus) for corpus in counted(made))
         super().__init__(data, config, documents, queries, pairs)
 
     def collection(self) -> Any:
@@ -211,22 +217,19 @@ def _integers(numbers: Any) -> Integers:
 
 def _filled(rows: Any) -> NDArray[np.bool_]:
     """Rows with numbers other than 0, (n,) bool."""
-    dense = isinstance(rows, np.ndarray)
-    return np.asarray(rows.any(axis=1) if dense else np.diff(rows.indptr) > 0)
+    return np.asarray(abs(rows).sum(axis=1)).ravel() > 0
 
 
 def _distinct(rows: Any) -> tuple[Integers, Integers]:
     """Number distinct rows: (n,) numbers, (m,) first rows."""
-    first: dict[tuple[bytes, ...], int] = {}
     keys: list[tuple[bytes, ...]]
     if isinstance(rows, np.ndarray):
         keys = [(row.tobytes(),) for row in rows]
     else:
         rows.sort_indices()
-        keys = [
-            (rows.indices[begin:end].tobytes(), rows.data[begin:end].tobytes())
-            for begin, end in zip(rows.indptr[:-1], rows.indptr[1:])
-        ]
+        cuts = zip(rows.indptr[:-1], rows.indptr[1:])
+        keys = [(rows.indices[a:b].tobytes(), rows.data[a:b].tobytes()) for a, b in cuts]
+    first: dict[tuple[bytes, ...], int] = {}
     for row, key in enumerate(keys):
         first.setdefault(key, row)
     number = dict(zip(first, range(len(first))))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,10 +11,9 @@ from numpy.typing import NDArray
 
 from rerank.arrays import to_float32
 from rerank.errors import WorkspaceError
-from rerank.rankers.base import Ranker, read_model, write_model
+from rerank.rankers.base import ArrayRanker
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
-from rerank.text import plural
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class Side:
 
 
 @dataclass(repr=False)
-class Projection(Ranker):
+class Projection(ArrayRanker):
     """Cosine of projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
 
     query, document: sides, possibly one object.
@@ -64,17 +60,7 @@ class Projection(Ranker):
 
     def __post_init__(self) -> None:
         self.variant = self.variant or self.name
-        self.version = self.version or self._hash()
-
-    def _hash(self) -> str:
-        digest = hashlib.sha256()
-        for side in (self.query, self.document):
-            terms = side.terms
-            settings = [terms.names, terms.letters, terms.longest, side.matrix.shape]
-            digest.update(json.dumps(settings).encode())
-            digest.update(terms.idf.tobytes())
-            digest.update(side.matrix.tobytes())
-        return digest.hexdigest()[:16]
+        self.version = self.version or self.content_version()
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """(n, k) fp16 of length 1; 0 without known terms."""
@@ -100,40 +86,40 @@ class Projection(Ranker):
         cosines: NDArray[np.float64] = (to_float32(features) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
-    def save(self, folder: Path) -> None:
-        """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
-        sides = {"query": self.query, "document": self.document}
-        if self.document is self.query:
-            del sides["document"]
-        arrays: dict[str, NDArray[Any]] = {}
-        vocabularies: dict[str, list[str] | str] = {}
-        for name, side in sides.items():
-            arrays[f"{name}.matrix"] = side.matrix
-            shared = name == "document" and side.terms is self.query.terms
-            vocabularies[name] = "query" if shared else side.terms.names
-            if not shared:
-                arrays[f"{name}.idf"] = side.terms.idf
-        terms = {"letters": self.query.terms.letters, "longest": self.query.terms.longest}
-        write_model(self, folder, arrays, vocabularies, **terms, trained=dict(self.trained))
+    def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
+        """Arrays, vocabularies and values."""
+        arrays: dict[str, NDArray[Any]] = {
+            "query.matrix": self.query.matrix,
+            "query.idf": self.query.terms.idf,
+        }
+        vocabularies: dict[str, list[str] | str] = {"query": self.query.terms.names}
+        if self.document is not self.query:
+            arrays["document.matrix"] = self.document.matrix
+            vocabularies["document"] = "query"
+            if self.document.terms is not self.query.terms:
+                arrays["document.idf"] = self.document.terms.idf
+                vocabularies["document"] = self.document.terms.names
+        return (
+            arrays,
+            vocabularies,
+            {"letters": self.query.terms.letters, "longest": self.query.terms.longest},
+        )
 
     @classmethod
-    def load(cls, folder: Path) -> Projection:
-        """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
-        with read_model(folder) as (record, vocabularies, arrays):
-            sides: dict[str, Side] = {}
-            for name in vocabularies:
-                if vocabularies[name] == "query":
-                    terms = sides["query"].terms
-                else:
-                    idf = arrays[f"{name}.idf"]
-                    terms = Terms(vocabularies[name], idf, record["letters"], record["longest"])
-                matrix = arrays[f"{name}.matrix"]
-                if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
-                    raise ValueError(
-                        f"a matrix of {matrix.shape} is not of {plural(len(terms.names), 'term[|s]')}"
-                    )
-                sides[name] = Side(terms, matrix)
-            query = sides["query"]
-            known = [record[key] for key in ("trained", "version", "variant")]
-            ranker = cls(record["name"], query, sides.get("document", query), *known)
-        return ranker
+    def of_content(
+        cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
+    ) -> Projection:
+        """Inverse of :meth:`content`."""
+        sides: dict[str, Side] = {}
+        for name, names in vocabularies.items():
+            if names == "query":
+                terms = sides["query"].terms
+            else:
+                terms = Terms(names, arrays[f"{name}.idf"], record["letters"], record["longest"])
+            matrix = arrays[f"{name}.matrix"]
+            if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
+                raise ValueError(f"a matrix of {matrix.shape} is not of {len(terms.names)} terms")
+            sides[name] = Side(terms, matrix)
+        query = sides["query"]
+        known = [record[key] for key in ("trained", "version", "variant")]
+        return cls(record["name"], query, sides.get("document", query), *known)

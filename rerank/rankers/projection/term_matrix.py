@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,12 @@ import numpy as np
 from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus
 
-AT_ONCE = 4096
-"""Texts that are counted between two calls of ``advance``."""
 
-
-def fit_terms(
-    corpora: Sequence[Corpus],
-    letters: int,
-    most: int,
-    advance: Callable[[int], object] | None = None,
-) -> Terms:
+def fit_terms(corpora: Iterable[Corpus], letters: int, most: int) -> Terms:
     """Choose ``most`` terms by document frequency; idf is ln(N / df).
 
     Skips terms in every text, or in one text unless all are.
-    letters: see :class:`Terms`. advance: receives the number of texts read.
+    letters: see :class:`Terms`.
 
     >>> from rerank.records import Document
     >>> texts = ["red apple", "green apple", "a red car", "a car"]
@@ -37,7 +29,7 @@ def fit_terms(
         for word in corpus.words:
             for term in terms_of(word, letters):
                 index.setdefault(term, len(index))
-        counts = _counts(corpus, index, letters, advance)
+        counts = _counts(corpus, index, letters)
         texts += counts.shape[0]
         frequency = np.concatenate((frequency, np.zeros(len(index) - len(frequency), dtype=np.int64)))
         frequency += np.bincount(counts.indices, minlength=len(index))
@@ -51,15 +43,12 @@ def fit_terms(
     return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT)
 
 
-def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] | None = None) -> Any:
-    """Term vectors of n texts: CSR (n, V) float32, rows of length 1 or empty.
-
-    advance: receives the number of texts read.
-    """
+def term_matrix(terms: Terms, corpus: Corpus) -> Any:
+    """Term vectors of n texts: CSR (n, V) float32, rows of length 1 or empty."""
     from scipy.sparse import csr_matrix
 
     index = dict(zip(terms.names, range(len(terms.names))))
-    counts = _counts(corpus, index, terms.letters, advance)
+    counts = _counts(corpus, index, terms.letters)
     weights = (1.0 + np.log(counts.data)) * terms.idf[counts.indices]
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(weights, dtype=np.float64), minlength=counts.shape[0]))
@@ -67,24 +56,16 @@ def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] |
     return csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
 
 
-def _counts(
-    corpus: Corpus, index: Mapping[str, int], letters: int, advance: Callable[[int], object] | None
-) -> Any:
-    from scipy.sparse import csr_matrix, vstack
+def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
+    """Counts of terms, CSR (n, V): (texts by words) (words by terms)."""
+    from scipy.sparse import csr_matrix
 
     known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]
     flat = np.array([term for terms in known for term in terms], dtype=np.int32)
     ends = np.concatenate(([0], np.cumsum([len(terms) for terms in known]))).astype(np.int64)
-    of_words = csr_matrix((np.ones(len(flat), np.float32), flat, ends), shape=(len(known), len(index)))
-    tokens = corpus.tokens
-    texts = csr_matrix(
-        (np.ones(len(tokens.flat), np.float32), tokens.flat, tokens.offsets), shape=(len(tokens), len(known))
-    )
-    parts = []
-    for begin in range(0, max(1, len(tokens)), AT_ONCE):
-        part = (texts[begin : begin + AT_ONCE] @ of_words).tocsr()
-        part.sort_indices()
-        parts.append(part)
-        if advance is not None:
-            advance(part.shape[0])
-    return vstack(parts).tocsr() if len(parts) > 1 else parts[0]
+    words = csr_matrix((np.ones(len(flat), np.float32), flat, ends), shape=(len(known), len(index)))
+    tokens, size = corpus.tokens, (len(corpus.tokens), len(known))
+    texts = csr_matrix((np.ones(len(tokens.flat), np.float32), tokens.flat, tokens.offsets), shape=size)
+    counts = (texts @ words).tocsr()
+    counts.sort_indices()
+    return counts

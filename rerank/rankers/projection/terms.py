@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from rerank.text import words
 
 REMEMBERED = 200_000
-"""Words whose terms are cached; the cache is cleared when it is full."""
+"""Words whose terms are cached."""
 
 
 def terms_of(word: str, letters: int) -> Iterator[str]:
@@ -46,11 +47,15 @@ class Terms:
     idf: NDArray[np.float32]
     letters: int
     longest: int
-    _index: dict[str, int] = field(init=False, repr=False)
-    _known: dict[str, list[int]] = field(init=False, repr=False, default_factory=dict)
+    _of: Callable[[str], list[int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._index = dict(zip(self.names, range(len(self.names))))
+        index, letters = dict(zip(self.names, range(len(self.names)))), self.letters
+
+        def columns(word: str) -> list[int]:
+            return [index[term] for term in terms_of(word, letters) if term in index]
+
+        self._of = lru_cache(REMEMBERED)(columns)
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Columns of known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
@@ -63,13 +68,3 @@ class Terms:
         if not length:
             return columns[:0], weights[:0]
         return columns, weights / np.float32(length)
-
-    def _of(self, word: str) -> list[int]:
-        columns = self._known.get(word)
-        if columns is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            index = self._index
-            columns = [index[term] for term in terms_of(word, self.letters) if term in index]
-            self._known[word] = columns
-        return columns

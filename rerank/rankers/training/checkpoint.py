@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import MsgspecError, convert, json
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from rerank.errors import TrainingError
-from rerank.files import parse_json, write_bytes, write_text
+from rerank.files import write_bytes
 from rerank.rankers.training.unfinished import ABOUT, STATE
 
 Weights = dict[str, Tensor]
@@ -47,11 +47,7 @@ class Measurement:
         return self.value is None or other.value is None or self.value > other.value
 
     def row(self) -> dict[str, Any]:
-        """Flat record.
-
-        >>> Measurement(5, 0.25, {"NDCG": 0.5}).row()
-        {'step': 5, 'loss': 0.25, 'NDCG': 0.5, 'share': 1.0}
-        """
+        """Flat record."""
         return {"step": self.step, "loss": self.loss, **self.measures, "share": self.share}
 
     def __str__(self) -> str:
@@ -59,24 +55,30 @@ class Measurement:
 
 
 @dataclass
-class State:
-    """Position of a training; random numbers depend only on seed and step.
+class TrainingRun:
+    """Position and result of a training; random numbers depend only on seed and step.
 
-    stale: consecutive measurements without gain. best: step of the best weights.
-    losses: since the last measurement. counts: see ``Task.counts``.
+    steps: of the optimizer. losses: since the last measurement. counts: see ``Task.counts``.
+    stale: consecutive measurements without gain.
+    best: step of the best state; 0: initial. share: see ``between``.
+    wall, cpu: seconds since it was started or resumed.
     """
 
-    step: int = 0
+    steps: int = 0
+    losses: list[float] = field(default_factory=list)
+    counts: dict[str, Any] = field(default_factory=dict)
+    history: list[Measurement] = field(default_factory=list)
     stale: int = 0
     best: int = 0
-    losses: list[float] = field(default_factory=list)
-    history: list[Measurement] = field(default_factory=list)
-    counts: dict[str, float] = field(default_factory=dict)
+    share: float = 1.0
+    interrupted: bool = False
+    wall: float = 0.0
+    cpu: float = 0.0
 
     @property
-    def leading(self) -> Measurement:
-        """The best measurement so far."""
-        return next(one for one in self.history if one.step == self.best)
+    def kept(self) -> Measurement:
+        """Measurement of the best state."""
+        return next(one for one in self.history if (one.step, one.share) == (self.best, self.share))
 
 
 class Checkpoint:
@@ -91,7 +93,7 @@ class Checkpoint:
 
     def save(
         self,
-        state: State,
+        run: TrainingRun,
         total: int,
         weights: Weights,
         optimizers: Sequence[torch.optim.Optimizer],
@@ -102,70 +104,70 @@ class Checkpoint:
         total: steps of the training. weights, best: contiguous CPU tensors.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.folder / f"model-{state.step}.safetensors", save(weights))
-        write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizers)))
-        if not (self.folder / f"best-{state.best}.safetensors").exists():
-            write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
-        about = {"variant": self.variant, "done": state.step, "of": total, "settings": dict(self.settings)}
-        record = {**asdict(state), "key": self.key, ABOUT: about}
-        write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
-        names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")
-        keep = {STATE, *(f"{name}.safetensors" for name in names)}
-        for path in self.folder.iterdir():
-            if path.name not in keep:
+        files = {f"best-{run.best}": best, f"model-{run.steps}": weights}
+        files[f"optimizer-{run.steps}"] = _flat(optimizers)
+        for name, tensors in files.items():
+            if not self._path(name).exists():
+                write_bytes(self._path(name), save(tensors))
+        about = {"variant": self.variant, "done": run.steps, "of": total, "settings": self.settings}
+        write_bytes(self.folder / STATE, json.encode({"key": self.key, ABOUT: about, "run": run}))
+        for path in self.folder.glob("*.safetensors"):
+            if path.stem not in files:
                 path.unlink()
 
-    def load(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[State, Weights, Weights] | None:
-        """Restore the optimizers; return state, weights, best weights, or None without a checkpoint.
+    def load(
+        self, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> tuple[TrainingRun, Weights, Weights] | None:
+        """Restore the optimizers; return run, weights, best weights, or None without a checkpoint.
 
         Raises TrainingError for a damaged checkpoint or a different training.
         """
-        path = self.folder / STATE
-        if not path.exists():
+        if not (self.folder / STATE).exists():
             return None
         try:
-            record = parse_json(path.read_text("utf-8"))
-            if record.pop("key") != self.key:
+            record = json.decode((self.folder / STATE).read_bytes())
+            if record["key"] != self.key:
                 raise TrainingError(
                     f"{self.folder}: a training with other settings, or of another model or other documents,"
                     f" was interrupted here; repeat its command to continue it, or add --restart to drop it"
                 )
-            record.pop(ABOUT, None)
-            history = [Measurement(**one) for one in record.pop("history")]
-            state = State(**record, history=history)
-            weights = load_file(self.folder / f"model-{state.step}.safetensors")
-            best = load_file(self.folder / f"best-{state.best}.safetensors")
-            _restore(optimizers, load_file(self.folder / f"optimizer-{state.step}.safetensors"))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            run = convert(record["run"] | {"wall": 0, "cpu": 0}, TrainingRun)
+            weights, best, moments = (
+                load_file(self._path(name))
+                for name in (f"model-{run.steps}", f"best-{run.best}", f"optimizer-{run.steps}")
+            )
+            _restore(optimizers, moments)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, MsgspecError) as error:
             raise TrainingError(
                 f"{self.folder}: the checkpoint cannot be read ({' '.join(str(error).split())[:200]});"
                 " add --restart to start again"
             ) from error
-        return state, weights, best
+        return run, weights, best
 
     def discard(self) -> None:
         """Delete it."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
 
 def _flat(optimizers: Sequence[torch.optim.Optimizer]) -> Weights:
     """Moments and counts as ``optimizer.parameter.name``."""
-    found: Weights = {}
-    for place, optimizer in enumerate(optimizers):
-        for number, moments in optimizer.state_dict()["state"].items():
-            for name, value in moments.items():
-                tensor = torch.as_tensor(value).detach().cpu().clone().contiguous()
-                found[f"{place}.{number}.{name}"] = tensor
-    return found or {"none": torch.zeros(1)}
+    return {
+        f"{place}.{number}.{name}": torch.as_tensor(value).detach().cpu().clone().contiguous()
+        for place, optimizer in enumerate(optimizers)
+        for number, moments in optimizer.state_dict()["state"].items()
+        for name, value in moments.items()
+    }
 
 
 def _restore(optimizers: Sequence[torch.optim.Optimizer], flat: Weights) -> None:
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, value in flat.items():
-        if name != "none":
-            place, number, moment = name.split(".", 2)
-            # SparseAdam counts in Python's integers: a tensor would make its corrections less precise.
-            count = not value.ndim and not value.is_floating_point()
-            states[int(place)].setdefault(int(number), {})[moment] = value.item() if count else value
+        place, number, moment = name.split(".", 2)
+        # SparseAdam counts in Python's integers: a tensor would make its corrections less precise.
+        count = not value.ndim and not value.is_floating_point()
+        states[int(place)].setdefault(int(number), {})[moment] = value.item() if count else value
     for optimizer, state in zip(optimizers, states):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -31,9 +31,7 @@ class Corpus:
     categories: list[tuple[str, ...]]
 
     @classmethod
-    def read(
-        cls, records: Iterable[Document | Query], progress: Callable[[int], object] | None = None
-    ) -> Corpus:
+    def read(cls, records: Iterable[Document | Query]) -> Corpus:
         """Tokenize documents or queries, about 4 bytes per word."""
         index: dict[str, int] = {}
         flat: list[NDArray[np.int32]] = []
@@ -46,8 +44,6 @@ class Corpus:
             flat.append(np.array(tokens, dtype=np.int32))
             lengths.append(len(tokens))
             categories.append(interned.setdefault(record.categories, record.categories))
-            if progress is not None:
-                progress(1)
         offsets = np.cumsum(np.array(lengths, dtype=np.int64))
         joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
         return cls(list(index), Ragged(joined, offsets), categories)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.rankers.training.checkpoint import Checkpoint, Measurement, State, Weights
+from rerank.rankers.training.checkpoint import Checkpoint, Measurement, TrainingRun, Weights
 
 SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 """Parts of the way from the weights before the training to the last ones that ``average`` tries."""
@@ -68,14 +68,6 @@ class Task:
     def on_step_end(self, step: int) -> None:
         """Called after every step."""
 
-    def state(self) -> Weights:
-        """Everything that learns."""
-        return self.model.state_dict()
-
-    def restore(self, state: Weights) -> None:
-        """Restore the result of :meth:`state`."""
-        self.model.load_state_dict(state)
-
     def mixes(self, name: str) -> bool:
         """Whether ``average`` mixes a tensor."""
         return True
@@ -91,7 +83,7 @@ class TrainerOptions:
     warmup: share of steps with rising rate, before it falls to 0. None: constant.
     clip: largest gradient norm. None: no limit.
     average: also measure mixtures of initial and last weights.
-    threads: of torch. None: torch decides. seed: of dropout.
+    seed: of dropout.
     """
 
     steps: int
@@ -101,32 +93,7 @@ class TrainerOptions:
     warmup: float | None = 0.1
     clip: float | None = 1.0
     average: bool = False
-    threads: int | None = None
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """Result of the loop; the task has the best state.
-
-    history: measurements. best: step of the kept state; 0: initial.
-    share: see :class:`Measurement`. steps: of the optimizer. counts: see :class:`Task`.
-    wall, cpu: seconds of this run.
-    """
-
-    history: list[Measurement]
-    best: int
-    share: float
-    steps: int
-    interrupted: bool
-    counts: dict[str, float]
-    wall: float
-    cpu: float
-
-    @property
-    def kept(self) -> Measurement:
-        """Measurement of the kept state."""
-        return next(one for one in self.history if (one.step, one.share) == (self.best, self.share))
 
 
 class Trainer:
@@ -144,9 +111,7 @@ class Trainer:
         self.every = options.every or task.steps_per_epoch
         self.optimizers = task.optimizers()
         self._rates = [[group["lr"] for group in one.param_groups] for one in self.optimizers]
-        self.state = State()
-        self.wall = self.cpu = 0.0
-        self.share = 1.0
+        self.run = TrainingRun()
 
     def fit(self) -> TrainingRun:
         """Train, and leave the task in its best state.
@@ -155,31 +120,30 @@ class Trainer:
         it is raised.
         Raises TrainingError for a loss that is not finite, or a checkpoint of a different training.
         """
-        if self.options.threads:
-            torch.set_num_threads(self.options.threads)
         self._start = self._best = self._weights()
-        resumed = self._resume()
-        interrupted = False
+        resumed = self.checkpoint.load(self.optimizers) if self.checkpoint else None
+        if resumed:
+            self.run, weights, self._best = resumed
+            self.task.model.load_state_dict(weights)
+            self.progress.say(f"{self.task.name} continues at {self._position()}")
+        self.task.counts = self.run.counts
         try:
-            self.task.on_start(resumed)
-            if self.options.first and not self.state.history:
+            self.task.on_start(bool(resumed))
+            if self.options.first and not self.run.history:
                 self._measure(None)
             self._steps()
-            if self.options.average and self.state.step:
+            if self.options.average and self.run.steps and self.run.kept.measures:
                 self._average()
         except KeyboardInterrupt:
-            if not self.state.history:
+            if not self.run.history:
                 raise KeyboardInterrupt(
                     f"interrupted before the first measurement of {self.task.name}; nothing of it was kept"
                 ) from None
-            interrupted = True
+            self.run.interrupted = True
         finally:
             self.progress.finish()
-        self.task.restore(self._best)
-        state = self.state
-        return TrainingRun(
-            state.history, state.best, self.share, state.step, interrupted, state.counts, self.wall, self.cpu
-        )
+        self.task.model.load_state_dict(self._best)
+        return self.run
 
     def step(self, batch: Any, step: int) -> float:
         """Do step number ``step``; return the loss."""
@@ -199,89 +163,71 @@ class Trainer:
             optimizer.step()
         return loss
 
-    def _resume(self) -> bool:
-        found = self.checkpoint.load(self.optimizers) if self.checkpoint else None
-        if found is None:
-            self.task.counts = self.state.counts
-            return False
-        self.state, weights, self._best = found
-        self.task.counts = self.state.counts
-        self.task.restore(weights)
-        self.progress.say(f"{self.task.name} continues at {self._position()}")
-        return True
-
     def _steps(self) -> None:
-        state, total = self.state, self.options.steps
+        run, total = self.run, self.options.steps
         self.progress.start(f"train {self.task.name}", total, "step")
-        self.progress.advance(state.step)
+        self.progress.advance(run.steps)
         for batch in self._batches():
             wall, cpu = time.monotonic(), time.process_time()
-            if state.step % self.task.steps_per_epoch == 0:
-                self.task.on_epoch_start(state.step // self.task.steps_per_epoch)
-            loss = self.step(batch, state.step)
-            self.wall += time.monotonic() - wall
-            self.cpu += time.process_time() - cpu
+            if run.steps % self.task.steps_per_epoch == 0:
+                self.task.on_epoch_start(run.steps // self.task.steps_per_epoch)
+            loss = self.step(batch, run.steps)
+            run.wall += time.monotonic() - wall
+            run.cpu += time.process_time() - cpu
             if not np.isfinite(loss):
-                raise TrainingError(f"the loss is not finite at step {state.step}; lower --rate")
-            state.step += 1
-            self.task.on_step_end(state.step)
-            state.losses.append(loss)
+                raise TrainingError(f"the loss is not finite at step {run.steps}; lower --rate")
+            run.steps += 1
+            self.task.on_step_end(run.steps)
+            run.losses.append(loss)
             self.progress.advance()
             self.progress.show(loss=f"{loss:.3f}")
-            if state.step % self.every == 0 or state.step == total:
-                self._measure(float(np.mean(state.losses)))
-                self._save()
+            if run.steps % self.every == 0 or run.steps == total:
+                self._measure(float(np.mean(run.losses)))
+                if self.checkpoint:
+                    self.checkpoint.save(run, total, self._weights(), self.optimizers, self._best)
 
     def _batches(self) -> Iterator[Any]:
-        state, each = self.state, self.task.steps_per_epoch
-        while state.step < self.options.steps:
-            for batch in self.task.batches(state.step // each, state.step % each):
-                if state.stale >= self.options.patience or state.step == self.options.steps:
+        run, each = self.run, self.task.steps_per_epoch
+        while run.steps < self.options.steps:
+            for batch in self.task.batches(run.steps // each, run.steps % each):
+                if run.stale >= self.options.patience or run.steps == self.options.steps:
                     return
                 yield batch
 
     def _measure(self, loss: float | None) -> None:
-        state = self.state
+        run = self.run
         self.progress.show(measuring="")
-        measured = Measurement(state.step, loss, self.task.evaluate())
+        measured = Measurement(run.steps, loss, self.task.evaluate())
         if loss is not None:
             self.task.check(measured)
-        state.losses.clear()
+        run.losses.clear()
         # The first steps can cost a pretrained model some quality. As long as it recovers, it continues.
-        since = state.history[1:] if self.options.first else state.history
-        state.stale = 0 if all(measured.better(other) for other in since) else state.stale + 1
-        if not state.history or measured.better(state.leading):
-            state.best, self._best = state.step, self._weights()
-        state.history.append(measured)
+        since = run.history[1:] if self.options.first else run.history
+        run.stale = 0 if all(measured.better(other) for other in since) else run.stale + 1
+        if not run.history or measured.better(run.kept):
+            run.best, self._best = run.steps, self._weights()
+        run.history.append(measured)
         self._report(measured)
 
     def _average(self) -> None:
         """Measure mixtures of initial and last weights."""
-        if not self.state.leading.measures:
-            return
-        last, leading = self._weights(), self.state.leading
+        run, last, kept = self.run, self._weights(), self.run.kept
         start = {name: self._start[name] if self.task.mixes(name) else one for name, one in last.items()}
         for share in SHARES:
             mixed = between(start, last, share)
-            self.task.restore(mixed)
-            measured = replace(Measurement(self.state.step, None, self.task.evaluate()), share=share)
-            self.state.history.append(measured)
+            self.task.model.load_state_dict(mixed)
+            measured = Measurement(run.steps, None, self.task.evaluate(), share)
+            run.history.append(measured)
             self.progress.say(f"{share:.2f} of the way to {self._position()}: {measured}")
-            if measured.better(leading):
-                leading, self._best, self.share = measured, mixed, share
-                self.state.best = self.state.step
-
-    def _save(self) -> None:
-        if self.checkpoint:
-            steps = self.options.steps
-            self.checkpoint.save(self.state, steps, self._weights(), self.optimizers, self._best)
+            if measured.better(kept):
+                kept, self._best, run.best, run.share = measured, mixed, run.steps, share
 
     def _weights(self) -> Weights:
-        whole = self.task.state().items()
+        whole = self.task.model.state_dict().items()
         return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in whole}
 
     def _position(self) -> str:
-        step, total, each = self.state.step, self.options.steps, self.task.steps_per_epoch
+        step, total, each = self.run.steps, self.options.steps, self.task.steps_per_epoch
         if self.every == each and total % each == 0:
             return f"epoch {step // each} of {total // each}"
         return f"step {step} of {total}"
@@ -294,7 +240,7 @@ class Trainer:
                 else "nothing is held out: the last step is kept"
             )
             return
-        best = self.state.leading
+        best = self.run.kept
         also = "" if best is measured or not measured.measures else f"; the best so far {best.value:.4f}"
         self.progress.say(f"{self.task.name}, {self._position()}: loss {measured.loss:.4f}, {measured}{also}")
 

@@ -46,13 +46,12 @@ def check_settings(folder: Path, name: str, variant: str, settings: Mapping[str,
     before = next((one for one in unfinished(folder) if one.name == name), None)
     if before is None:
         return
-    now = json.loads(json.dumps(dict(settings)))
-    names = sorted({*before.settings, *now})
-    other = [one for one in names if before.settings.get(one) != now.get(one)]
-    if before.variant == variant and not other:
+    now = json.loads(json.dumps({"ranker": variant, **settings}))
+    then = {"ranker": before.variant, **before.settings}
+    other = sorted(one for one in {*then, *now} if then.get(one) != now.get(one))
+    if not other:
         return
-    what = ", ".join(f"{one} {before.settings.get(one)}, now {now.get(one)}" for one in other[:5])
-    what = what or f"it was of {before.variant}, and not of {variant}"
+    what = ", ".join(f"{one} {then.get(one)}, now {now.get(one)}" for one in other[:5])
     raise TrainingError(
         f"{folder / name}: a training with other settings was interrupted here ({what}); repeat its command"
         f" to continue it, or add --restart to drop it"
