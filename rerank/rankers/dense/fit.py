@@ -15,9 +15,9 @@ from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.training.checkpoint import TrainingRun
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.rankers.training.trainer import TrainingRun
 from rerank.text import plural
 
 RELATED = {"links": "linked", "categories": "with a common category", "cocitation": "cited together"}
