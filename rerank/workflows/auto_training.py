@@ -138,7 +138,7 @@ class Trainings:
             "dev_qrels": self.splits.dev,
             "first_stage": first,
         }
-        learns = {} if variant == "dense" else judged
+        learns = judged if rule.judged else {}
         done = train(self.workspace, [variant], as_name=rule.ranker, config=config, progress=clock, **learns)
         (result,) = done.rankers
         return result

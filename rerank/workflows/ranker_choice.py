@@ -10,6 +10,7 @@ s2net is skipped: fewer than 50 train queries
 dense is skipped: its encoder is not on this machine; --model names another one
 adapter is skipped: fewer than 50 train queries
 text is skipped: fewer than 50 train queries
+dense_judged is skipped: fewer than 50 train queries
 dense_links is skipped: the documents have no links
 """
 
@@ -184,12 +185,20 @@ def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:
     return before + passage * passages, 0.05 * facts.documents, 8
 
 
+def _judged_encoder(facts: CollectionFacts) -> tuple[float, float, int]:
+    before, passage, passages = _encoding(facts)
+    texts = 2 * facts.documents + facts.train_queries + facts.dev_queries  # their lower layers run once
+    epoch = 0.06 * min(facts.train_pairs, 4 * facts.train_queries) + 0.01 * min(facts.documents, 2000)
+    return before + passage * passages + 0.01 * texts, epoch, 2
+
+
 @dataclass(frozen=True)
 class Rule:
     """A ranker, its needs, its use and its training.
 
-    worth_across: use for two languages. variant: what is trained; default: ``ranker``. steps: option that
-    limits them. share: largest part of the time that is left.
+    worth_across: use for two languages. variant: what is trained; default: ``ranker``. judged: whether it
+    learns from the train queries. steps: option that limits them. share: largest part of the time that is
+    left.
     """
 
     ranker: str
@@ -197,6 +206,7 @@ class Rule:
     worth: str
     worth_across: str = ""
     variant: str = ""
+    judged: bool = True
     cost: Cost = lambda facts: (0.0, 0.0, 0)
     steps: str = "epochs"
     share: float = 0.6
@@ -222,6 +232,7 @@ RULES = (
         "dense",
         (_few_queries, _encoder),
         "its encoder knows more words than the judgments can teach",
+        judged=False,
         cost=_encoding,
         steps="passages",
         config={"untrained": True},
@@ -241,10 +252,20 @@ RULES = (
         cost=_cnn(15),
     ),
     Rule(
+        "dense_judged",
+        (_queries, _encoder),
+        "it is the encoder of dense, and also learns from the judgments",
+        variant="dense",
+        cost=_judged_encoder,
+        share=1.0,
+        config={"epochs": 2, "average": False},
+    ),
+    Rule(
         "dense_links",
         (_links, _encoder),
         "it is the encoder of dense, and also learns from the links",
         variant="dense",
+        judged=False,
         cost=_encoder_of_links,
         share=1.0,
     ),

@@ -174,7 +174,14 @@ def test_a_short_time_trains_fewer_steps_and_the_best_first():
     facts = {"documents": 20_000, "train_queries": 5000, "train_pairs": 20_000, "dev_queries": 500}
     facts |= {"with_categories": 1.0, "links": 1.0, "model": True, "words": 2_000_000}
     plan, _ = planned(1e9, **facts)
-    assert plan == {"meta": 12, "s2net": 120, "adapter": 4, "text": 12, "dense_links": 8}
+    assert plan == {
+        "meta": 12,
+        "s2net": 120,
+        "adapter": 4,
+        "text": 12,
+        "dense_judged": 2,
+        "dense_links": 8,
+    }
     for minutes in (0.1, 1, 3, 10, 30, 100):
         less, left = planned(minutes, **facts)
         assert left >= 0
@@ -198,8 +205,8 @@ def test_the_rules():
     assert trained(train_queries=500, with_categories=0.5) == ["meta", "s2net", "text"]
     assert trained(train_queries=0, with_categories=0.5) == []
     rich = {"train_queries": 500, "links": 3.0, "model": True}
-    assert trained(**rich) == ["s2net", "adapter", "text", "dense_links"]
-    assert trained(**{**rich, "links": 0.1}) == ["s2net", "adapter", "text"]
+    assert trained(**rich) == ["s2net", "adapter", "text", "dense_judged", "dense_links"]
+    assert trained(**{**rich, "links": 0.1}) == ["s2net", "adapter", "text", "dense_judged"]
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
     # An encoder of one language needs judgments for another; one that the user has named reads what there is.
@@ -212,7 +219,8 @@ def test_the_rules():
         (("it", "en"), False),
     ):
         of = {**rich, "languages": languages}
-        assert ("dense_links" in trained(**of, reads="en")) == reads, languages
+        for one in ("dense_links", "dense_judged"):
+            assert (one in trained(**of, reads="en")) == reads, (one, languages)
         assert ("dense" in trained(**{**of, "train_queries": 20}, reads="en")) == reads, languages
         assert "adapter" in trained(**of, reads="en"), languages
         assert "dense_links" in trained(**of), languages
