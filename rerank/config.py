@@ -44,10 +44,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Base of configurations; annotate fields by :func:`option`.
 
-    presets: name -> changed values.
+    presets: name -> changed values. unjudged: options without effect on a training on judged queries.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
+    unjudged: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, preset: str = "default", **given: Any) -> Self:

@@ -217,7 +217,7 @@ def query_language(text: str, lang: str | None) -> str | None:
     """Return the language of a query, by its stop words; usually the documents' language ``lang``.
 
     Another language needs two more different stop words than ``lang`` in a text, English one more: names have
-    foreign words.
+    foreign words. Single letters do not count.
 
     >>> query_language("strategy game of ancient warfare", "de"), query_language("die hard", "en")
     ('en', 'en')
@@ -227,7 +227,7 @@ def query_language(text: str, lang: str | None) -> str | None:
     code = language_or_none(lang)
     if code not in STEMMERS:
         return lang
-    counts = Counter(other for word in {*words(text)} for other in _languages(word))
+    counts = Counter(other for word in {*words(text)} if len(word) > 1 for other in _languages(word))
     own = counts.pop(code, 0)
     reached = {other: count - (other != "en") for other, count in counts.items()}
     best = max(reached, key=lambda other: (reached[other], other == "en", other), default=code)

@@ -82,7 +82,7 @@ def train(
         labeled=(labeled, dev_labeled),
     )
     called = _called(workspace, family, names, as_name)
-    _check_inputs(family, ", ".join(names), inputs)
+    _check_inputs(family, ", ".join(names), inputs, options)
     checkpoints = _checkpoints(workspace, family, options, called, restart)
     report, given = TrainReport(), inputs.qrels is not None or inputs.pairs
     data = training_data(workspace, inputs, report, progress) if given else None
@@ -134,8 +134,8 @@ _INPUTS: dict[Source, str] = {
 }
 
 
-def _check_inputs(family: Family, names: str, inputs: Inputs) -> None:
-    """Raise UsageError if the family does not learn from an input, or has none."""
+def _check_inputs(family: Family, names: str, inputs: Inputs, options: Options) -> None:
+    """Raise UsageError if an input or option has no effect, or the family has no input."""
     given = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
@@ -148,6 +148,9 @@ def _check_inputs(family: Family, names: str, inputs: Inputs) -> None:
     if "links" not in sources and not any(given[source] for source in sources):
         wanted = ", or ".join(_INPUTS[source] for source in sources)
         raise UsageError(f"{names} learns from {learned}; give {wanted}")
+    for name in options.unjudged if given["judgments"] else ():
+        if getattr(options, name) != getattr(type(options)(), name):
+            raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 
 
 def _fit(

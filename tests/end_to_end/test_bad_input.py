@@ -127,7 +127,7 @@ BAD = [
     (f"train lsi --init random {J}", 2, "--init has no effect with lsi; it is a setting of s2net"),
     (f"train text --hidden 9 {J}", 2, "--hidden has no effect with --head cosine"),
     (f"train text --epoch 9 {J}", 2, "--epochs"),
-    (f"train dense {J}", 2, "--qrels: no effect with dense"),
+    (f"train dense {J} --held-out 0.2", 2, "--held-out has no effect with --qrels"),
     (f"train text --as tfidf {J}", 2, "tfidf is a first stage"),
     (f"train text --as s2net {J}", 2, "s2net is the name of another ranker (s2net, of the family"),
     (f"train text --as 'a b' {J}", 2, "'a b' is not a name of a ranker"),

@@ -307,7 +307,7 @@ def test_refused(cluster, service, token, run, ml_node, tmp_path):
     run("hook", "install", *plugin).fails(2, "--token-file")
     (tmp_path / "token").write_text("two words\n")
     wrong = [*args, "--token-file", tmp_path / "token"]
-    run("hook", "install", *wrong).fails(1, f"{tmp_path / 'token'}: ")
+    run("hook", "install", *wrong).fails(1, f"{tmp_path / 'token'}:1: ")
     theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
     ml_node.request("PUT", f"/_search/pipeline/{PIPELINE}", theirs)
     try:

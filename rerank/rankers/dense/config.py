@@ -62,11 +62,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 _UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "passages", "best"}
 """Options that also have an effect without training."""
-LINKS = (
-    *("untrained", "objective", "structure_from", "positives", "related", "strategy", "hard", "leave_out"),
-    *("held_out", "gamma", "structural_margin", "semantic_margin"),
-)
-"""Options without effect on a training on judged queries."""
 _READ: Mapping[str, Mapping[str, frozenset[str]]] = {
     "objective": {
         "contrastive": frozenset({"temperature"}),
@@ -87,6 +82,20 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
+    unjudged: ClassVar[tuple[str, ...]] = (
+        "untrained",
+        "objective",
+        "structure_from",
+        "positives",
+        "related",
+        "strategy",
+        "hard",
+        "leave_out",
+        "held_out",
+        "gamma",
+        "structural_margin",
+        "semantic_margin",
+    )
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
     passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 64

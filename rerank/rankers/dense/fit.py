@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rerank.config import values_of
-from rerank.errors import TrainingError, UsageError, option_name
-from rerank.rankers.dense.config import LINKS, DenseConfig
+from rerank.errors import TrainingError
+from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.task import DenseTask
@@ -42,8 +42,6 @@ class DenseFitter:
     def fit(self, variant: str, name: str) -> TrainingResult:
         """Fine-tune an encoder, unless ``untrained``."""
         job, config, progress = self.job, self.config, self.job.progress
-        if job.data is not None:
-            self._check_judged()
         encoder = config.load()
         texts = self._read(encoder)
 
@@ -103,13 +101,6 @@ class DenseFitter:
         run, pairs = self._run(task, name), len(task.neighbors.ids)
         remark, details = f"{plural(pairs, 'pair[|s]')} to learn from", {"pairs": pairs, **run.counts}
         return task.result(run, ranker(task.record(run)), "dev queries", remark, details)
-
-    def _check_judged(self) -> None:
-        """Raise UsageError for options that only relations read."""
-        plain = DenseConfig()
-        for name in LINKS:
-            if getattr(self.config, name) != getattr(plain, name):
-                raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 
     def _read(self, encoder: TextEncoder) -> Texts:
         """Tokenize the documents and read their relation. Raises TrainingError without documents."""

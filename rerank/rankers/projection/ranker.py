@@ -118,7 +118,7 @@ class Projection(ArrayRanker):
                 terms = Terms(names, arrays[f"{name}.idf"], record["letters"], record["longest"])
             matrix = arrays[f"{name}.matrix"]
             if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
-                raise ValueError(f"a matrix of {matrix.shape} is not of {len(terms.names)} terms")
+                raise ValueError(f"a matrix of {matrix.shape} does not fit {len(terms.names)} names")
             sides[name] = Side(terms, matrix)
         query = sides["query"]
         known = [record[key] for key in ("trained", "version", "variant")]
