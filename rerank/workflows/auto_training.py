@@ -89,7 +89,8 @@ class Trainings:
             return choice
         clock = _Clock(options.progress, options.begun + LATEST * 60 * options.minutes)
         elapsed, (before, step, _) = time.monotonic() - options.begun, rule.cost(self.budget.facts)
-        slow = max(1.0, elapsed / self.budget.spent) if self.budget.spent else 1.0
+        planned = self.budget.spent or math.inf
+        slow = max(1 / ranker_choice.CORES, elapsed / planned)  # seconds for a second of the plan
         if clock.late(slow * (before + step * (rule.steps == "passages"))):
             return self._said(replace(choice, trained=False, reason=_LATE))
         fitting = int((clock.seconds() / slow - before) / step) if rule.steps == "passages" else choice.steps

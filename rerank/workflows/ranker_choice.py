@@ -186,10 +186,10 @@ def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:
 
 
 def _judged_encoder(facts: CollectionFacts) -> tuple[float, float, int]:
-    before, passage, passages = _encoding(facts)
+    before, passage, _ = _encoding(facts)
     texts = 2 * facts.documents + facts.train_queries + facts.dev_queries  # their lower layers run once
     epoch = 0.06 * min(facts.train_pairs, 4 * facts.train_queries) + 0.01 * min(facts.documents, 2000)
-    return before + passage * passages + 0.01 * texts, epoch, 2
+    return before + passage + 0.01 * texts, epoch, 2
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ RULES = (
         variant="dense",
         cost=_judged_encoder,
         share=1.0,
-        config={"epochs": 2, "average": False},
+        config={"epochs": 2, "average": False, "passages": 1},
     ),
     Rule(
         "dense_links",
