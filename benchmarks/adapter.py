@@ -1,10 +1,13 @@
-"""Whether `adapter` ranks better than its encoder without the map, by itself and with bm25.
+"""Compare the ranker `adapter` with its encoder without the map.
 
     python benchmarks/adapter.py DATA/cf --cache cf.npy
     python benchmarks/adapter.py rerank/demo/collection --cache demo.npy
 
-nDCG@10 on test queries, with a randomization test. Without train judgments, all queries are dealt into five
-parts: three train, one chooses the iteration and the weight of bm25, and one tests, in turn.
+Both are measured as a single ranker and in combination with bm25. Prints nDCG@10 on test queries and the p
+value of a randomization test.
+
+A collection without train judgments is split by query into five parts. Three parts train, one part selects
+the iteration and the weight of bm25, and one part tests. The parts rotate.
 """
 
 from __future__ import annotations
@@ -88,14 +91,14 @@ class Collection:
         self.means = mean_vectors(both, 2)
 
     def mapped(self, matrix: np.ndarray) -> np.ndarray:
-        """Stored vectors after the map."""
+        """Return the stored vectors after the map."""
         features, width = self.features.copy(), self.ranker.width
         rows = unit_rows(features[:, :-1].reshape(-1, width).astype(np.float32)) @ matrix
         features[:, :-1] = quantized(unit_rows(rows)).reshape(len(features), -1)
         return features
 
     def results(self, qrels: Qrels, matrix: np.ndarray) -> tuple[list[float], np.ndarray]:
-        """nDCG@10 of each query by the encoder, and with bm25 at each weight, (n, 21)."""
+        """Return nDCG@10 of each query: by the encoder, and with bm25 at each weight, (n, 21)."""
         features, asked = self.mapped(matrix), [q for q in qrels if qrels.relevant(q)]
         vectors = unit_rows(self.ranker.vectors([self.queries[q].text for q in asked], queries=True) @ matrix)
         requests = [SearchRequest(self.queries[q].lexical, "bm25", depth=DEPTH) for q in asked]
@@ -133,7 +136,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--passages", type=int, default=8)
-    parser.add_argument("--cache", type=Path, required=True, help="stored vectors of the documents (.npy)")
+    parser.add_argument("--cache", type=Path, required=True, help="File of the document vectors (.npy).")
     options = parser.parse_args()
     found: dict[str, list[list[float]]] = {"dense": [[], []], "bm25,dense": [[], []]}
     with tempfile.TemporaryDirectory() as home:

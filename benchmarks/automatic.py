@@ -1,8 +1,8 @@
-"""What `rerank auto` takes of the processor, step by step, on a folder.
+"""Measure the CPU time of each step of `rerank auto` on a folder.
 
     python benchmarks/automatic.py FOLDER [--minutes N] [--seed N]
 
-Prints seconds of the processor and on the clock after each step, and the table of the test queries.
+Prints CPU seconds and elapsed seconds after each step, and the table of the test queries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rerank.progress import Progress
 
 
 class Steps(Progress):
-    """Prints when what was said."""
+    """Print each progress line with CPU time and elapsed time."""
 
     def __init__(self) -> None:
         self.begun, self.worked = time.monotonic(), time.process_time()
@@ -28,7 +28,7 @@ class Steps(Progress):
 
 
 def main() -> None:
-    """Run it in a workspace that is thrown away."""
+    """Run `rerank auto` in a temporary workspace."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folder")
     options.add_argument("--minutes", type=float, default=10.0)

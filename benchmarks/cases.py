@@ -1,12 +1,13 @@
-"""One stack for queries with and without categories, against the weights of those that bring them.
+"""Compare one stack for queries with and without categories with simpler stacks.
 
     python benchmarks/cases.py DATA/debian de WORKSPACE [--dev 500] [--test 800] [--stack tfidf,text,meta]
         [--retrieve tfidf,s2net]
 
-WORKSPACE holds the collection of that language, with the rankers of the stack trained. Weights are tuned on
-queries of dev that bring categories; each test query is asked twice, as it is and without them. Beside the
-stack with cases: its weights for queries that bring categories, for all queries, and a stack that was tuned
-on the same queries without their categories alone.
+WORKSPACE contains the collection of that language and the trained rankers of the stack. Weights are tuned on
+dev queries with categories. Each test query is searched twice: with and without its categories.
+
+The stack with cases is compared with two stacks. The first uses the weights for queries with categories for
+all queries. The second was tuned only on the same queries without their categories.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from rerank.formats import read_qrels, read_queries
 
 
 def some(queries: Sequence[Query], qrels: Qrels, count: int) -> list[Query]:
-    """So many of the judged queries that bring categories."""
+    """Return ``count`` random judged queries with categories."""
     found = sorted((q for q in queries if q.id in qrels and q.categories), key=lambda query: query.id)
     random.Random(0).shuffle(found)
     return found[:count]
 
 
 def judged(queries: Sequence[Query], qrels: Qrels, mark: str = "") -> list[tuple[str, str, int]]:
-    """Their judgments, under ids with a mark."""
+    """Return the judgments of the queries. ``mark`` is added to each query id."""
     return [(f"{q.id}{mark}", d, grade) for q in queries for d, grade in qrels[q.id].items()]
 
 
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--dev", type=int, default=500)
     parser.add_argument("--test", type=int, default=800)
     parser.add_argument("--stack", default="tfidf,text,meta")
-    parser.add_argument("--retrieve", default="", help="who finds candidates; the first stage unless told")
+    parser.add_argument("--retrieve", default="", help="Retrievers. Default: the first stage.")
     given = parser.parse_args()
     queries = read_queries(given.data / f"queries.{given.lang}.jsonl.gz")
     splits = {name: read_qrels(given.data / "qrels" / f"{given.lang}.{name}.tsv") for name in ("dev", "test")}

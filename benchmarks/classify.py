@@ -1,7 +1,7 @@
-"""Documents by their vectors: a linear SVM on frozen ones, one class for each heading.
+"""Classify documents by their frozen vectors, with a linear SVM and one class for each heading.
 
-What an encoder has understood shows beyond what it was trained for. Headings are the most frequent ones; a
-document may have several.
+This measures an encoder on a task that it was not trained for. The classes are the most frequent headings. A
+document can have several headings.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import numpy as np
 
 
 def headings(labels: Sequence[Sequence[str]], count: int = 14, most: float = 1.0) -> list[str]:
-    """The ``count`` most frequent, of those that no more than the share ``most`` of the documents have."""
+    """Return the ``count`` most frequent headings that at most the share ``most`` of documents have."""
     found = Counter(one for some in labels for one in dict.fromkeys(some))
     return sorted([one for one, times in found.most_common() if times <= most * len(labels)][:count])
 
 
 def classified(vectors: Any, labels: Sequence[Sequence[str]], of: Sequence[str]) -> tuple[float, np.ndarray]:
-    """Five-fold cross-validation over the documents with any heading: macro-F1, and each document's F1.
+    """Return macro-F1 and the F1 of each document, from five-fold cross-validation.
+
+    Documents without any heading of ``of`` are ignored.
 
     vectors: (N, E) dense or sparse rows of length 1.
     """

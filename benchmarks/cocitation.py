@@ -1,24 +1,29 @@
-"""What co-citation teaches an encoder: the strategies of CCHT (Ding et al.) on eLife, against what they beat.
+"""Compare encoders trained on co-citations of eLife: the strategies of CCHT (Ding et al.) and baselines.
 
     python benchmarks/cocitation.py elife-jats.tar.xz --out RUNS             # all runs, and the table
-    python benchmarks/cocitation.py elife-jats.tar.xz --out RUNS --table     # the table of what is there
+    python benchmarks/cocitation.py elife-jats.tar.xz --out RUNS --table     # the table of existing runs
 
-Articles are read once (RUNS/articles.jsonl), and every run is a line of RUNS/runs.jsonl: interrupted, the
-same command goes on. Citing articles whose DOI's MD5 is 0 modulo 5 are the test; they are away before
-anything is counted. The encoder is MiniLM's first ``--layers``, of which the last ``--train-layers`` learn
-(0: all); references are their titles. Every strategy has the same number of steps and its last step is
-taken: nothing is chosen. The score is the cosine, as ``dense`` has it. ``--abstracts``: articles are learned
-from with their abstracts. ``--test-negatives``: the pool has only references of other test articles.
+Articles are read once and stored in RUNS/articles.jsonl. Each run adds a line to RUNS/runs.jsonl. After an
+interruption, the same command resumes.
 
-ranking:   5 texts that test articles cite with the query in one sentence (paragraph, section), and no article
-           of the training cites with it, and 25 of a pool of ``--pool`` other references: MAP, nDCG.
-proximity: within a test article, how often the nearer cited one of two scores above the farther one, the
-           mean over references; 1/2 is chance.
-cited:     test article -> articles that it cites (related ones left out), among all: MRR.
+A citing article is in the test set if the MD5 of its DOI is 0 modulo 5. Test articles are removed before
+anything is counted. The encoder has the first ``--layers`` layers of MiniLM. Training changes the last
+``--train-layers`` of them (0: all). The text of a reference is its title. Every strategy has the same number
+of steps, and the last step is used without any selection. The score is the cosine, as in ``dense``.
+``--abstracts`` adds the abstracts of articles to training. ``--test-negatives`` limits the pool to references
+of other test articles.
+
+ranking:   5 texts that test articles cite with the query in one sentence (paragraph, section), and 25 texts
+           from a pool of ``--pool`` other references. No training article cites one of them with the query.
+           MAP, nDCG.
+proximity: two texts that a test article cites with a reference, one nearer and one farther. Share of such
+           pairs in which the nearer text has the higher score, mean over references. Chance is 1/2.
+cited:     ranks all articles for a test article. Relevant are the articles that it cites, without related
+           ones. MRR.
 subjects:  14 subject headings by a linear SVM on title and abstract, 5-fold, macro-F1.
 
-p: paired randomization tests on the mean over the seeds, of queries (ranking, cited) or references
-(proximity), corrected by Holm over the claims.
+p: paired randomization tests on the means over seeds, with one value per query (ranking, cited) or reference
+(proximity). Corrected by Holm over all claims.
 """
 
 from __future__ import annotations
@@ -77,7 +82,7 @@ CLAIMS = (
     *(("sentence", one) for one in ("paragraph alone", "section alone", "popular negatives")),
     ("count", "section"),
 )
-"""What is said to be above what. ``random`` draws what ``section`` does, unless weights are given."""
+"""Pairs (a, b): a scores above b. ``random`` draws the same as ``section`` unless weights are given."""
 NEARER = (
     ("sentence", "paragraph"),
     ("paragraph", "section"),
@@ -87,7 +92,7 @@ NEARER = (
 
 
 def articles(archive: Path, folder: Path, most: int | None = None) -> list[dict[str, Any]]:
-    """Read articles, or the first ones of the archive."""
+    """Return all articles of the archive, or the first ``most``. Store them in ``folder``."""
     path = folder / "articles.jsonl"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +119,7 @@ def tested(key: str) -> bool:
 
 
 class Tasks:
-    """Texts to encode, and what is to be found among them."""
+    """Texts to encode, and the queries and relevant texts of each task."""
 
     def __init__(
         self,
@@ -162,7 +167,7 @@ class Tasks:
         count: int,
         rng: np.random.Generator,
     ) -> Iterator[tuple[int, list[int]]]:
-        """A query, and 30 texts: the first five are to be found."""
+        """Yield queries with 30 texts each. The first five texts are relevant."""
         at = {key: ref for ref, key in enumerate(train.network.keys)}
         whole = train.network.levels["document"]
 
@@ -203,7 +208,10 @@ class Tasks:
                 yield place[own.keys[ref]], mates
 
     def measure(self, titles: Any, documents: Any, svm: bool = True) -> dict[str, Any]:
-        """titles, documents: unit vectors of the references and the articles, dense or sparse rows."""
+        """Return the values of each measure.
+
+        titles, documents: unit vectors of the references and the articles, dense or sparse rows.
+        """
         found: dict[str, Any] = {}
         for level, queries in self.ranking.items():
             both = np.array([_ranked(_dots(titles, query, those), query) for query, those in queries])
@@ -237,7 +245,10 @@ def _dots(vectors: Any, query: int, those: list[int]) -> np.ndarray:
 
 
 def _ranked(scores: np.ndarray, query: int) -> tuple[float, float]:
-    """MAP and nDCG of 30 texts of which the first five are right; ties (no common word) by lot."""
+    """Return MAP and nDCG of 30 texts. The first five are relevant.
+
+    Ties (no common word) are broken at random.
+    """
     order = np.lexsort((np.random.default_rng(query).permutation(len(scores)), -scores))
     places = np.flatnonzero(order < 5)
     ideal = (1 / np.log2(np.arange(5) + 2)).sum()
@@ -245,7 +256,7 @@ def _ranked(scores: np.ndarray, query: int) -> tuple[float, float]:
 
 
 class Remembering(DenseTask):
-    """Computes what the fixed layers make of the texts once for all runs."""
+    """Computes the outputs of the fixed layers once for all runs."""
 
     kept: ClassVar[dict[bytes, torch.Tensor]] = {}
 
@@ -256,7 +267,7 @@ class Remembering(DenseTask):
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
-    """Neighbors are found once, with the first seed's ties."""
+    """Call ``find`` once and reuse its result. Ties depend on the first seed."""
     found: list[Any] = []
 
     def again(*args: Any, **options: Any) -> Any:
@@ -283,10 +294,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--test-articles", type=int, default=80)
     parser.add_argument("--queries", type=int, default=250)
     parser.add_argument("--pool", type=int, default=1000)
-    parser.add_argument("--articles", type=int, help="only the first ones; each number needs its own --out")
-    parser.add_argument("--abstracts", action="store_true", help="learn from title and abstract of articles")
-    parser.add_argument("--test-negatives", action="store_true", help="pool of test articles' references")
-    parser.add_argument("--table", action="store_true", help="of the runs that are there, and no more runs")
+    parser.add_argument(
+        "--articles", type=int, help="Number of articles. Each number needs its own --out. Default: all."
+    )
+    parser.add_argument("--abstracts", action="store_true", help="Train on titles and abstracts.")
+    parser.add_argument(
+        "--test-negatives", action="store_true", help="Draw the pool from references of test articles."
+    )
+    parser.add_argument("--table", action="store_true", help="Print the table of existing runs only.")
     return parser
 
 
@@ -434,7 +449,7 @@ def table(runs: list[dict[str, Any]]) -> None:
 def compared(
     by: dict[str, list[dict[str, Any]]], names: list[str]
 ) -> list[tuple[str, str, str, float, float]]:
-    """Return (which, than which, measure, mean difference, p) of all claims, for the means over the seeds."""
+    """Return (a, b, measure, mean of a - b, p) of all claims, from the means over seeds."""
     tests = []
     for high, low in CLAIMS:
         for name in names if high in by and low in by else ():

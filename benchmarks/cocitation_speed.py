@@ -1,15 +1,17 @@
-"""What full texts and their networks cost: reading, memory, triplets.
+"""Measure the cost of full texts and their networks: reading time, memory, triplets.
 
     python benchmarks/cocitation_speed.py read DATA/elife-jats.tar.xz       # articles with sentences
     python benchmarks/cocitation_speed.py flat DATA/elife-jats.tar.xz --times 50 [--articles 200]
     python benchmarks/cocitation_speed.py pairs DATA/elife-jats.tar.xz      # of references with a DOI
     python benchmarks/cocitation_speed.py triplets DATA/elife-jats.tar.xz   # a million of each strategy
-    python benchmarks/cocitation_speed.py key DATA/cacm                     # its own counts beside ours
+    python benchmarks/cocitation_speed.py key DATA/cacm                     # compare with its own counts
     python benchmarks/cocitation_speed.py growth                            # up to 30 million mentions
 
-``flat`` reads the articles again and again under changed ids and prints the memory after each time: it must
-not grow. ``growth`` makes each network in a process of its own, whose peak of memory is printed. Its
-references are cited as unevenly as papers are (a power law), 50 mentions a paper, 2 a sentence.
+``flat`` reads the articles repeatedly with changed ids. It prints the memory after each round. The memory
+must not grow.
+
+``growth`` builds each network in a separate process and prints the peak memory. Citation counts of its
+references follow a power law, as in real papers. A paper has 50 mentions, 2 in each sentence.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ STRATEGIES: dict[str, tuple[Strategy, int]] = {
 
 
 def peak() -> float:
-    """Largest memory of this process so far, in MB."""
+    """Return the peak memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
 
 
 def clock() -> tuple[float, float]:
-    """Seconds of the clock, and of the processor."""
+    """Return the elapsed time and the CPU time in seconds."""
     return time.perf_counter(), time.process_time()
 
 
@@ -68,7 +70,10 @@ def read(archive: Path) -> None:
 
 
 def flat(archive: Path, times: int, articles: int | None) -> None:
-    """Every id of eLife gets another number in each round, in articles and in references alike."""
+    """Read the articles ``times`` times.
+
+    Each round changes the prefix of every DOI, in articles and in references.
+    """
     with tempfile.TemporaryDirectory() as folder:
         one = Path(folder) / "again.tar"
         for number in range(times):
@@ -122,7 +127,7 @@ def triplets(archive: Path, wanted: int) -> None:
 
 
 def pairs(archive: Path) -> None:
-    """Of references with a DOI alone: those that others count."""
+    """Print the pairs of references with a DOI. Other authors count only these references."""
     papers = Citations.of(articles(archive)).papers()
     network = CoCitations.of(
         (paper, [one for one in found if one.reference.startswith("10.")]) for paper, found in papers
@@ -133,9 +138,10 @@ def pairs(archive: Path) -> None:
 
 
 def key(folder: Path) -> None:
-    """Of each pair of the collection's own ``cocitation.tsv``, how many documents are linked with both.
+    """Compare our counts with the counts in ``cocitation.tsv`` of the collection.
 
-    Its counts are all even: each common citing document counts twice.
+    Our count is the number of documents that are linked with both references of a pair. All counts of the
+    file are even: each common citing document counts twice.
     """
     network = Citations.of(read_corpus(folder / "corpus.jsonl.gz")).network()
     whole = network.levels["document"]
@@ -154,12 +160,15 @@ def key(folder: Path) -> None:
 
 
 def synthetic(references: int, mentions: int, wanted: int) -> None:
-    """Papers of 50 mentions: 5 sections of 2 paragraphs of 2 or 3 sentences, 25 sentences in all."""
+    """Build a network of synthetic papers and draw triplets from it.
+
+    A paper has 50 mentions in 25 sentences: 5 sections, each with 2 paragraphs of 2 or 3 sentences.
+    """
     rng = np.random.default_rng(0)
     papers = mentions // 50
     rows = np.empty((papers * 50, 4), np.int32)
     places = np.cumsum(np.arange(1, references + 1) ** -0.6)
-    for at in range(0, len(rows), 1_000_000):  # popular references are cited often, the rest now and then
+    for at in range(0, len(rows), 1_000_000):  # few references are cited often, most rarely
         some = rows[at : at + 1_000_000]
         some[:, 0] = np.searchsorted(places, rng.random(len(some)) * places[-1])
     sentence = np.tile(np.arange(50, dtype=np.int32) // 2, papers)
@@ -183,8 +192,10 @@ def main() -> None:
     parser.add_argument("what", choices=["read", "flat", "pairs", "triplets", "key", "growth", "synthetic"])
     parser.add_argument("archive", type=Path, nargs="?", metavar="ARCHIVE|FOLDER")
     parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--articles", type=int, help="of the archive; default: all")
-    parser.add_argument("--triplets", type=int, help="of each strategy")
+    parser.add_argument("--articles", type=int, help="Number of articles to read. Default: all.")
+    parser.add_argument(
+        "--triplets", type=int, help="Triplets of each strategy. Default: 1,000,000; 20,000 for growth."
+    )
     parser.add_argument("--references", type=int, default=600_000)
     parser.add_argument("--mentions", type=int, default=30_000_000)
     args = parser.parse_args()
@@ -196,7 +207,7 @@ def main() -> None:
     elif args.what == "synthetic":
         synthetic(args.references, args.mentions, args.triplets or 20_000)
     elif args.archive is None:
-        parser.error(f"{args.what} needs an archive")
+        parser.error(f"{args.what}: missing ARCHIVE|FOLDER. Add the path as the second argument.")
     elif args.what == "read":
         read(args.archive)
     elif args.what == "flat":

@@ -1,21 +1,25 @@
-"""Does what is cited together help a stack: the demo's by full texts, other collections' by links?
+"""Measure how much the ranker ``cocited`` improves a stack.
 
     python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE              # all steps
-    python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE --untrained  # and MiniLM as it is, beside
+    python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE --untrained  # also with untrained MiniLM
     python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE --cv 5       # over dev and test queries
     python benchmarks/cocited_stack.py DATA/cf WORKSPACE --base tfidf --cv 5    # by its documents' links
 
-The demo's collection is ingested with the citations of its articles' full texts; text and meta learn from the
-train queries, as in the demo, and ``cocited`` from the citations (``--settings`` adds to its own). Of a
-collection in a folder it learns what one document links to (``strategy=document``); where judgments were
-made from links, ``--leave-out`` keeps away the pairs that a dev or test query has both as relevant.
+With an archive, the script ingests the collection of the demo with the citations in the full texts. The
+rankers text and meta train on the train queries, as in the demo. ``cocited`` trains on the citations.
+``--settings`` changes its settings.
 
-Stacks are tuned on dev queries and measured on test queries; p is that of ``rerank evaluate``, against the
-stack without. With ``--cv`` weights are cross-validated over all queries but train ones, in so many folds; p
-is of the paired randomization test on their values out of fold, corrected by Holm. ``--deals 3`` deals the
-queries to folds three times and takes the mean of each: which weights a fold finds moves a stack, too. Every
-step is kept in WORKSPACE: interrupted, the same command goes on. ``--small`` takes 60 steps of training, of
-two layers, to see that it works.
+With a folder, ``cocited`` trains on pairs of documents that one document links to (``strategy=document``). If
+the judgments were made from links, pass ``--leave-out``. It excludes pairs of documents that are both
+relevant for a dev or test query.
+
+Stacks are tuned on dev queries and measured on test queries. p is the p value of ``rerank evaluate`` against
+the base stack. ``--cv`` cross-validates the weights over all queries except train queries. p is then from a
+paired randomization test on the out-of-fold values, corrected by Holm. ``--deals 3`` assigns the queries to
+folds three times and uses the mean of each query, because the weights of the folds also change the result.
+
+Every step is stored in WORKSPACE. After an interruption, the same command resumes. ``--small`` is a quick
+check: two layers and 60 training steps.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ class Say(Progress):
 
 
 def collection(source: Path, folder: Path) -> Workspace:
-    """The documents of a folder, or the demo's with their articles' citations."""
+    """Ingest the documents of a folder, or the demo with the citations of its articles."""
     if (folder / "rerank.toml").exists():
         return Workspace.open(folder)
     if source.is_dir():
@@ -84,7 +88,7 @@ def collection(source: Path, folder: Path) -> Workspace:
 def cross_validated(
     workspace: Workspace, stacks: list[str], queries: list[Query], qrels: Qrels, args: argparse.Namespace
 ) -> None:
-    """Print what each stack reaches out of fold, the mean of all deals, and how far above the first it is."""
+    """Print the out-of-fold nDCG of each stack and its gains over the stacks before it."""
     values = {}
     judged = JudgedQueries(queries=queries, qrels=qrels)
     for stack in stacks:
@@ -114,11 +118,11 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--cv", type=int, metavar="FOLDS")
-    parser.add_argument("--deals", type=int, default=1, help="how often queries are dealt to folds")
-    parser.add_argument("--normalizations", nargs="+", default=TRIED, help="that --cv tries")
-    parser.add_argument("--leave-out", action="store_true", help="pairs that dev and test queries judge")
+    parser.add_argument("--deals", type=int, default=1, help="Number of fold assignments. Default: 1.")
+    parser.add_argument("--normalizations", nargs="+", default=TRIED, help="Normalizations for --cv.")
+    parser.add_argument("--leave-out", action="store_true", help="Exclude pairs from dev and test judgments.")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--base", default="tfidf,text,meta", help="the stack without")
+    parser.add_argument("--base", default="tfidf,text,meta", help="Stack without cocited.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()

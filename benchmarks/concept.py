@@ -1,24 +1,24 @@
-"""Relatedness: does training on the graph of labeled pairs beat the plain classifier?
+"""Compare training on the graph of labeled pairs with the plain classifier, for relatedness.
 
     python benchmarks/concept.py DATA/ecbplus --out ecbplus.jsonl
     rerank ingest DATA/cf/corpus.jsonl.gz --categories DATA/cf/categories.tsv -w cf
     rerank mine pairs --from categories -w cf --out cf-pairs
     python benchmarks/concept.py DATA/cf --pairs cf-pairs --out cf.jsonl
 
-Pairs are ``pairs.train.tsv``, ``pairs.dev.tsv`` and ``pairs.test.tsv`` of the collection, or ``train.tsv``,
-``dev.tsv`` and ``test.tsv`` of ``--pairs``. A step is one baseline, or one training with one seed; ``--out``
-gets a line of JSON for each, and what is there is not computed again, so an interrupted run goes on.
+Pairs are read from ``pairs.train.tsv``, ``pairs.dev.tsv`` and ``pairs.test.tsv`` of the collection, or from
+``train.tsv``, ``dev.tsv`` and ``test.tsv`` of ``--pairs``. A run is one baseline, or one training with one
+seed. Each run adds a line of JSON to ``--out``. Existing runs are skipped, so an interrupted command resumes.
 
---hows: ``tfidf``; ``untrained``, the encoder's cosine; ``cross``, the same encoder with both texts in one
-input; and objectives, each with settings that it changes:
+--hows: baselines and objectives. ``tfidf``; ``untrained``, the cosine of the encoder; ``cross``, the same
+encoder with both texts in one input. Objectives can change settings:
 ``classifier``, ``graph-component``, ``graph-component+gc_nce=false``, ``graph-component+hops=2+ratio=3``,
 ``paper`` (its preset), ``paper+objective=classifier``.
---base: settings of every training, as ``layers=4,epochs=10``. --keep: of the related pairs, the share that is
-learned from; the dropped ones are drawn for each seed.
+--base: settings of every training, for example ``layers=4,epochs=10``.
+--keep: share of the related pairs to train on. Each seed drops different pairs.
 
-The threshold is the one of the best accuracy on dev, the step the one of the best AUC on dev. p (seeds):
-paired t-test over seeds; p (pairs): paired randomization test over test pairs; both against ``--against``,
-for accuracy, F1 and AUC. Of ecbplus the test pairs of one topic are measured alone, too.
+The threshold with the best accuracy on dev and the step with the best AUC on dev are used. p (seeds) is from
+a paired t-test over seeds. p (pairs) is from a paired randomization test over test pairs. Both compare with
+``--against`` in accuracy, F1 and AUC. For ecbplus, AUC is also measured on the test pairs of one topic only.
 """
 
 from __future__ import annotations
@@ -63,28 +63,28 @@ class Data:
 
     @classmethod
     def read(cls, folder: Path, pairs: Path | None) -> Data:
-        """Read a collection and its pairs, or those of another folder."""
+        """Read a collection and its pairs, or the pairs of another folder."""
         documents = {one.id: one for one in read_corpus(str(next(folder.glob("corpus*.jsonl.gz"))))}
         names = {part: (pairs / f"{part}.tsv") if pairs else folder / f"pairs.{part}.tsv" for part in PARTS}
         return cls(documents, {part: read_labeled_pairs(str(path)) for part, path in names.items()})
 
     def labels(self, part: str) -> np.ndarray:
-        """(n,) whether each pair is related."""
+        """Return (n,) bool: whether each pair is related."""
         return np.array([pair.related for pair in self.pairs[part]])
 
     def thinned(self, keep: float, seed: int) -> list[LabeledPair]:
-        """Pairs to learn from, with a share of the related ones alone."""
+        """Return the unrelated training pairs, and the share ``keep`` of the related ones."""
         rng = np.random.default_rng([seed, 7])
         return [pair for pair in self.pairs["train"] if not pair.related or rng.random() < keep]
 
     @property
     def same_topic(self) -> np.ndarray:
-        """(n,) whether a test pair is of one topic, as ecbplus writes it: 36_10ecb."""
+        """Return (n,) bool: whether a test pair has one topic. The topic of the ecbplus id 36_10ecb is 36."""
         return np.array([pair.a.split("_")[0] == pair.b.split("_")[0] for pair in self.pairs["test"]])
 
 
 class Encoded:
-    """Vectors of the documents of pairs."""
+    """Vectors of the documents in dev and test pairs."""
 
     def __init__(self, data: Data, encoder: TextEncoder) -> None:
         ids = sorted({one for part in PARTS[1:] for pair in data.pairs[part] for one in pair[:2]})
@@ -93,7 +93,7 @@ class Encoded:
         self.place = {one: i for i, one in enumerate(ids)}
 
     def ends(self, pairs: Sequence[LabeledPair]) -> tuple[np.ndarray, np.ndarray]:
-        """(n, E) and (n, E)."""
+        """Return the vectors of the first and the second documents, (n, E) each."""
         return tuple(self.vectors[[self.place[pair[side]] for pair in pairs]] for side in (0, 1))
 
 
@@ -119,7 +119,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Train with one objective and one seed; scores of dev and test."""
+    """Train with one objective and one seed. Return the scores of dev and test pairs, and costs."""
     from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.concept.graph import ConceptGraph
     from rerank.rankers.concept.task import Concepts, ConceptTask
@@ -164,9 +164,10 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
 
 
 def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Both texts in one input: [CLS] a [SEP] b [SEP], a linear layer on the first vector.
+    """Train a cross-encoder. Return the scores of dev and test pairs, and CPU seconds.
 
-    As many texts in a step as elsewhere, so half as many pairs; the last step is the one that counts.
+    The input is [CLS] a [SEP] b [SEP]. A linear layer on the first vector returns the score. A step has as
+    many texts as in other trainings, and so half as many pairs. The last step is used.
     """
     from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.training.trainer import TrainerOptions
@@ -299,7 +300,7 @@ def main() -> None:
 
 
 def table(data: Data, runs: list[dict[str, Any]], against: str) -> None:
-    """Print means over seeds, and p against one of them."""
+    """Print means over seeds, and p values against ``against``."""
     labels, same = data.labels("test"), data.same_topic
     topical = same.any() and not labels[same].all() and labels[same].any() and not same.all()
     groups: dict[str, list[dict[str, Any]]] = {}

@@ -1,16 +1,16 @@
-"""The ranker concept: what it costs, and what is stored.
+"""Measure the time, memory and storage of the ranker `concept`.
 
     python benchmarks/concept_speed.py                          1,000 candidates, by head and by cosine
-    python benchmarks/concept_speed.py DATA/ecbplus --training  a step of each objective, and its memory
-    python benchmarks/concept_speed.py DATA/ecbplus --storage   lengths of vectors, fp16 and int8: AUC on dev
+    python benchmarks/concept_speed.py DATA/ecbplus --training  time of a step and memory, by objective
+    python benchmarks/concept_speed.py DATA/ecbplus --storage   AUC on dev: vector lengths, fp16, int8
 
-One thread, in CPU time, the best of ``--repeats`` turns.
+Times are CPU seconds of one thread, the minimum of ``--repeats`` repetitions.
 
---training: the objectives take the same batch in turn, so their labeled pairs are the same. The centroids of
-all texts are computed once an epoch: their time, as that of the batch's texts has it, is divided by the steps
-of an epoch.
---storage: heads on the vectors of the untrained encoder, by logistic regression, with an l2 penalty that is
-chosen on dev for each.
+--training: all objectives use the same batch, so their labeled pairs are the same. The centroids of all texts
+are computed once per epoch. Their time is estimated from the texts of the batch and divided by the number of
+steps per epoch.
+--storage: heads are logistic regressions on the vectors of the untrained encoder. The l2 penalty of each is
+chosen on dev.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rerank.rankers.training.trainer import Trainer
 
 
 def best_of(repeats: int, *ways: Callable[[], object]) -> list[float]:
-    """Seconds of CPU of each way, the smallest of so many turns."""
+    """Return the CPU seconds of each function, the minimum of ``repeats`` calls."""
     seconds = np.full(len(ways), np.inf)
     for _ in range(repeats):
         for i, way in enumerate(ways):
@@ -154,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", type=Path, nargs="?", help="the folder of a collection with labeled pairs")
+    parser.add_argument("data", type=Path, nargs="?", help="Folder of a collection with labeled pairs.")
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--storage", action="store_true")
     parser.add_argument("--tokens", type=int, default=128)

@@ -1,16 +1,18 @@
-"""Dense encoders: are held-out links found better after training on the others, and by which objective?
+"""Compare training objectives of dense encoders by recall of held-out links.
 
     python benchmarks/dense.py DATA/cf --starts minilm:6:top2,minilm:2 --objectives contrastive,quintuplet
     python benchmarks/dense.py DATA/wikispeedia --starts minilm:6:top2 --epochs 4 --out runs.jsonl
 
-A fifth of the links (``--test``) is held out for the test, another fifth for each seed, before any structure
-is computed; a tenth of the rest stops the training. Each document is looked for by the first passage of its
-text and looks for the first passages of all others; links that were trained on are left out of the ranking.
-``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
-document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
-the same encoder untrained, on each document's mean over the seeds. A start is MODEL:LAYERS, with ``:random``
-for random weights, and with ``:topN`` if only the last N layers learn. ``--out`` appends every run as a line
-of JSON and skips those that are there.
+The benchmark holds out a fifth of the links (``--test``) for the test, a different fifth for each seed. No
+structure is computed before. A tenth of the remaining links is used to stop the training. Each document is
+a query: the first passage of its text. The ranking contains the first passages of all other documents,
+without the links in the training graph. ``--documents`` takes a random part of the collection and the links
+inside it.
+
+R@5 and R@10 are the shares of a document's test links among its first 5 and 10 results, averaged over
+documents. p is a paired randomization test against the same untrained encoder. It uses the mean of each
+document over the seeds. A start is MODEL:LAYERS. ``:random`` adds random weights. ``:topN`` trains only the
+last N layers. ``--out`` appends every run as a line of JSON and skips runs that the file already contains.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def documents(folder: Path, count: int | None) -> list[Document]:
 
 
 def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, object]]:
-    """``MODEL:LAYERS``, ``:random`` and ``:topN``."""
+    """Load a start, ``MODEL:LAYERS`` with optional ``:random`` and ``:topN``; return it with its options."""
     model, layers, *rest = start.split(":")
     top = next((int(one.removeprefix("top")) for one in rest if one.startswith("top")), None)
     loaded = TextEncoder.load(model, layers=int(layers), longest=tokens)
@@ -103,7 +105,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--documents", type=int)
     parser.add_argument("--starts", default="minilm:6,minilm:2")
-    parser.add_argument("--objectives", default=OBJECTIVES, help="quintuplet+gamma=0.25 sets a value")
+    parser.add_argument("--objectives", default=OBJECTIVES, help="quintuplet+gamma=0.25 sets an option")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--passages", type=int, default=8)
@@ -144,7 +146,7 @@ def main() -> None:
 
 
 def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
-    """Hold the test's links out; asserts and prints that none of them is left in the graph."""
+    """Hold out the test links. Asserts that the training graph contains none of them."""
     graph, held = texts.graph.hold_out(share, split)
     size = len(texts.tokens)
     test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
@@ -159,7 +161,7 @@ def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
 
 
 def differences(some: list[dict], base: list[dict]) -> np.ndarray:
-    """(documents, 2) each document's mean over the seeds of what it gains at 5 and 10."""
+    """Gain of each document in R@5 and R@10 over ``base``, averaged over the seeds: (documents, 2)."""
     untrained = {run["seed"]: np.array(run["recall"]) for run in base}
     gains: dict[int, list[np.ndarray]] = {}
     for run in some:

@@ -1,15 +1,14 @@
-"""The ranker dense: what it costs, and what cheaper numbers cost in quality.
+"""Measure the costs of the ranker `dense`, and the nDCG with lower precision.
 
     python benchmarks/dense_speed.py DATA/cf        encoding and storage: speed, bytes, nDCG
-    python benchmarks/dense_speed.py DATA/cf --ways bf16,fp32,onnx    some of the ways to encode
+    python benchmarks/dense_speed.py DATA/cf --ways bf16,fp32,onnx    only these ways to encode
     python benchmarks/dense_speed.py --scoring      1,000 candidates with 8 passages each
-    python benchmarks/dense_speed.py DATA/cf --training   beside a bare loop over the same tokens
+    python benchmarks/dense_speed.py DATA/cf --training   compare with a bare loop over the same tokens
 
-Everything on one thread, in CPU time; the ways are measured in turn, ``--repeats`` times, and the best of
-each counts. All take the same batches. Those of ONNX Runtime need the packages onnx and onnxruntime. What
-gives the vectors of fp32 to five digits is not measured for nDCG again.
-nDCG is that of the ranker alone over the whole collection, on all judged queries; the encoder is ``--start``,
-untrained.
+All times are CPU times of one thread. The ways to encode take turns, ``--repeats`` times, and use the same
+batches. The result of each way is its best time. The ONNX ways need the packages onnx and onnxruntime. If a
+way returns the fp32 vectors to five digits, its nDCG is not computed again. nDCG is computed on all judged
+queries. It uses only the dense score and ranks the whole collection. The encoder is ``--start``, untrained.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from rerank.rankers.encoder.transformer import TextEncoder
 
 
 def best_of(repeats: int, *ways) -> list[float]:
-    """Seconds of CPU of each way, the smallest of so many turns."""
+    """CPU seconds of each way: the best of ``repeats`` turns."""
     seconds = np.full(len(ways), np.inf)
     for _ in range(repeats):
         for i, way in enumerate(ways):
@@ -67,7 +66,7 @@ def load(start: str, tokens: int) -> TextEncoder:
 
 
 def encoders(encoder: TextEncoder, names: list[str]) -> dict[str, Callable[[list], np.ndarray]]:
-    """Name -> way to encode sequences of tokens, all in the batches of TextEncoder.encode."""
+    """Map each name to a function that encodes token sequences in the batches of TextEncoder.encode."""
     encoder.precision = "fp32"
 
     def other(model, precision: str = "fp32") -> Callable[[list], np.ndarray]:
@@ -96,7 +95,7 @@ def encoders(encoder: TextEncoder, names: list[str]) -> dict[str, Callable[[list
 
 
 class Compiled(torch.nn.Module):
-    """torch.compile, for batches of any shape; what else an encoder asks of its model."""
+    """A model compiled by torch.compile for batches of any shape, with the attributes an encoder needs."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -107,7 +106,7 @@ class Compiled(torch.nn.Module):
 
 
 class Onnx(torch.nn.Module):
-    """ONNX Runtime in the model's place: exported by torch, its graph optimised for transformers or not."""
+    """A model that runs in ONNX Runtime. ``fused`` optimizes the exported graph for transformers."""
 
     def __init__(self, encoder: TextEncoder, *, fused: bool, int8: bool = False) -> None:
         super().__init__()
@@ -138,7 +137,7 @@ class Onnx(torch.nn.Module):
             if int8:
                 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-                how = {"DefaultTensorType": 1}  # float: shapes are not inferred through fused operators
+                how = {"DefaultTensorType": 1}  # float: no shape inference through fused operators
                 quantize_dynamic(path, path, per_channel=True, weight_type=QuantType.QInt8, extra_options=how)
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
@@ -150,7 +149,7 @@ class Onnx(torch.nn.Module):
 
 
 class States(torch.nn.Module):
-    """The states of the last layer alone."""
+    """A model that returns only the states of the last layer."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -161,7 +160,7 @@ class States(torch.nn.Module):
 
 
 def by_numpy(encoder: TextEncoder, sequences: list) -> np.ndarray:
-    """One after the other by rerank.rankers.encoder.bert, as a query is."""
+    """Encode one sequence at a time with rerank.rankers.encoder.bert, which also encodes queries."""
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))
         bert = Bert.load(Path(folder))
@@ -314,14 +313,14 @@ def main() -> None:
     parser.add_argument("--objective", default="contrastive")
     parser.add_argument("--batch", type=int, default=24)
     ways = "fp32,bf16,bf16-weights,int8,int8-channels,compiled,compiled-bf16,numpy"
-    parser.add_argument("--ways", default=ways, help="see encoders()")
-    parser.add_argument("--sample", type=int, default=200, help="passages that the speed is measured on")
+    parser.add_argument("--ways", default=ways, help="Ways to encode; encoders() lists all.")
+    parser.add_argument("--sample", type=int, default=200, help="Passages to time. Default: 200.")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scoring", action="store_true")
     parser.add_argument("--training", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # torch's, about what it will drop
+    warnings.simplefilter("ignore")  # deprecation warnings of torch
     if args.scoring:
         scoring(args)
     elif args.training:

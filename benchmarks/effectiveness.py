@@ -1,13 +1,14 @@
-"""How much better the ranking gets: ingest, train, tune and evaluate a collection, over several seeds.
+"""Train, tune and evaluate stacks on a collection, over several seeds.
 
     python benchmarks/effectiveness.py DATA/debian --lang it --seeds 3
     python benchmarks/effectiveness.py DATA/debian --lang it --seeds 3 --head mlp
     python benchmarks/effectiveness.py DATA/wikispeedia --seeds 3
     python benchmarks/effectiveness.py DATA/cf --split-judgments 3 --seeds 3
 
-The collection is in the BEIR layout with train, dev and test judgments. Prints, for each seed, NDCG without
-cut-off of every stack, weighted and plain, at 50 to 1,000 candidates, with and without the queries'
-categories, and without the wanted document (grade 1 only); then means and spreads over the seeds.
+The collection is in the BEIR layout with train, dev and test judgments. For each seed, the benchmark prints
+nDCG without a cutoff of every stack: weighted and plain, at 50 to 1,000 candidates, with and without the
+categories of the queries, and without the documents of grade 2 and above (grade 1 only). Then it prints the
+means and standard deviations over the seeds.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from rerank.workflows.train import train
 from rerank.workflows.tune import tune
 
 STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta", "text,meta")
-"""The last one reranks without the first stage's score, as the single rankers do."""
+"""Stacks to compare. The last one reranks without the score of the first stage."""
 GRADE_ONE = "nDCG grade 1 only"
 DEPTHS = (50, 100, 200, 500, 1000)
 MODES = {"used": (False, True), "ignored and inferred": (True, True), "ignored": (True, False)}
-"""What happens to the queries' categories: ignored?, inferred from the first candidates where missing?"""
+"""Name -> (ignore the categories of the queries, infer missing categories from the first candidates)."""
 
 
 class Say(Progress):
@@ -46,7 +47,7 @@ class Say(Progress):
 
 
 def judgments(folder: Path, lang: str | None, parts: int | None) -> dict[str, Qrels]:
-    """Train, dev and test judgments; with ``parts``, all that there are, dealt by query into three."""
+    """Train, dev and test judgments. With ``parts``, all judgments are split by query into three parts."""
     prefix = f"{lang}." if lang else ""
     files = {split: folder / "qrels" / f"{prefix}{split}.tsv" for split in ("train", "dev", "test")}
     if parts is None:
@@ -69,15 +70,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgments")
+    parser.add_argument("--lang", help="Language: suffix of corpus and query files, prefix of judgments.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
     parser.add_argument("--preset", choices=["default", "paper"], default="default")
     parser.add_argument(
-        "--split-judgments", type=int, metavar="3", help="deal all judgments into three parts"
+        "--split-judgments", type=int, metavar="3", help="Split all judgments into three parts."
     )
     parser.add_argument("--rankers", default="text,meta,joint")
-    parser.add_argument("--json", type=Path, help="also write every figure here")
+    parser.add_argument("--json", type=Path, help="File for all figures.")
     options = parser.parse_args()
     suffix = f".{options.lang}" if options.lang else ""
     folder: Path = options.folder
@@ -166,7 +167,7 @@ def main() -> None:
 
 
 def grade_one_only(files: list[Path], qrels: Qrels) -> list[float]:
-    """nDCG of runs without the documents of grade 2 and above: does a stack find related documents?"""
+    """nDCG of each run without the documents of grade 2 and above. It shows if a stack finds related ones."""
     wanted = {query: {id for id, grade in qrels[query].items() if grade >= 2} for query in qrels}
     related = Qrels((q, d, grade) for q in qrels for d, grade in qrels[q].items() if grade < 2)
     runs = {
@@ -181,7 +182,7 @@ def grade_one_only(files: list[Path], qrels: Qrels) -> list[float]:
 
 
 def text_only(evaluation, name: str, seed: int) -> float:  # type: ignore[no-untyped-def]
-    """p of a stack against tfidf,text: whether categories help beside words."""
+    """p of a stack against tfidf,text. It shows if categories help in addition to words."""
     from rerank.evaluation.significance import randomization_test
 
     values = evaluation.values

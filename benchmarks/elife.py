@@ -1,10 +1,10 @@
-"""A collection from the eLife articles: titles, abstracts, subjects, and citations between the articles.
+"""Convert the eLife articles to a collection with titles, abstracts, subjects and citation links.
 
     python benchmarks/elife.py DATA/elife-jats.tar.xz FOLDER
 
-Reads JATS as a stream and writes FOLDER/corpus.jsonl.gz for `rerank ingest` and `dense.py`. An article links
-to what its reference list names by DOI, and to its related articles unless ``--citations-only``; only links
-between articles of the archive are kept.
+The script reads JATS as a stream. It writes FOLDER/corpus.jsonl.gz for `rerank ingest` and `dense.py`. An
+article links to the DOIs in its reference list and, unless ``--citations-only`` is given, to its related
+articles. Only links between articles of the archive are kept.
 """
 
 from __future__ import annotations

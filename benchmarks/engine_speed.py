@@ -1,13 +1,17 @@
-"""Speed and size of the local engine, side by side with tantivy called directly.
+"""Compare the speed and size of the local engine with direct calls of tantivy.
 
     python benchmarks/engine_speed.py CORPUS.jsonl[.gz] QUERIES.jsonl[.gz] [--lang en] [--rounds 3]
 
-Both read the same file with the same JSON parsing, index the same text with the same analyzer and
-answer the same queries. Every figure is the best of ``--rounds`` (times) or a median over the
-queries, and the two sides take turns, so that a busy machine hits both. ``direct`` searches stand for:
-query from the analyzer's terms, search with the limit, and, per column, ``hits`` (scores and tantivy's own
-addresses), ``rows`` (a fast integer field of each hit) or ``ids`` (the id as a stored field of each hit).
-``bm25, rows`` is the engine without ids: the rows and scores, complete with the ties at the cut.
+Both sides read the same file with the same JSON parser, index the same text with the same analyzer and
+answer the same queries. They take turns, so that other load affects both equally. A time is the best of
+``--rounds``; other figures are medians over the queries. A ``direct`` search builds the query from the
+terms of the analyzer and searches with the limit. It then reads one column of each hit:
+
+- ``hits``: scores and tantivy's addresses
+- ``rows``: a fast integer field
+- ``ids``: the id in a stored field
+
+``bm25, rows`` is the engine without ids: rows and scores, including all ties at the cutoff.
 """
 
 from __future__ import annotations
@@ -54,10 +58,10 @@ def records(path: Path) -> Iterator[Document]:
 
 
 class Direct:
-    """The same field with the same analyzer in a bare tantivy index.
+    """A plain tantivy index with the same field and the same analyzer.
 
-    stored_id: it also keeps the ids; stored_text: and the texts, so that, like the engine, it can give
-    documents back.
+    stored_id: store also the ids. stored_text: store also the texts, so that the index can return documents
+    as the engine does.
     """
 
     def __init__(self, folder: Path, lang: str, *, stored_id: bool, stored_text: bool = False) -> None:
@@ -75,7 +79,7 @@ class Direct:
         self.index.register_tokenizer("content", self.analyzer)
 
     def ingest(self, corpus: Path) -> int:
-        writer = self.index.writer(64_000_000, 1)  # the engine's own settings
+        writer = self.index.writer(64_000_000, 1)  # the settings of the engine
         row = 0
         for row, line in enumerate(lines(corpus), 1):
             document = tantivy.Document()
@@ -182,7 +186,7 @@ def main() -> None:
     parser.add_argument("queries", type=Path)
     parser.add_argument("--lang", default="en")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=1000, help="number of queries")
+    parser.add_argument("--limit", type=int, default=1000, help="Number of queries. Default: 1000.")
     options = parser.parse_args()
     texts = [line["text"] for line, _ in zip(lines(options.queries), range(options.limit))]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Whether an average of good settings is better than the best one, if few queries are judged.
+"""Compare the best setting with an average of good settings if few queries are judged.
 
     python benchmarks/few_queries.py WORKSPACE QUERIES DEV TEST --stack bm25,s2net --retrieve bm25,s2net:200
 
@@ -23,13 +23,13 @@ from rerank.search.build_table import TableRequest, score_table
 SIZES = (25, 50, 100, 199)
 SAMPLES = 100
 MANY = 10**9
-"""Enough queries to take the best setting."""
+"""A query count above the limit for averaging: the search returns the best setting."""
 
 Judged = tuple[ScoreTable, Qrels]
 
 
 def compare(dev: Judged, test: Judged, options: TuneOptions) -> None:
-    """Print a line for each number of queries."""
+    """Print one line per number of dev queries."""
     learned = TuningProblem.of(*dev, options)
     measured = replace(TuningProblem.of(*test, options), grids=learned.grids)
     values = learned.sums(range(len(learned.judged)), None)
@@ -55,7 +55,7 @@ def compare(dev: Judged, test: Judged, options: TuneOptions) -> None:
 
 
 def main() -> None:
-    """Score both sets, and compare."""
+    """Score the dev and test queries and compare the settings."""
     options = argparse.ArgumentParser(description=__doc__)
     for name in ("workspace", "queries", "dev", "test"):
         options.add_argument(name)

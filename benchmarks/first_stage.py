@@ -1,15 +1,17 @@
-"""What the hook makes of the queries that production sends, with weights tuned on them and on another query.
+"""Compare production queries with and without the hook, with weights tuned on them or on another query.
 
     python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N] [--resume DIR]
 
-WORKSPACE has the rankers, trained on the collection (``rerank ingest``, ``rerank train text meta``). The
-articles go into an index of somebody else's shape, with permissions, a year and a popularity (how many
-articles link to one), which is attached as it is. The node has the plugin; every figure is of a plain
-``_search``, by ``rerank hook test --template``. Weights are tuned on dev; p is of the paired randomization
-test. Queries bring no categories, as searches do. Weights that are tuned on a query are of more signals:
-BM25 and the popularity, too, of which a search's one score tells little. The *popular* query is also tuned
-with the score of its words alone (a named clause) in the place of BM25. With ``--resume`` tuned stacks,
-comparisons and rows are kept in a folder, and what is there is not made again.
+WORKSPACE has rankers trained on the collection (``rerank ingest``, ``rerank train text meta``). The script
+writes the articles to an index that rerank does not own and attaches it. The index has other field names,
+permissions, a year and a popularity (the number of articles that link to an article). The node has the
+plugin. Every figure comes from a plain ``_search``, by ``rerank hook test --template``. Queries have no
+categories. Weights are tuned on dev. p is the paired randomization test.
+
+Weights tuned on a query use more signals: also BM25 and the popularity. The single score of a search has
+little information about them. The *popular* query is also tuned with the score of its words (a named
+clause) instead of BM25. ``--resume`` keeps tuned stacks, comparisons and rows in a folder and does not
+compute existing ones again.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ NORMALIZE = {
 
 
 def popular(boost: float) -> dict[str, Any]:
-    """best_fields times the logarithm of the popularity, among the documents that the user may see."""
+    """best_fields times the logarithm of the popularity, for documents that the user can read."""
     query = {"bool": {"must": WORDS, "filter": FILTER}}
     factor = {"field": "popularity", "modifier": "log2p"}
     return {"query": {"function_score": {"query": query, "field_value_factor": factor, "boost": boost}}}
@@ -80,7 +82,7 @@ TEMPLATES = {
 
 
 def cli(*arguments: object, allowed: tuple[int, ...] = (0,)) -> Any:
-    """Run a command of rerank; its JSON."""
+    """Run a rerank command and return its JSON."""
     command = [sys.executable, "-m", "rerank.cli", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in allowed:
@@ -89,7 +91,7 @@ def cli(*arguments: object, allowed: tuple[int, ...] = (0,)) -> Any:
 
 
 def fill(node: Node, corpus: Path) -> None:
-    """Index the articles, as a team does whose fields have other names."""
+    """Index the articles with field names that differ from the names in rerank."""
     with gzip.open(corpus, "rt", encoding="utf-8") as lines:
         articles = [json.loads(line) for line in lines]
     links = Counter(target for article in articles for target in article.get("links", ()))
@@ -118,7 +120,7 @@ def fill(node: Node, corpus: Path) -> None:
 
 
 def bulk(node: Node, lines: list[str]) -> None:
-    """Send lines of ``_bulk``, a thousand documents at a time."""
+    """Send lines of ``_bulk`` in batches of 1,000 documents."""
     import urllib.request
 
     for begin in range(0, len(lines), 2000):
@@ -127,11 +129,11 @@ def bulk(node: Node, lines: list[str]) -> None:
         request = urllib.request.Request(f"{node.url}/{INDEX}/_bulk?refresh=true", body, headers)
         with urllib.request.urlopen(request, timeout=120) as answer:
             if json.load(answer)["errors"]:
-                sys.exit("the index refuses documents")
+                sys.exit(f"{INDEX}: the index rejected documents. Check its mapping.")
 
 
 def some(path: Path, folder: Path, count: int) -> Path:
-    """The judgments of the first so many queries; 0: of all."""
+    """Write the judgments of the first ``count`` queries and return the file. 0: all queries."""
     lines = path.read_text("utf-8").splitlines()
     kept = list(dict.fromkeys(line.split("\t")[0] for line in lines[1:]))[: count or None]
     written = folder / path.name
@@ -142,7 +144,7 @@ def some(path: Path, folder: Path, count: int) -> Path:
 
 
 class Rows:
-    """Rows of the table: printed, and kept in a folder where one is named."""
+    """Rows of the table. They are printed and, if a folder is given, stored in it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / "rows.jsonl"
@@ -173,10 +175,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("workspace", type=Path)
-    parser.add_argument("--queries", type=int, default=0, help="of each split; 0: all")
+    parser.add_argument("--queries", type=int, default=0, help="Queries per split; 0: all. Default: 0.")
     parser.add_argument("--rankers", default="text,meta")
-    parser.add_argument("--beside", default=BESIDE, help="further signals of weights tuned on a query")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="keep stacks and rows here, and go on")
+    parser.add_argument("--beside", default=BESIDE, help="Signals to add when tuning on a query.")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="Keep results here; reuse them.")
     given = parser.parse_args()
     if given.resume is not None:
         given.resume.mkdir(parents=True, exist_ok=True)
@@ -205,7 +207,7 @@ def main() -> None:
             path.write_text(json.dumps(TEMPLATES[name]), "utf-8")
 
         def tuned(name: str, signals: str, *options: object) -> Path:
-            """Tune, or take the stack that is kept; its file, of which the workspace has a copy."""
+            """Tune a stack or reuse the stored one. Copy its file to the workspace and return the file."""
             path = kept / f"{name}.json"
             if not path.exists():
                 found = cli(
@@ -227,7 +229,7 @@ def main() -> None:
             print("| --- | --- | --- | --- | --- |")
             rows = Rows(given.resume)
             for name, path in files.items():
-                kind = name.partition(",")[0]  # boosts are what was not tuned on
+                kind = name.partition(",")[0]  # variants with a boost use the weights without it
                 search = ("--first-stage", f"template:{files[kind]}")
                 best = [tuned(f"on-{kind}", own, *search)]
                 labels = {"tuned on it": own, "bm25, per query": lexical, "bm25, raw": ""}

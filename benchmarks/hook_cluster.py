@@ -1,12 +1,13 @@
-"""The hook on three nodes with three shards and one replica: the whole search, and ways to fetch its page.
+"""Measure the hook on three nodes with three shards and one replica, and ways to fetch the page of results.
 
     python benchmarks/hook_cluster.py [--workspace DIR] [--rounds N] [--clients N]
 
-DIR has the rankers of ``rerank demo``; without it, the demo runs first. All cases take turns, query by query,
-in random order. A time is from the first byte of a request to the last byte of its answer. The page is ten
-random documents: one search of all shards, one of the shards that have these documents (``_shards``), and one
-search per shard (``_msearch``, as the plugin does). The targets are at most 2.0 times the plain search, and
-half of its throughput with eight clients.
+DIR has the rankers of ``rerank demo``; without it, the demo runs first. All cases take turns, query by
+query, in random order. A time is from the first byte of a request to the last byte of its response. The
+page is ten random documents. It is fetched in three ways: one search of all shards, one search of the
+shards that have these documents (``_shards``), and one search per shard (``_msearch``, as the plugin does).
+Targets: a search takes at most 2.0 times as long as the plain search, and keeps half of its throughput with
+eight clients.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tests.plugin import put_pipeline
 
 
 def page_times(node: Node, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds to fetch ten documents, by each way."""
+    """Milliseconds to fetch ten documents, for each way."""
     answer = node.request("POST", f"/{INDEX}/_search", {"size": 1000, "explain": True, "_source": False})
     hits = [(hit["_id"], int(hit["_shard"].split("[")[2].rstrip("]"))) for hit in answer["hits"]["hits"]]
     draw, times = random.Random(0), defaultdict(list)

@@ -1,21 +1,28 @@
-"""What the hook adds to a plain search, on a real node with the plugin and a real service, side by side.
+"""Measure the time that the hook adds to a plain search, on a real node with the plugin and a real service.
 
     python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE] [--attached] [--stock]
 
-DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The collection is the demo's
-unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them. All cases take turns, query
-by query, in one run, each on a connection that stays open, and each turn has an order of its own: a case that
-always came after a search for a thousand hits would find the caches full of them. A time is that from a
-request's first byte to its answer's last, which is not parsed. *floor* is a call of the hook's size to an
-ASGI application on the same server that answers as many bytes at once. *attached* is the same collection in
-an index of somebody else's, whose features are in the workspace's sidecar, searched over title and text with
-a filter; *shown* has highlights and aggregations, too, *fields* highlights and ``fields``, and *nothing* asks
-a service that answers at once, and scores nothing: what the search and a call cost, and no scoring can be
-faster. With ``--cpu`` the processor time of a search is told, of the node and of its service together, where
-features are in the index (*field*), in the workspace's files (*sidecar*), and in an index beside it, asked by
-the hits' ids with a search of its own (*side index*, without any scoring). *seen* is how many of the last
-queries would have found all their candidates in a cache of everything that was a candidate before: only then
-does a cache save a round trip.
+DIR has the rankers of ``rerank demo``; without it, the demo runs first. The default collection is the
+collection of the demo. ``--corpus`` and ``--queries`` take the formats of ``rerank ingest`` and ``rerank
+evaluate``. All cases take turns, query by query, in one run. Each case has a connection that stays open.
+The order is random in each turn; in a fixed order, a case after a search for a thousand hits would always
+find warm caches. A time is from the first byte of a request to the last byte of its response, without
+parsing.
+
+- *floor*: a call of the size of the hook to an ASGI application on the same server. It returns as many
+  bytes as the service, without any work.
+- *attached*: the same collection in an index that rerank does not own. Its features are in the workspace (a
+  sidecar). The search covers title and text, with a filter.
+- *shown*: *attached* with highlights and aggregations.
+- *fields*: *attached* with highlights and ``fields``.
+- *nothing*: *attached* with a service that responds immediately and scores nothing. No scoring can be
+  faster.
+- *seen*: the number of the last queries with only candidates that previous queries also had. Only for these
+  queries can a cache save a round trip.
+
+``--cpu`` prints the processor time of a search, of node and service together. It compares features in the
+index (*field*), in the files of the workspace (*sidecar*), and in a second index (*side index*). For the
+side index, a separate search reads the features by the ids of the hits, without any scoring.
 """
 
 from __future__ import annotations
@@ -58,7 +65,7 @@ THEIRS = "speed-theirs"
 
 
 def cli(*arguments: object) -> str:
-    """Run a command of rerank."""
+    """Run a rerank command and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "rerank.cli", *map(str, arguments)],
         capture_output=True,
@@ -71,7 +78,7 @@ def cli(*arguments: object) -> str:
 
 
 def connect(url: str) -> http.client.HTTPConnection:
-    """A connection that sends at once what it is given."""
+    """Open a connection that sends data without delay (TCP_NODELAY)."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     connection.connect()
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -79,7 +86,7 @@ def connect(url: str) -> http.client.HTTPConnection:
 
 
 def asking(url: str, path: str) -> Callable[[bytes], tuple[float, bytes]]:
-    """Return what posts a body and gives milliseconds and answer."""
+    """Return a function that posts a body and returns the milliseconds and the response."""
     connection = connect(url)
 
     def ask(body: bytes) -> tuple[float, bytes]:
@@ -96,7 +103,7 @@ def asking(url: str, path: str) -> Callable[[bytes], tuple[float, bytes]]:
 
 
 def texts(path: str, words: int, seed: int = 0) -> list[str]:
-    """Queries of a file, each cut to so many words that are drawn from it; 0: whole."""
+    """Queries of a file in random order, each reduced to ``words`` random words. 0: all words."""
     with (
         gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as f
     ):
@@ -110,7 +117,7 @@ def texts(path: str, words: int, seed: int = 0) -> list[str]:
 
 @contextmanager
 def serving(workspace: Path, log: Path, *options: object) -> Iterator[str]:
-    """Run the service while the block runs, and give its URL."""
+    """Run the service while the block runs, and yield its URL."""
     command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
     command += map(str, options)
     with log.open("w") as errors:
@@ -124,7 +131,7 @@ def serving(workspace: Path, log: Path, *options: object) -> Iterator[str]:
 
 
 def stages(service: str) -> dict[tuple[str, str], float]:
-    """Sums and counts of the service's stages."""
+    """Sums (seconds) and counts of the stages of the service."""
     connection = connect(service)
     connection.request("GET", "/metrics")
     found: dict[tuple[str, str], float] = {}
@@ -140,7 +147,7 @@ def stages(service: str) -> dict[tuple[str, str], float]:
 
 
 def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]) -> str:
-    """Mean milliseconds of each stage between two looks."""
+    """Mean milliseconds of each stage between two calls of ``stages``."""
     change = {key: value - before.get(key, 0) for key, value in after.items()}
     return ", ".join(
         f"{stage} {1000 * change[stage, 'sum'] / change[stage, 'count']:.2f}"
@@ -150,7 +157,7 @@ def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], flo
 
 
 def children(pid: int) -> list[str]:
-    """All processes below one, by their numbers."""
+    """Ids of all descendants of a process."""
     mine = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return mine + [below for one in mine for below in children(int(one))]
 
@@ -172,7 +179,7 @@ uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """Run a server that answers this to all requests, at once, and give its URL."""
+    """Run a server that returns ``answer`` to all requests, and yield its URL."""
     port = free_port()
     server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), answer.hex()])
     try:
@@ -189,7 +196,7 @@ def answering(answer: bytes) -> Iterator[str]:
 
 
 def floor(depth: int, rounds: int) -> list[float]:
-    """Milliseconds of calls with two rankers' features, to a server that only answers."""
+    """Milliseconds of calls with the features of two rankers, to a server without any work."""
     with answering(bytes(35 * depth)) as url:
         ask = asking(url, "/v1/hook")
         body = bytes((2 * 258 + 35) * depth)
@@ -197,7 +204,7 @@ def floor(depth: int, rounds: int) -> list[float]:
 
 
 def seen(node: Node, queries: Sequence[str], depth: int) -> str:
-    """How many of the last tenth of the queries have only candidates that queries before them had."""
+    """Count the queries of the last tenth whose candidates all occurred in previous queries."""
     ask = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
     known: set[str] = set()
     full, hits, found = 0, 0, 0
@@ -219,7 +226,7 @@ def seen(node: Node, queries: Sequence[str], depth: int) -> str:
 
 
 def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: object) -> Path:
-    """A workspace with these rankers and an index of this collection, one segment per shard."""
+    """Create a workspace with these rankers and an index of the collection, one segment per shard."""
     workspace, few = folder / "ws", folder / "few.jsonl"
     with gzip.open(corpus, "rt", encoding="utf-8") as lines:
         few.write_text("".join(line for line, _ in zip(lines, range(5))), "utf-8")
@@ -232,7 +239,7 @@ def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: objec
 
 
 def processor(*pids: int) -> float:
-    """Seconds that processes have computed so far, all of their threads."""
+    """CPU seconds of the processes until now, over all threads."""
     ticks = 0
     for pid in pids:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -241,7 +248,7 @@ def processor(*pids: int) -> float:
 
 
 def side_index(node: Node) -> Callable[[bytes], tuple[float, bytes]]:
-    """A search for 100 hits, and another one for what is stored for them."""
+    """Return a function that searches 100 hits and reads their features with a second search."""
     mapping = node.request("GET", f"/{INDEX}/_mapping")
     (about,) = mapping.values()
     fields = [
@@ -262,7 +269,7 @@ def side_index(node: Node) -> Callable[[bytes], tuple[float, bytes]]:
 def spend(
     node: Node, cases: Sequence[Case], queries: Sequence[str], rounds: int, services: list[int]
 ) -> None:
-    """Print the processor time of a search of each case: the middle of seven runs, which take turns."""
+    """Print the processor time of a search of each case: the median of seven runs. The cases take turns."""
     found: dict[str, list[float]] = {case.name: [] for case in cases}
     for turn in range(8):
         for case in cases:
@@ -281,7 +288,7 @@ def percentiles(times: Sequence[float]) -> str:
 
 
 class Case:
-    """One kind of search: how many hits, through which pipeline; words: repeated in ext (stock route)."""
+    """A kind of search: number of hits and pipeline. ``words`` repeats the query in ext (stock route)."""
 
     def __init__(
         self,
@@ -312,7 +319,7 @@ class Case:
 
 
 def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int) -> None:
-    """All cases in turns, one query at a time; each turn has an order of its own."""
+    """Measure all cases in turns, one query at a time, in a random order in each turn."""
     draw = random.Random(0)
     for number in range(warm + rounds):
         for case in draw.sample(cases, len(cases)):
@@ -322,7 +329,7 @@ def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int)
 
 
 def together(case: Case, queries: Sequence[str], clients: int, rounds: int) -> list[float]:
-    """One case, asked by several clients at once."""
+    """Milliseconds of one case with several concurrent clients."""
 
     def client(first: int) -> list[float]:
         ask = asking(case.url, case.path)
@@ -333,7 +340,7 @@ def together(case: Case, queries: Sequence[str], clients: int, rounds: int) -> l
 
 
 def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights: str) -> list[Case]:
-    """The same documents in an index of another kind, which is only read, with a service of its own."""
+    """Cases with the same documents in an attached index and a separate service."""
     texts = {"type": "text", "analyzer": "english"}
     properties = {"title": texts, "text": texts, "categories": {"type": "keyword"}}
     settings = {"number_of_shards": 1, "number_of_replicas": 0}
@@ -373,22 +380,20 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
 def main() -> None:
     collection = rerank.demo.COLLECTION
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workspace", help="has the rankers text and meta; default: the demo is run")
+    parser.add_argument("--workspace", help="Workspace with text and meta. Default: run the demo.")
     parser.add_argument("--corpus", default=str(collection / "corpus.jsonl.gz"))
     parser.add_argument("--queries", default=str(collection / "queries.jsonl.gz"))
-    parser.add_argument("--words", type=int, default=5, help="of each query; 0: all (default: 5)")
-    parser.add_argument("--stack", default=WEIGHTS, help="with weights")
+    parser.add_argument("--words", type=int, default=5, help="Words of each query; 0: all. Default: 5.")
+    parser.add_argument("--stack", default=WEIGHTS, help="Stack with weights.")
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--warm", type=int, default=300, help="rounds before those that count")
+    parser.add_argument("--warm", type=int, default=300, help="Warm-up rounds. Default: 300.")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--heap", default="1g")
-    parser.add_argument("--no-source", action="store_true", help="searches with _source: false")
-    parser.add_argument("--seen", type=int, default=0, metavar="N", help="queries for *seen*")
-    parser.add_argument("--attached", action="store_true", help="*attached*, too")
-    parser.add_argument(
-        "--cpu", action="store_true", help="with --attached: processor time, and nothing else"
-    )
-    parser.add_argument("--stock", action="store_true", help="the stock route, too, on the same node")
+    parser.add_argument("--no-source", action="store_true", help="Send searches with _source: false.")
+    parser.add_argument("--seen", type=int, default=0, metavar="N", help="Number of queries for *seen*.")
+    parser.add_argument("--attached", action="store_true", help="Measure also *attached*.")
+    parser.add_argument("--cpu", action="store_true", help="Measure only processor time; needs --attached.")
+    parser.add_argument("--stock", action="store_true", help="Measure also the stock route.")
     given = parser.parse_args()
     queries = texts(given.queries, given.words)
     with ExitStack() as stack:
@@ -463,7 +468,7 @@ def main() -> None:
         stats = node.request("GET", "/_rerank/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
         if stats["passed"] or stats["failed"]:
-            raise SystemExit("some searches were not reranked: the figures do not count")
+            raise SystemExit("some searches were not reranked. The figures are not valid.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Does `dense`, fine-tuned on judged queries, rank better than the untrained encoder and than `adapter`?
+"""Compare `dense`, fine-tuned on judged queries, with the untrained encoder and with `adapter`.
 
     python benchmarks/judged.py rerank/demo/collection
     python benchmarks/judged.py DATA/wikispeedia --documents 1000
 
-nDCG@10 on test queries, by itself and weighted with bm25 and adapter (weights chosen on dev), with a paired
-randomization test. Times are processor seconds.
+Prints nDCG@10 on test queries, of each ranker and of weighted stacks with bm25 and adapter. Weights are
+chosen on dev. p is a paired randomization test. Times are processor seconds.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Collection:
 
 
 class Scores:
-    """Scores of all documents for dev and test queries, from vectors of passages and queries."""
+    """Scores of all documents for dev and test queries, computed from the vectors of passages and queries."""
 
     def __init__(self, collection: Collection, ranker: DenseRanker) -> None:
         self.collection, self.ranker = collection, ranker
@@ -160,10 +160,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--documents", type=int, help="a random part of the collection")
-    parser.add_argument("--train", type=int, help="a random part of the train queries")
+    parser.add_argument("--documents", type=int, help="Number of documents to draw. Default: all.")
+    parser.add_argument("--train", type=int, help="Number of train queries to draw. Default: all.")
     parser.add_argument("--passages", type=int, default=3)
-    parser.add_argument("--run", action="append", default=[], help="options of dense, rate=1e-4,epochs=4")
+    parser.add_argument("--run", action="append", default=[], help="Options of dense: rate=1e-4,epochs=4.")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as home:

@@ -1,15 +1,17 @@
-"""Kill -9 at any moment, again and again: nothing that was there before may be lost, nothing half-written.
+"""Kill commands at random moments with kill -9 and check that no data is lost or half-written.
 
     nice -n 15 python benchmarks/kills.py --kills 200
     nice -n 15 python benchmarks/kills.py --kills 50 --url http://127.0.0.1:9200
 
-Each round runs one command (ingest, encode, train of each family, tune, install, switch of the stack in
-use, compact) on a small workspace and kills it, with all it has started, when it has used as much of
-the processor as is drawn between 0 and what the command needs (on a busy machine, time tells little of
-how far it is). Commands are forked from a process that has imported everything, so that they are killed
-at their work. Then it looks whether the workspace opens, and holds, of documents, rankers and stacks,
-what was there before or what the command was to make; and now and then whether the command can simply
-be run again. ``--url``: of a cluster.
+Each round runs one command on a small workspace: ingest, encode, train of each family, tune, install,
+switch of the stack in use, or compact. The benchmark kills the command and all its child processes after a
+random amount of processor time, between 0 and the time of a complete run. (On a busy machine, wall-clock
+time does not show the progress of a command.) Commands are forked from a process that has imported all
+modules, so that a kill hits the work and not the imports.
+
+Then the benchmark opens the workspace. Documents, rankers and stacks must equal either the state before the
+command or its result. Every tenth round also runs the same command again to its end. ``--url`` uses a
+cluster.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ from rerank.engines.base import SearchRequest
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])
 SIZE = 150
-RETRY = 10  # one in so many commands is run again to its end
+RETRY = 10  # every tenth round runs its command again to the end
 
 
 class Lost(Exception):
-    """Something is gone, or half-written."""
+    """Data is missing or half-written."""
 
 
 class Rounds:
@@ -66,7 +68,7 @@ class Rounds:
         self.write(0)
 
     def write(self, state: int) -> dict[str, str]:
-        """A state of the collection: in each, other documents have other words."""
+        """Write a state of the collection and return its texts. In each state other documents change."""
         texts = {}
         lines = []
         for i, document in enumerate(self.documents):
@@ -77,7 +79,7 @@ class Rounds:
         return texts
 
     def command(self, name: str) -> list[str]:
-        """The command line of one of the rounds."""
+        """Return the command line of a round."""
         files = ["--queries", str(self.folder / "queries.jsonl.gz"), "--qrels"]
         train = [*files, str(self.folder / "train.tsv"), "--dev-qrels", str(self.folder / "dev.tsv")]
         seed = ["--seed", str(self.random.randrange(1000))]
@@ -99,7 +101,7 @@ class Rounds:
         return [*made[name], *where]
 
     def run(self, command: list[str], kill_after: float | None = None) -> float | None:
-        """Run to the end, or kill at so many CPU seconds; how many it took, None where it was killed."""
+        """Run a command; kill it after ``kill_after`` CPU seconds. Returns CPU seconds, None if killed."""
         said = self.folder / "said"
         process = FORKS.Process(target=act, args=(command, str(said)))
         process.start()
@@ -118,14 +120,14 @@ class Rounds:
         return used
 
     def look(self) -> dict[str, Any]:
-        """What the workspace holds; opening it finishes or undoes what a kill has left."""
+        """Return the contents of the workspace. Opening it completes or reverts interrupted work."""
         workspace = Workspace.open(self.workspace)
         texts = {document.id: document.text for document in workspace.engine.documents()}
         for word in ("cell", "protein"):
             for stage in ("bm25", "tfidf"):
                 found = workspace.engine.find(SearchRequest(word, first_stage=stage, depth=SIZE))
                 if any(id not in texts for id in found.ids):
-                    raise Lost(f"{stage} finds documents that are not there")
+                    raise Lost(f"{stage} returns documents that the workspace does not contain")
         rankers = {name: workspace.ranker(name).version for name in workspace.trained()}
         for name in rankers:
             stack = workspace.stack(f"bm25*0.5 + {name}*0.5")
@@ -135,13 +137,13 @@ class Rounds:
             workspace.stack(str(path))
         used = workspace.releases.stack
         if used is not None and {**used.versions, **workspace.versions(used)} != workspace.versions(used):
-            raise Lost(f"of {used.versions} there are left {workspace.versions(used)}")
-        workspace.search("cell")  # by the stack in use
+            raise Lost(f"the stack needs {used.versions}, but the workspace has {workspace.versions(used)}")
+        workspace.search("cell")  # with the stack in use
         workspace.engine.close()
         return {"texts": texts, "rankers": rankers, "stacks": stacks, "used": used}
 
     def prepare(self) -> None:
-        """A workspace with all of it, and how long each command takes."""
+        """Create a complete workspace and measure the CPU time of each command."""
         where = ["--url", self.url, "--index", self.index, "--replicas", "0"] if self.url else []
         self.run([*self.command("ingest"), *where])
         self.names = ["ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install"]
@@ -153,13 +155,13 @@ class Rounds:
         self.takes = {name: self.run(self.command(name)) or 0.0 for name in self.names}
 
     def once(self, name: str) -> bool:
-        """One round; whether the command was killed before its end."""
+        """Run a round. Returns whether the command was killed before its end."""
         before = self.look()
         after = dict(before["texts"])
         self.rounds += 1
         if name in ("ingest", "encode", "compact"):
             after = self.write(self.rounds)
-        if name in ("encode", "compact"):  # something to do
+        if name in ("encode", "compact"):  # give the command work
             self.run([*self.command("ingest"), *(["--no-encode"] if name == "encode" else [])])
             before["texts"] = after
         command = self.command(name)
@@ -174,14 +176,14 @@ class Rounds:
         if not whole:
             raise Lost(f"{name}: the documents are neither the old ones nor the new ones")
         if not now["rankers"].keys() >= before["rankers"].keys():
-            raise Lost(f"{name}: of {before['rankers']} there are left {now['rankers']}")
+            raise Lost(f"{name}: rankers {before['rankers']} became {now['rankers']}")
         changed = {n for n, version in before["rankers"].items() if now["rankers"][n] != version}
         if not changed <= {
             name.replace("train cnn", "text").replace("train projection", "s2net").split()[-1]
         }:
             raise Lost(f"{name}: {changed} changed")
         if not now["stacks"].keys() >= before["stacks"].keys():
-            raise Lost(f"{name}: stacks are gone")
+            raise Lost(f"{name}: stacks are missing")
         if name != "switch" and before["used"] not in (None, now["used"]):
             raise Lost(f"{name}: another stack is in use")
         if self.rounds % RETRY == 0:
@@ -190,7 +192,7 @@ class Rounds:
 
 
 def act(command: list[str], said: str) -> None:
-    """One command of the command line, in a process that has imported everything."""
+    """Run one command in a process that has imported all modules."""
     os.setsid()
     number = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(number, 1)
@@ -217,13 +219,13 @@ def cpu_of(process: int | None) -> float:
     """CPU seconds that a running process has used."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has just ended
+    except OSError:  # the process has ended
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def tiny(folder: Path) -> None:
-    """A randomly initialized BERT of one layer, to be trained in a moment."""
+    """Write a randomly initialized BERT with one layer, which trains quickly."""
     import transformers
 
     folder.mkdir(exist_ok=True)
@@ -240,9 +242,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--url", help="a cluster, instead of a folder")
-    parser.add_argument("--without", action="append", default=[], help="a command to leave out; repeatable")
-    parser.add_argument("--keep", help="folder to work in, kept for a look")
+    parser.add_argument("--url", help="URL of a cluster. Default: a local folder.")
+    parser.add_argument("--without", action="append", default=[], help="Command to skip; repeatable.")
+    parser.add_argument("--keep", help="Folder to work in; it is not deleted.")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         rounds = Rounds(Path(args.keep or scratch), args)

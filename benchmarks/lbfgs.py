@@ -1,8 +1,8 @@
-"""Our L-BFGS beside SciPy's on one quadratic loss over a matrix of single precision: time and memory.
+"""Compare our L-BFGS with SciPy's on a quadratic loss over a single-precision matrix: time and memory.
 
     python benchmarks/lbfgs.py [--rows 20000] [--columns 100] [--iterations 40]
 
-Each runs in a process of its own, so that its peak is its own.
+Each method runs in a separate process, so that their peaks of memory are independent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rerank.rankers.projection.lbfgs import minimize
 
 
 def measure(method: str, rows: int, columns: int, iterations: int) -> tuple[float, float, int]:
-    """Loss, seconds, and MiB above what was there before."""
+    """Return the loss, the seconds and the increase of peak memory in MiB."""
     rng, shape = np.random.default_rng(0), (rows, columns)
     scale = np.geomspace(1, 1e3, rows * columns, dtype=np.float32).reshape(shape)
     target = rng.standard_normal(shape, dtype=np.float32)

@@ -1,14 +1,18 @@
-"""Speed and size of the OpenSearch engine, side by side with the client called directly, on one node.
+"""Compare the speed and size of the OpenSearch engine with direct calls of the client, on one node.
 
     python benchmarks/opensearch_speed.py CORPUS.jsonl[.gz] QUERIES.jsonl[.gz] [--lang en] [--url URL]
 
-Without --url it starts a node of its own (tests/node.py; needs Java and Maven). The two sides take turns
-in every round. ``direct`` ingest is opensearch-py's ``parallel_bulk`` with its defaults, from the same file,
-into an index of the same mapping, and a refresh. ``direct`` search is opensearch-py's ``search`` for the same
-match query with ``_source: false`` and the depth as size: what returns ids and scores. The engine's search
-returns ids, scores and the features of so many rankers of 128 half-precision numbers, decoded into arrays.
-``in _source`` is the alternative that was not chosen: the same features as Base64 in an object with
-``enabled: false``.
+Without --url the script starts a node (tests/node.py; needs Java and Maven). The sides take turns in every
+round.
+
+- ``direct`` ingest: ``parallel_bulk`` of opensearch-py with its defaults, from the same file, into an index
+  with the same mapping, and a refresh.
+- ``direct`` search: ``search`` of opensearch-py with the same match query, ``_source: false`` and the depth
+  as size. It returns ids and scores.
+- engine search: returns ids, scores and the features of the rankers, decoded into arrays. Each ranker has
+  128 half-precision numbers.
+- ``in _source``: an alternative that rerank does not use. The same features are stored as Base64 in an
+  object with ``enabled: false``.
 """
 
 from __future__ import annotations
@@ -91,8 +95,8 @@ class Bench:
         return engine
 
     def size(self, name: str) -> int:
-        # What an update replaces is kept for a replica that may ask for it, until the next background sync,
-        # and dropped by the first merge after that: a document that comes and goes makes sure of one.
+        # OpenSearch keeps updated documents for replicas until the next background sync. The first merge
+        # after it drops them. Adding and deleting a document makes sure that there is a merge.
         self.client.indices.flush(index=name, params={"force": "true"})
         time.sleep(40)
         self.client.index(index=name, id="-", body={}, params={"refresh": "true"})
@@ -142,7 +146,7 @@ def encode(bench: Bench, documents: int) -> OpenSearchEngine:
 
 
 def alternative(bench: Bench) -> None:
-    """The same documents with the features in _source."""
+    """Index the same documents with the features in _source, and print the size."""
     body = index_body(bench.lang, shards=1, replicas=0)
     body["mappings"].pop("_source")
     body["mappings"]["properties"]["features"] = {"type": "object", "enabled": False}
@@ -213,7 +217,7 @@ def main() -> None:
     parser.add_argument("--lang", default="en")
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--count", type=int, default=200, help="queries")
+    parser.add_argument("--count", type=int, default=200, help="Number of queries. Default: 200.")
     parser.add_argument("--only", choices=["ingest", "size", "search"])
     options = parser.parse_args()
     opener = gzip.open if options.queries.endswith(".gz") else open

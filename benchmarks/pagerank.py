@@ -1,10 +1,11 @@
-"""Personalized PageRank: the top k of every document, against the dense inverse, and on large graphs.
+"""Measure personalized PageRank, the top k of every document: accuracy, and speed on large graphs.
 
-    python benchmarks/pagerank.py DATA/wikispeedia            against the dense inverse, in one run
-    python benchmarks/pagerank.py --power-law 100000,10       nodes, links of each: at several tolerances
+    python benchmarks/pagerank.py DATA/wikispeedia            compare with the dense inverse
+    python benchmarks/pagerank.py --power-law 100000,10       nodes, links per node; several tolerances
     python benchmarks/pagerank.py --power-law 1000000,10 --sample 4096
 
-Times are of one thread, wall clock and CPU. ``--sample`` pushes from so many documents only and multiplies.
+Times are wall-clock and CPU times of one thread. ``--sample`` computes only this number of documents and
+extrapolates the time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def against_the_inverse(folder: Path, k: int, repeats: int) -> None:
 
 
 def power_law(size: int, links: int, sample: int, tolerances: list[float]) -> None:
-    """Sources have ``links`` links each; targets are drawn with probability ~ rank^-1/2."""
+    """Measure a random graph with ``links`` links per node. P(target) is proportional to rank^-1/2."""
     rng = np.random.default_rng(0)
     weights = np.cumsum(np.arange(1, size + 1) ** -0.5)
     sources = np.repeat(np.arange(size, dtype=np.int32), links)

@@ -1,8 +1,8 @@
-"""Pairs of texts that belong together, taken from a collection itself, where few queries are judged.
+"""Write pairs of related texts from a collection, for training with few judged queries.
 
     python benchmarks/pairs.py DATA/cacm/corpus.jsonl.gz > pairs.jsonl
 
-A document's title with its text, and its title with each document that it links to.
+A pair is the title of a document with its text, or with the content of a linked document.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rerank.formats import read_corpus
 
 
 def text_pairs(corpus: str) -> Iterator[tuple[str, str]]:
-    """Yield two texts each."""
+    """Yield pairs of a title and a text."""
     documents = {document.id: document for document in read_corpus(corpus)}
     for document in documents.values():
         if not document.title.strip():

@@ -1,12 +1,14 @@
-"""Do the train queries of a document rank it better for new queries?
+"""Measure whether the train queries of a document improve its rank for new queries.
 
     python benchmarks/past_queries.py WORKSPACE DATA/wikispeedia --stack bm25,text,s2net
 
-Two signals. `field`: BM25 over the words of the train queries that a document is relevant for. `votes`: the
-documents of the 10 train queries with the highest BM25, weighted by it. A train query with the same text does
-not count. The weight in the stack is chosen on dev; nDCG@10 on test, with a randomization test, also for
-queries whose relevant documents have no train query. Without train judgments, all queries are dealt into five
-parts: three train, one chooses the weight, and one tests, in turn.
+There are two signals. `field` is BM25 over the words of the train queries of a document (it is relevant for
+them). `votes` takes the documents of the 10 train queries with the highest BM25, weighted by BM25. Train
+queries with the same text as the query are ignored. The weight in the stack is chosen on dev.
+
+Prints nDCG@10 on test with a randomization test, also for queries whose relevant documents have no train
+query. Without train judgments, the script splits all queries into five parts. Three train, one chooses the
+weight, and one tests; the roles rotate.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ WEIGHTS = np.arange(21) / 20
 
 
 class Bm25:
-    """BM25 of texts, given as lists of words."""
+    """BM25 over texts; each text is a list of words."""
 
     def __init__(self, texts: list[list[str]]) -> None:
         self.index: dict[str, int] = {}
@@ -54,7 +56,7 @@ class Bm25:
 
 
 class Past:
-    """Signals of train queries for documents."""
+    """Signals that score documents by their train queries."""
 
     def __init__(self, ids: list[str], train: Qrels, texts: dict[str, list[str]]) -> None:
         self.ids, self.place = ids, {d: i for i, d in enumerate(ids)}
@@ -90,9 +92,9 @@ def main() -> None:
     )
     parser.add_argument("workspace")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--prefix", default="", help="of the files, de. for debian")
+    parser.add_argument("--prefix", default="", help="Prefix of the files, for example de. for debian.")
     parser.add_argument("--stack", default="bm25")
-    parser.add_argument("--queries", type=int, default=1000, help="dev and test queries, each at most")
+    parser.add_argument("--queries", type=int, default=1000, help="Most queries per split. Default: 1000.")
     options = parser.parse_args()
     workspace = Workspace.open(options.workspace)
     name = options.prefix.rstrip(".")
@@ -131,12 +133,12 @@ def main() -> None:
 def measure(
     workspace: Workspace, past: Past, asked: dict[str, Query], qrels: Qrels, options: argparse.Namespace
 ) -> tuple[dict[str, np.ndarray], list[bool]]:
-    """nDCG@10 of each query at each weight, (n, 21), and whether its documents have no train query."""
+    """nDCG@10 of each query at each weight, (n, 21), and True if its documents have no train query."""
     rows: dict[str, list[list[float]]] = {"field": [], "votes": []}
     new = []
     some = sorted(q for q in qrels if q in asked and qrels.relevant(q))
     for q in np.random.default_rng(0).permutation(some)[: options.queries].tolist():
-        query = replace(asked[q], categories=())  # inferred, as for users
+        query = replace(asked[q], categories=())  # inferred, as in searches of users
         ranking, grades = workspace.search(query, DEPTH, stack=options.stack).answer.ranking, dict(qrels[q])
         if not len(ranking):
             continue

@@ -1,15 +1,15 @@
-"""Projections: which fit finds a text's partner, at which dimension, from how many pairs, after how long.
+"""Compare projection methods by the rank of partner documents: dimensions, training pairs, time.
 
     python benchmarks/projections.py DATA/debian --lang de --dims 50,200,1000
     python benchmarks/projections.py DATA/debian --lang de --methods s2net --pairs 500,1000,2000,4791
     python benchmarks/projections.py DATA/debian --lang it --workspace W       the rankers trained in W
     python benchmarks/projections.py --speed 20000,50000,200                   pairs, terms, dimension
 
-A query's partner is its document of the highest grade; it is looked for among all test documents that are
-somebody's partner. Prints the mean reciprocal rank and how many partners come first, for queries looking for
-documents (and for both directions), and p by a paired randomization test. The baseline is ``input vectors``,
-the cosine of the vectors that are projected; ``tfidf`` is the signal of the engine. ``--speed`` times
-iterations of S2Net, on random texts, beside the products that they cannot avoid.
+The partner of a query is its document of the highest grade. It is ranked among the partners of all test
+queries. Prints the mean reciprocal rank and the share of partners at rank 1, for finding documents by query
+and for both directions. p is a paired randomization test. The baseline ``input vectors`` is the cosine of
+the vectors before the projection. ``tfidf`` is the signal of the engine. ``--speed`` times iterations of
+S2Net on random texts. It compares them with the matrix products that each iteration needs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 
 SPEED_TERMS = 35, 290
-"""Terms of a query and of a document where time is measured: as many as on debian, in German."""
+"""Terms per query and per document for ``--speed``: the numbers of German debian."""
 METHODS = ("lsi", "cllsi", "cca", "opca", "s2net")
 
 
@@ -62,7 +62,7 @@ def make_trainer(data: TrainingData, config: ProjectionConfig) -> ProjectionTrai
 
 
 class Mates:
-    """Queries and the documents they are to find, one each."""
+    """Test queries and the partner document of each."""
 
     def __init__(self, workspace: Workspace, queries: list[Query], qrels: Qrels) -> None:
         by_id = {query.id: query for query in queries}
@@ -73,17 +73,17 @@ class Mates:
         assert len(self.documents) == len(self.queries)
 
     def rank(self, ranker: Projection) -> np.ndarray:
-        """(2, n) reciprocal ranks: of the documents for the queries, of the queries for the documents."""
+        """Reciprocal ranks of documents for queries, and of queries for documents: (2, n)."""
         q = np.array([ranker.encode_query(query) for query in self.queries])
         return self.reciprocal(q @ ranker.encode_documents(self.documents).astype(np.float32).T)
 
     def unprojected(self, terms: Terms) -> np.ndarray:
-        """The same for the cosine of the term vectors that the projections start from."""
+        """Reciprocal ranks by the cosine of the term vectors, the input of the projections."""
         q, d = (term_matrix(terms, Corpus.read(texts)) for texts in (self.queries, self.documents))
         return self.reciprocal((q @ d.T).toarray())
 
     def lexical(self, workspace: Workspace) -> np.ndarray:
-        """The same for the engine's signal ``tfidf``."""
+        """Reciprocal ranks by the signal ``tfidf`` of the engine."""
         ids = [d.id for d in self.documents]
         found = [
             workspace.engine.find(SearchRequest(q.text, ids=ids, first_stage="tfidf")) for q in self.queries
@@ -146,7 +146,7 @@ def quality(options: argparse.Namespace) -> None:
 
 
 def read(workspace: Workspace, queries: list[Query], split: dict[str, Qrels]) -> TrainingData:
-    """What the projections learn from, with candidates by tf-idf."""
+    """Return the training data of the projections, with candidates by tf-idf."""
     inputs = Inputs(
         queries=queries, qrels=split["train"], dev_qrels=split["dev"], first_stage="tfidf", infer=False
     )
@@ -166,7 +166,7 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
             found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
             own = bool(changes.keys() & {"letters", "terms", "graded"})  # other terms, or other pairs
             for method in options.methods:
-                # An eigenproblem's solutions come in order: the largest dimension holds the others.
+                # Eigenvectors are ordered: the largest dimension contains the smaller ones.
                 for largest in options.dims if method == "s2net" else [max(options.dims)]:
                     config = ProjectionConfig(**{"dim": largest, "init": "random", **changes})
                     trainer = make_trainer(part, config)
@@ -204,7 +204,7 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
 
 
 def table(files: list[Path]) -> None:
-    """The figures of several runs together, and each method against the next better one."""
+    """Print the figures of several runs, and compare each method with the next better one."""
     rows = [row for file in files for row in json.loads(file.read_text())]
     dims = sorted({row["dim"] for row in rows})
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -219,7 +219,7 @@ def table(files: list[Path]) -> None:
 
 
 def significance(found: dict[str, np.ndarray]) -> None:
-    """Each method against the one before it, by mean reciprocal rank over both directions."""
+    """Compare each method with the next worse one, by mean reciprocal rank over both directions."""
     order = sorted(found, key=lambda name: float(found[name].mean()))
     steps = list(pairwise(order))
     p = [randomization_test((found[b] - found[a]).mean(axis=0), seed=0) for a, b in steps]
@@ -230,7 +230,7 @@ def significance(found: dict[str, np.ndarray]) -> None:
 
 
 def narrow(ranker: Projection, dim: int) -> Projection:
-    """The same ranker with its first ``dim`` columns."""
+    """Return the ranker with only its first ``dim`` columns."""
     query = replace(ranker.query, matrix=ranker.query.matrix[:, :dim])
     document = query
     if ranker.document is not ranker.query:
@@ -239,7 +239,7 @@ def narrow(ranker: Projection, dim: int) -> Projection:
 
 
 def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
-    """Go on to the last iteration; collect the mean reciprocal rank on test whenever dev is measured."""
+    """Disable early stopping and record the mean reciprocal rank on test with each dev measurement."""
     vectors, found = trainer.vectors, []
     queries, documents = (
         term_matrix(vectors.terms, Corpus.read(texts)) for texts in (mates.queries, mates.documents)
@@ -257,7 +257,7 @@ def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
 
 
 def storage(ranker: Projection, mates: Mates) -> None:
-    """What is lost by storing the documents' vectors in fewer bytes."""
+    """Print the loss of storing document vectors in fewer bytes."""
     q = np.array([ranker.encode_query(query) for query in mates.queries])
     exact = np.array([ranker.document.project(document.content) for document in mates.documents])
     tops = np.maximum(np.abs(exact).max(axis=1, keepdims=True), 1e-30)
@@ -279,7 +279,7 @@ def storage(ranker: Projection, mates: Mates) -> None:
 
 
 def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) -> None:
-    """Iterations of S2Net beside the matrix products of as many evaluations of its loss and gradient."""
+    """Time iterations of S2Net and the matrix products of one evaluation of its loss and gradient."""
     from scipy.sparse import csr_matrix
 
     rng = np.random.default_rng(0)
@@ -353,21 +353,21 @@ def main() -> None:
         return read if isinstance(read, list) else [read]
 
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgments")
-    parser.add_argument("--workspace", help="rank with the projections trained in this workspace")
+    parser.add_argument("--lang", help="Language: suffix of corpus and query files, prefix of judgments.")
+    parser.add_argument("--workspace", help="Workspace with trained projections to evaluate.")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--dims", type=integers, default=[200])
-    parser.add_argument("--pairs", type=integers, help="train on so many queries only")
+    parser.add_argument("--pairs", type=integers, help="Numbers of train queries. Default: all.")
     parser.add_argument(
-        "--config", type=configs, default=[{}], metavar="JSON", help="settings of ProjectionConfig, or a list"
+        "--config", type=configs, default=[{}], metavar="JSON", help="Options of ProjectionConfig, or a list."
     )
-    parser.add_argument("--curve", action="store_true", help="go on to the end; show dev and test on the way")
-    parser.add_argument("--storage", action="store_true", help="with --workspace: features in fewer bytes")
+    parser.add_argument("--curve", action="store_true", help="Train to the end; show dev and test.")
+    parser.add_argument("--storage", action="store_true", help="Test smaller features; needs --workspace.")
     parser.add_argument("--speed", type=integers, metavar="N,V,K")
-    parser.add_argument("--iterations", type=int, default=4, help="with --speed")
-    parser.add_argument("--opca", action="store_true", help="with --speed: time OPCA too")
-    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="show what was written there")
-    parser.add_argument("--json", type=Path, help="also write every figure here")
+    parser.add_argument("--iterations", type=int, default=4, help="Iterations of --speed. Default: 4.")
+    parser.add_argument("--opca", action="store_true", help="Time also OPCA; needs --speed.")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="Files of --json to show.")
+    parser.add_argument("--json", type=Path, help="File for all figures.")
     options = parser.parse_args()
     if options.table:
         table(options.table)

@@ -1,10 +1,10 @@
-"""What reranking costs: scoring 1,000 candidates, the cold command, encoding, and tuning.
+"""Measure the costs of reranking: scoring 1,000 candidates, the cold command, encoding, and tuning.
 
     python benchmarks/query_speed.py DATA/debian --lang it
 
-Rankers are built at their real sizes on the collection's own vocabulary, with random weights: what they
-cost does not depend on what they learned. Scoring runs on one core, with the features in memory; the matrix
-product of the same shape alone, and a copy of the same bytes, show how far from the machine's limit it is.
+Rankers have real sizes and the vocabulary of the collection, with random weights. The costs do not depend
+on learned weights. Scoring runs on one core, with the features in memory. The limit is the time of only the
+matrix products of the same shape and a copy of the same bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def p50(action: Callable[[], object], times: int) -> float:
 
 
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
-    """A ranker of a preset's sizes with random weights."""
+    """Return a ranker with the sizes of a preset and random weights."""
     from rerank.rankers.cnn.config import CnnConfig
     from rerank.rankers.cnn.embeddings import LONGEST, Embedding
     from rerank.rankers.cnn.network import TorchRanker, TorchTower
@@ -71,7 +71,7 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
 
 
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:
-    """Time each preset's stack, stage by stage, beside the machine's limit."""
+    """Print the time of each stage and the limit of the machine, for the stack of each preset."""
     print(f"\nscoring 1,000 candidates with {STACK}: p50 over {len(queries)} queries, one core, ms")
     header = ("engine", "encode", "score", "limit", "bytes/doc", "docs/s")
     print(f"{'':22}" + "".join(f" {name:>9}" for name in header))
@@ -107,7 +107,7 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
 
 
 def limit(rankers: dict[str, CnnRanker]) -> float:
-    """Milliseconds of the products that cannot be avoided: fp16 to fp32 and the layers' matrix products."""
+    """Milliseconds of the necessary work: fp16 to fp32 and the matrix products of the layers."""
     total = 0.0
     for ranker in rankers.values():
         head = ranker.head.arrays()

@@ -1,9 +1,9 @@
-"""The page of an evaluation of 1,000 queries: how long it takes to make, and how large it is.
+"""Measure the time to make the page of an evaluation of 1,000 queries, and its size.
 
     python benchmarks/report_page.py DATA/wikispeedia [--queries 1000]
 
-Processor time of the page alone and of the evaluation before it, with everything that the page shows
-kept. The stack is of the two lexical signals, with weights given, so that nothing is trained or tuned.
+Prints the processor times of the page and of the evaluation. The evaluation keeps all data that the page
+shows. The stack has two lexical signals with given weights, so that no training or tuning is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STACK = "tfidf*0.5 + bm25*0.5"
 
 
 def main() -> None:
-    """Measure."""
+    """Run the evaluation, make the page and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--queries", type=int, default=1000)

@@ -1,9 +1,10 @@
-"""Memory of `rerank serve` with one worker and with several: what they share, and what each has for itself.
+"""Measure the memory of `rerank serve` with one worker and with several: shared and private.
 
     python benchmarks/service_memory.py WORKSPACE [--workers 4]
 
-The service answers a hundred searches for each worker; then Linux is asked for the pages of all processes.
-PSS counts a page that n processes share as 1/n in each, so its sum is what the service really takes.
+The service answers a hundred searches per worker. Then the script reads the memory pages of all processes
+from Linux. PSS counts a page that n processes share as 1/n in each process. Its sum is the real memory of
+the service.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ QUERIES = ("how do bacteria become resistant", "cells that divide", "sleep and m
 
 
 def family(process: int) -> list[int]:
-    """A process and all that it started."""
+    """Ids of a process and all its descendants."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [process, *(p for child in children for p in family(int(child)))]
 
 
 def pages(process: int) -> dict[str, float]:
-    """MiB: rss, pss, what is the process's own (private), and the pss of the rankers' and engine's files."""
+    """MiB of a process: rss, pss, private, and the pss of the files of rankers and engine."""
     rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
     found = {name: int(kb) / 1024 for name, kb in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.M)}
     files = {"rankers": 0.0, "engine": 0.0}
@@ -54,7 +55,7 @@ def measure(workspace: str, stack: str, workers: int) -> None:
         host = json.loads(server.stdout.readline())["url"].removeprefix("http://")
         while Path(log.name).read_text().count('"event": "started"') < workers:
             time.sleep(0.1)
-        for i in range(100 * workers):  # the system deals connections to whoever is free
+        for i in range(100 * workers):  # the system gives connections to idle workers
             connection = http.client.HTTPConnection(host)
             body = json.dumps({"query": QUERIES[i % len(QUERIES)]})
             connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})

@@ -1,18 +1,22 @@
-"""Mixed load for many minutes, at a part of what the service can take: errors, times, memory, open files.
+"""Mixed load for many minutes, at a share of the maximum rate: errors, times, memory, open files.
 
     python benchmarks/service_soak.py [--workspace DIR] [--minutes 10] [--share 0.8] [--workers 1]
 
-DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The demo's articles go to a
-real node with the plugin; the service runs beside it. Six in ten requests are plain searches on the node that
-come through the hook, two are /v1/search and two /v1/rerank with 20 documents of 200 words. First more and
-more clients ask without a pause: the highest rate is the maximum. Then requests are sent at ``share`` of it,
-each at its time, whether those before it were answered or not; times are counted from when a request was due.
-Memory is what each worker's RSS gains an hour, by a line through the second half of the time. Sockets grow
-with the requests in hand, for clients and the node keep a connection for each; open files do not.
+DIR has the rankers of ``rerank demo``; without it, the demo runs first. The articles of the demo are in a
+real node with the plugin. The service runs on the same machine. Of ten requests, six are plain searches on
+the node with the hook, two are /v1/search, and two are /v1/rerank with 20 documents of 200 words.
 
-``--hostile 0.05`` does it twice, the second time with so many hostile requests beside the others: endless
-headers, half requests, slow bodies, foreign hosts, numbers and queries that are too large. It prints what
-they were answered (nothing from 500 on, but 503), and the p99 of the others with and without them. Short:
+First, more and more clients send requests without a pause. The highest rate is the maximum. Then the script
+sends requests at ``share`` of this rate, on schedule, without waiting for previous responses. Times are
+measured from the scheduled time of a request. The growth of memory is the RSS per hour of each worker, by a
+line fitted to the second half of the time. The number of sockets grows with the number of concurrent
+requests, because clients and the node keep a connection for each. The number of open files does not grow
+with them.
+
+``--hostile 0.05`` measures twice, the second time with this share of additional hostile requests: endless
+headers, half requests, slow bodies, foreign hosts, oversized numbers and queries. It prints the statuses of
+their responses (from 500, only 503 is allowed), and the p99 of the other requests with and without them. A
+short run:
 
     python benchmarks/service_soak.py --workspace DIR --rate 40 --find 3 --minutes 0.5 --hostile 0.05
 """
@@ -56,7 +60,7 @@ from tests.plugin import SETTINGS, build
 INDEX = "soak"
 MIX = {"hook": 6, "search": 2, "rerank": 2}
 DOCUMENTS, WORDS = 20, 200
-EVERY = 5  # seconds between two looks at the processes
+EVERY = 5  # seconds between two samples of the processes
 
 
 def cli(*arguments: object) -> None:
@@ -68,7 +72,7 @@ def cli(*arguments: object) -> None:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request."""
+    """A request."""
 
     kind: str
     host: str
@@ -77,7 +81,7 @@ class Ask:
 
 
 def requests(node: str, service: str, count: int = 3000) -> list[Ask]:
-    """Requests of all kinds in a random order, drawn from the demo's queries and articles."""
+    """Requests of all kinds in random order, from the queries and articles of the demo."""
     draw = random.Random(0)
 
     def read(name: str) -> list[dict[str, str]]:
@@ -105,7 +109,7 @@ def requests(node: str, service: str, count: int = 3000) -> list[Ask]:
 
 @dataclass
 class Load:
-    """Clients that send requests and note what comes back. Each has a connection to either host."""
+    """Clients that send requests and record times and errors. Each has a connection per host."""
 
     asks: list[Ask]
     seconds: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in MIX})
@@ -131,7 +135,7 @@ class Load:
             self.seconds[ask.kind].append(time.perf_counter() - when)
 
     def most(self, clients: int, seconds: float) -> float:
-        """Requests a second that so many clients get answered when none of them waits."""
+        """Requests per second that ``clients`` clients complete without pauses."""
         due: queue.Queue[tuple[float, Ask] | None] = queue.Queue(1)
         threads = [threading.Thread(target=self.client, args=(due,)) for _ in range(clients)]
         for thread in threads:
@@ -147,7 +151,7 @@ class Load:
         return sent / (time.perf_counter() - begin)
 
     def steady(self, rate: float, seconds: float, clients: int = 64) -> None:
-        """Send at this rate, at random times."""
+        """Send requests at this mean rate (per second), at random times."""
         due: queue.Queue[tuple[float, Ask] | None] = queue.Queue()
         threads = [threading.Thread(target=self.client, args=(due,)) for _ in range(clients)]
         for thread in threads:
@@ -167,7 +171,7 @@ class Load:
 
 
 def hostile(service: str, node: str, number: int) -> str:
-    """Send one request that means harm; what came of it."""
+    """Send a hostile request. Returns the status, ``closed`` or the name of an error."""
     head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     large = json.dumps({"query": "a", "documents": [{"text": "a", "n": 10**400}], "return_documents": True})
     long = json.dumps({"query": {"match_all": {}}, "ext": {"rerank_stack": {"query": "x" * 850_000}}})
@@ -202,7 +206,7 @@ def _post(path: str, body: str) -> bytes:
 
 @contextmanager
 def harm(service: str, node: str, rate: float) -> Iterator[Counter[str]]:
-    """So many hostile requests a second while the block runs; answers by status."""
+    """Send ``rate`` hostile requests per second while the block runs. Yields the responses by status."""
     answers: Counter[str] = Counter()
     over = threading.Event()
     lock = threading.Lock()
@@ -277,13 +281,13 @@ class Watch:
 def _kind(descriptor: str) -> str:
     try:
         return os.readlink(descriptor).partition(":")[0]
-    except FileNotFoundError:  # closed meanwhile
+    except FileNotFoundError:  # closed since the listing
         return ""
 
 
 @contextmanager
 def serving(workspace: Path, stack: str, workers: int, log: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """Run the service; gives its URL, and its workers' process numbers."""
+    """Run the service. Yields its URL and the process ids of its workers."""
     command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
     command += ["--stack", stack, "--workers", str(workers), "--max-requests", "256"]
     with log.open("w") as errors:
@@ -302,7 +306,7 @@ def serving(workspace: Path, stack: str, workers: int, log: Path) -> Iterator[tu
 
 
 def prepare(node: Node, rankers: Path, folder: Path) -> str:
-    """Put the demo's articles with features on the node; returns a stack of all rankers."""
+    """Index the articles of the demo with features. Returns a stack of all rankers."""
     collection = rerank.demo.COLLECTION
     where = ("--url", node.url, "--index", INDEX, "--replicas", 0, "-w", folder)
     cli("ingest", collection / "corpus.jsonl.gz", "--categories", collection / "categories.tsv", *where)
@@ -314,14 +318,14 @@ def prepare(node: Node, rankers: Path, folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workspace", help="with rankers; default: `rerank demo` makes it")
+    parser.add_argument("--workspace", help="Workspace with rankers. Default: run `rerank demo`.")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--share", type=float, default=0.8, help="of the maximum")
-    parser.add_argument("--rate", type=float, help="requests a second, instead of a share of the maximum")
-    parser.add_argument("--find", type=float, default=15, help="seconds for each number of clients")
+    parser.add_argument("--share", type=float, default=0.8, help="Share of the maximum rate. Default: 0.8.")
+    parser.add_argument("--rate", type=float, help="Requests per second; replaces --share.")
+    parser.add_argument("--find", type=float, default=15, help="Seconds per number of clients. Default: 15.")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
-        "--hostile", type=float, default=0.0, help="hostile requests, as a share of the others"
+        "--hostile", type=float, default=0.0, help="Hostile requests, as a share of the others. Default: 0."
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
@@ -331,7 +335,7 @@ def main() -> None:
             cli("demo", "-w", rankers)
         if not (rankers / "rankers").is_dir():
             sys.exit(
-                f"{rankers}: no workspace with rankers; leave --workspace out, or name that of `rerank demo`"
+                f"{rankers}: no trained rankers. Omit --workspace, or pass the workspace of `rerank demo`."
             )
         with running(plugins=[build()], settings=SETTINGS, java=()) as node:
             stack = prepare(node, rankers, folder / "ws")
@@ -346,7 +350,7 @@ def main() -> None:
 
 def soak(given: argparse.Namespace, node: Node, service: str, workers: dict[str, int]) -> None:
     asks = requests(node.url, service)
-    Load(asks).most(8, given.find)  # warm
+    Load(asks).most(8, given.find)  # warm-up
     rates = {}
     for clients in (4, 8, 16, 32, 64) if given.rate is None else ():
         load = Load(asks)

@@ -1,10 +1,11 @@
-"""/v1/rerank beside a cross-encoder of MiniLM-L6's size, on one core each; and the hook by depth.
+"""Compare /v1/rerank with a cross-encoder of MiniLM-L6's size, on one core each, and time the hook by depth.
 
     python benchmarks/service_speed.py WORKSPACE
 
-WORKSPACE needs rankers (that of `rerank demo` will do). The documents are texts of the workspace cut to 200
-words; they come with the request, so the service has nothing stored of them. The cross-encoder has random
-weights, runs in this process, and its tokenizer is left out: it gets 276 tokens for a query and 200 words.
+WORKSPACE has trained rankers, for example the workspace of `rerank demo`. The documents are texts of the
+workspace cut to 200 words. The request contains them, so the service has no stored features of them. The
+cross-encoder has random weights and runs in this process, without a tokenizer. Its input has 276 tokens for
+a query and 200 words.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rerank.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
 WORDS = 200
-TOKENS = 276  # 1.3 a word, and what separates query and document
+TOKENS = 276  # 1.3 per word, and the separators of query and document
 
 
 def p50(action: Callable[[], object], times: int) -> float:
@@ -42,7 +43,7 @@ def p50(action: Callable[[], object], times: int) -> float:
 
 
 def texts(workspace: Workspace, count: int) -> list[str]:
-    """Texts of just 200 words."""
+    """Texts of exactly 200 words."""
     found: list[str] = []
     words: list[str] = []
     for document in workspace.engine.documents():
@@ -84,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workspace")
     parser.add_argument("--documents", type=int, default=100)
-    parser.add_argument("--stack", help="default: the most signals that are trained, with equal weights")
+    parser.add_argument("--stack", help="Stack. Default: tfidf and all rankers, equal weights.")
     given = parser.parse_args()
     workspace = Workspace.open(given.workspace)
     names = ["tfidf", *workspace.trained()]

@@ -3,7 +3,8 @@
     python benchmarks/stop_words.py DATA/cacm [DATA/cf ...]
     python benchmarks/stop_words.py DATA/debian --lang it --queries 1500
 
-All judged queries, without training. A query in an undetermined language (``und``) keeps its stop words.
+The script evaluates all judged queries, without training. A query in an undetermined language (``und``)
+keeps its stop words.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from rerank.formats import read_corpus, read_qrels, read_queries
 
 
 def main() -> None:
-    """Print a line for each collection, first stage and way."""
+    """Print one line per collection, first stage and way."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folders", type=Path, nargs="+")
-    options.add_argument("--lang", default="en", help="of the documents")
-    options.add_argument("--queries", type=int, default=0, help="at most so many; default: all")
+    options.add_argument("--lang", default="en", help="Language of the documents. Default: en.")
+    options.add_argument("--queries", type=int, default=0, help="Maximum number of queries. Default: all.")
     args = options.parse_args()
     for folder in args.folders:
         middle, prefix = ("", "") if args.lang == "en" else (f".{args.lang}", f"{args.lang}.")

@@ -1,10 +1,10 @@
-"""What the hook adds to a template that production sends, on an index of somebody else's.
+"""Measure the time that the hook adds to a production template, on an index that rerank does not own.
 
     python benchmarks/template_speed.py DATA/wikispeedia WORKSPACE [--rounds N] [--warm N] [--clients N]
 
-Index, template (*popular*) and articles are those of ``first_stage.py``; WORKSPACE has the rankers, trained
-on the collection. The queries are those of test, whole. *Plain* is the same search without the hook; *shown*
-has highlights and aggregations, too. All cases take turns as in ``hook_speed.py``.
+Index, template (*popular*) and articles are the same as in ``first_stage.py``. WORKSPACE has rankers
+trained on the collection. The queries are the complete test queries. *Plain* is the same search without the
+hook. *shown* adds highlights and aggregations. All cases take turns as in ``hook_speed.py``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
 
 
 class Sent(Case):
-    """The template with a query's words in it."""
+    """A search with the template, filled with the words of a query."""
 
     def body(self, text: str) -> bytes:
-        """The body of a search."""
+        """Return the body of a search."""
         whole = json.dumps({**popular(1), "size": self.size, **self.more})
         return whole.replace("{{text}}", json.dumps(text)[1:-1]).encode()
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--warm", type=int, default=1500, help="rounds before those that count")
+    parser.add_argument("--warm", type=int, default=1500, help="Warm-up rounds. Default: 1500.")
     parser.add_argument("--clients", type=int, default=8)
     given = parser.parse_args()
     lines = (given.data / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]

@@ -1,10 +1,11 @@
-"""Processor time of training text, meta and joint: of a step, and of measuring dev after an epoch.
+"""Processor time of training text, meta and joint: per step, and of measuring dev after an epoch.
 
     python benchmarks/training_speed.py DATA/wikispeedia --preset paper
     python benchmarks/training_speed.py DATA/debian --lang it --head mlp --rankers text
 
-One epoch, of word vectors that saw the texts once. Two versions are compared by running it with each of them
-on the path, one after the other. OMP_NUM_THREADS=1 leaves the waiting of threads out.
+Trains one epoch, with word vectors from one pass over the texts. To compare two versions, run the script
+with each of them on the path, one after the other. Set OMP_NUM_THREADS=1 to exclude the waiting times of
+threads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rerank.workflows.train import train
 
 
 class Watch(Progress):
-    """Notes the processor time at each step, and when the epoch was measured."""
+    """Records the processor time at each step and at the dev measurement."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {}
@@ -57,7 +58,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgments")
+    parser.add_argument("--lang", help="Language: suffix of corpus and query files, prefix of judgments.")
     parser.add_argument("--preset", choices=["default", "paper"], default="default")
     parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
     parser.add_argument("--rankers", default="text,meta")
@@ -80,7 +81,7 @@ def main() -> None:
                 config=CnnConfig.of(options.preset, options.head, **given),
                 progress=watch,
             )
-        except RerankError as error:  # too few steps to learn anything
+        except RerankError as error:  # the ranker did not learn in so few steps
             print(error)
     for name, at in watch.times.items():
         steps = [b - a for a, b in pairwise(at[:-1])]

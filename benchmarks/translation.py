@@ -1,10 +1,10 @@
-"""What a translation model of words (IBM's Model 1) adds to a stack.
+"""Measure the gain of adding a translation model of words (IBM's Model 1) to a stack.
 
     python benchmarks/translation.py OUT/debian.it WORKSPACE --stack bm25,s2net,text --retrieve bm25,s2net
 
 ``peers/prepare.py`` writes OUT, and WORKSPACE has its documents and trained rankers. The model learns
-P(query word | document word) from train queries and their relevant documents. The score of a document is the
-log-likelihood of the query, mixed with the words of all train queries (Berger and Lafferty 1999).
+P(query word | document word) from train queries and their relevant documents. The score of a document is
+the log-likelihood of the query, mixed with the words of all train queries (Berger and Lafferty 1999).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What LambdaMART trees add to a linear stack, and what they would cost per query.
+"""Measure the gain of LambdaMART trees over a linear stack, and their time per query.
 
 Needs `pip install lightgbm`.
 
     python benchmarks/trees.py WORKSPACE QUERIES DEV TEST --stack bm25,tfidf,text,meta
 
-The trees start from the scores of the linear stack and correct them. On dev, both are cross-validated in the
-same folds.
+The trees start from the scores of the linear stack and correct them. On dev, both are cross-validated in
+the same folds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fit(table: ScoreTable, qrels: Qrels, rows: Sequence[int], linear: Linear) ->
 
 
 def scores(table: ScoreTable, rows: Sequence[int], linear: Linear, trees: Any = None) -> dict[int, Any]:
-    """Row -> final scores; trees: booster and scale."""
+    """Map each row to its final scores. ``trees``: booster and scale, or None."""
     found = {}
     for row in rows:
         raw = table.scores[row, : table.counts[row]]
@@ -88,7 +88,7 @@ def scores(table: ScoreTable, rows: Sequence[int], linear: Linear, trees: Any = 
 
 
 def values(table: ScoreTable, qrels: Qrels, final: dict[int, Any], measure: str) -> dict[str, float]:
-    """Query -> value."""
+    """Map each query to its value of the measure."""
     by = RankMeasure.parse(measure)
     result = {}
     for query in judge(table, qrels, by)[0]:
@@ -201,7 +201,7 @@ def main() -> None:
     dev, qrels = tables[0]
     tuned = cross_validate(dev, qrels, folds=FOLDS, first_stage=signals[0], measure=given.measure)
     ids, rows = list(tuned.per_query), {query: row for row, query in enumerate(dev.query_ids)}
-    dealt = np.random.default_rng(0).permutation(len(ids)).tolist()  # as cross_validate deals them
+    dealt = np.random.default_rng(0).permutation(len(ids)).tolist()  # the same folds as cross_validate
     final = {}
     for number, fold in enumerate(tuned.folds):
         inside = {ids[index] for place, index in enumerate(dealt) if place % FOLDS == number}

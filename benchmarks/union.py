@@ -1,15 +1,15 @@
-"""What it costs to let a ranker retrieve beside the first stage, and how much of the nearest it finds.
+"""Measure the cost of a ranker as an additional retriever, and its recall of the nearest documents.
 
     python benchmarks/union.py WORKSPACE QUERIES --stack tfidf,s2net --retrieve tfidf,s2net
     python benchmarks/union.py --rows 63436,500000,2000000
 
-The first asks every query in turn with the first stage alone and with all retrievers, several times, and
-prints the medians of both and of their ratio; the same of each query's best time, which other work on the
-machine disturbs least; and the share of the truly nearest documents (by NumPy, over all) that the engine's
-own search finds. What it is worth is printed by `rerank evaluate`.
+The first command runs every query with only the first stage and with all retrievers, in turn and several
+times. It prints the medians of both times and of their ratio. It prints the same for the best time of each
+query, which other load affects least. Finally, it prints the share of the exact nearest documents (by
+NumPy, over all) that the engine finds. `rerank evaluate` prints the effect on the ranking.
 
-The second times the exact search of the local engine over random vectors of 200 fp16 numbers: one query by
-one in a process that has searched before, and 64 together. One core.
+The second command times the exact search of the local engine over random vectors of 200 fp16 numbers, on
+one core. It sends single queries in a process that has searched before, and 64 queries together.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ WIDTH, DEPTH = 200, 1000
 
 
 def milliseconds(action: Callable[[], object]) -> tuple[float, float]:
-    """On the clock, and of this process's CPU, all threads together."""
+    """Wall-clock and CPU milliseconds of ``action``; CPU time is over all threads."""
     clock, cpu = time.perf_counter(), time.process_time()
     action()
     return 1000 * (time.perf_counter() - clock), 1000 * (time.process_time() - cpu)
 
 
 def cost(options: argparse.Namespace) -> None:
-    """Time of a query and recall of the nearest."""
+    """Print the time of a query and the recall of the nearest documents."""
     workspace = Workspace.open(options.workspace)
     retrieve = parse_retrieve(options.retrieve)
     plain = replace(workspace.stack(options.stack), retrieve=(), depth=options.depth)
@@ -106,13 +106,13 @@ def cost(options: argparse.Namespace) -> None:
             found = engine.find(
                 SearchRequest(query.text, first_stage=first, depth=options.depth, retrievers=[near])
             )
-            if wanted:  # else the query has no term that the ranker knows
+            if wanted:  # empty if no term of the query is in the vocabulary
                 shares.append(len(wanted & set(found.ids)) / len(wanted))
         print(f"{name}: {np.mean(shares):.4f} of the {depth} nearest found")
 
 
 def synthetic(rows: int) -> None:
-    """Time of the exact search alone."""
+    """Print the time of only the exact search, over random vectors."""
     rng = np.random.default_rng(0)
     matrix = np.empty((rows, WIDTH), np.float16)
     for begin in range(0, rows, 100_000):
@@ -145,9 +145,9 @@ def main() -> None:
     parser.add_argument("--stack", default="tfidf*0.4+s2net*0.6")
     parser.add_argument("--retrieve", default="tfidf,s2net")
     parser.add_argument("--depth", type=int, default=DEPTH)
-    parser.add_argument("--count", type=int, default=300, help="queries")
-    parser.add_argument("--repeat", type=int, default=7, help="times that every query is asked")
-    parser.add_argument("--rows", help="sizes of synthetic collections")
+    parser.add_argument("--count", type=int, default=300, help="Number of queries. Default: 300.")
+    parser.add_argument("--repeat", type=int, default=7, help="Runs per query. Default: 7.")
+    parser.add_argument("--rows", help="Sizes of synthetic collections, for the second command.")
     options = parser.parse_args()
     if options.rows:
         for rows in options.rows.split(","):

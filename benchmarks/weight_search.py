@@ -1,8 +1,8 @@
-"""Whether the search for weights finds the best setting of the complete grid, and what both cost.
+"""Compare the search for weights with the complete grid: value and time.
 
     python benchmarks/weight_search.py WORKSPACE QUERIES QRELS --stack bm25,tfidf,text,meta
 
-Prints the dev measure of both, and seconds of the processor.
+Prints the dev measure of the best setting of each, and the processor seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rerank.search.build_table import TableRequest, score_table
 
 
 def main() -> None:
-    """Compare them for each case of the table."""
+    """Compare both searches for each case of the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("workspace")
     options.add_argument("queries")

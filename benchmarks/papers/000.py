@@ -1,27 +1,37 @@
-"""Raman, Shah, Veloso (2021): what an encoder has learned from links, by its three tasks and beyond.
+"""Raman, Shah, Veloso (2021): measure what an encoder learns from links.
 
     python benchmarks/papers/000.py DATA --collections cf --start minilm:6:top2
     python benchmarks/papers/000.py DATA --collections elife --hows contrastive,quintuplet --epochs 3
     python benchmarks/papers/000.py DATA --list
 
-Prints its tables beside ours. Ways of training (``--hows``): the paper's loss (``quintuplet``), the whole of
-``--preset paper`` (``paper``: all layers learn, nothing is chosen by held-out links), the loss's halves
-(gamma 0: ``structure``, gamma 1: ``semantics``), one margin at all levels (``fixed-margin``), triplets, any
-neighbor as positive (``positives=row``), the order by hops (``neighbors=hops``), the contrastive loss;
-``+name=value`` sets something else. A fifth of the links is held out before anything is computed. Measured:
+Prints the tables of the paper and our results. ``--hows`` selects the ways of training:
 
-links:    a document looks for its held-out links among all others: success@1, R@5, R@10.
-contexts: of eLife, a sentence that cites an article by a held-out link looks for that article: the same.
-self:     of eLife, a sentence of an article's body, which nobody learned from, looks for it: success@1.
-headings: subjects (eLife) or MeSH headings that at most a tenth have (cf), by a linear SVM on the vectors.
-apart:    how often a document is nearer to one of its held-out links than to another one (figure 5).
-near:     of a document's ten nearest, the share it is linked with, links that were learned from (figure 6).
+quintuplet:     the loss of the paper.
+paper:          ``--preset paper``: trains all layers, does not select a step by held-out links.
+structure:      only the structure half of the loss (gamma 0).
+semantics:      only the semantics half of the loss (gamma 1).
+fixed-margin:   one margin at all levels.
+triplet:        triplet loss.
+contrastive:    contrastive loss.
++positives=row: any neighbor can be the positive.
++neighbors=hops: order the neighbors by hops.
++name=value:    change another setting.
+
+A fifth of the links is held out before any other computation. Measures:
+
+links:    a document is the query for its held-out linked documents: success@1, R@5, R@10.
+contexts: eLife: a sentence with a held-out citation is the query for the cited article: the same measures.
+self:     eLife: a body sentence that is not in the training data is the query for its article: success@1.
+headings: F1 of a linear SVM on the vectors. Classes: subjects (eLife) or MeSH headings that at most a tenth
+          of the documents have (cf).
+apart:    how often a held-out linked document is nearer than a document without a link (figure 5).
+near:     share of the ten nearest documents that are linked with the document by training links (figure 6).
 
 Baselines of the paper without an encoder (``--hows word2vec,sgc``): the mean of word vectors that are learned
 from the documents; and tf-idf vectors of 256 numbers, smoothed over two links (SGC without its classifier).
 
-p: paired randomization tests, against the untrained encoder, and against ``quintuplet`` of the same seed
-where that was run before. Steps that are done are not done again.
+p: paired randomization tests against the untrained encoder. If ``quintuplet`` has a result for the same
+seed, a second test compares with it. Completed steps are skipped.
 """
 
 from __future__ import annotations
@@ -77,18 +87,21 @@ SENSITIVITY = (
 )
 BASELINES = ("word2vec", "sgc")
 CUTS = {"success@1": 1, "R@5": 5, "R@10": 10}
-"""Of a sentence, which has one article to find."""
+"""Measure -> rank limit, for queries that are sentences. Each sentence has one relevant article."""
 PERMUTATIONS = 10_000
 OTHERS = 20
-"""Documents it is not linked with that a document's links are compared with."""
+"""Number of random documents without a link that the ``apart`` measure compares with."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A collection without its test's links, and what is to be found.
+    """A collection without its test links, and its test queries.
 
-    labels: headings of each document, and of: those that are classified. sentences: texts of queries, with
-    the document each is to find: the first ``contexts`` of them are citation contexts, the others bodies'.
+    graph:     links without the test links.
+    labels:    headings of each document.
+    of:        headings to classify.
+    sentences: query texts: first ``contexts`` citation contexts, then body sentences.
+    wanted:    index of the relevant document of each sentence.
     """
 
     texts: Texts
@@ -102,7 +115,7 @@ class Prepared:
 
 
 def elife(data: Path, work: Path, seed: int) -> tuple[list[Document], list[tuple[int, int, str]], list[str]]:
-    """Articles with what they cite of each other, (citing, cited, sentence), and a sentence of each body."""
+    """Return the articles with their links, (citing, cited, sentence), and a body sentence per article."""
     path = work / "elife-sentences.json"
     if not path.exists():
         articles = sorted(read_jats(data / "elife-jats.tar.xz"), key=lambda article: article.key)
@@ -130,7 +143,7 @@ def elife(data: Path, work: Path, seed: int) -> tuple[list[Document], list[tuple
 
 @cache
 def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: int) -> Prepared:
-    """Texts, the graph without the test's links, and the tests."""
+    """Return the texts, the graph without the test links, and the test queries."""
     contexts: list[tuple[int, int, str]] = []
     bodies: list[str] = []
     if name == "elife":
@@ -140,7 +153,7 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
     texts = Texts.read(found, encoder(start, tokens, 0)[0].tokens)
     graph, test = apart(texts, 0.2, SPLIT + seed)
     linked = graph.matrix()
-    kept = [(j, text) for i, j, text in contexts if not linked[i, j]]  # its link is held out
+    kept = [(j, text) for i, j, text in contexts if not linked[i, j]]  # the link is held out
     own = [(i, text) for i, text in enumerate(bodies) if text]
     labels = [one.categories for one in found]
     return Prepared(
@@ -156,7 +169,7 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
 
 
 def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarray]:
-    """Measure -> a value for each document, or sentence."""
+    """Return measure -> one value per document or sentence."""
     loaded.model.eval()
     passages = Passages.of(of.texts, loaded, 1)
     usable = np.flatnonzero(of.texts.usable)
@@ -177,7 +190,7 @@ def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarr
 
 
 def by_links(of: Prepared, vectors: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-    """Measure -> a value for each document, of the tasks on links."""
+    """Return measure -> one value per document, for the tasks on links."""
     usable = np.flatnonzero(of.texts.usable)
     pool = vectors[of.test.pool]
     recall = of.test.recall(pool, (1, 5, 10))
@@ -226,7 +239,7 @@ def mean_vectors(texts: list[list[str]], seed: int) -> np.ndarray:
 
 
 def smoothed(texts: list[list[str]], links: Any, seed: int) -> np.ndarray:
-    """Return S S X: X of tf-idf, S the links with loops, normalized on both sides (Wu et al. 2019)."""
+    """Return S S X. X: tf-idf vectors. S: links with loops, normalized on both sides (Wu et al. 2019)."""
     from scipy import sparse
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -239,25 +252,25 @@ def smoothed(texts: list[list[str]], links: Any, seed: int) -> np.ndarray:
 
 
 def kept(options: argparse.Namespace, name: str, how: str, seed: int) -> Path:
-    """Where the single values of a run are, for the tests of others against it."""
+    """Return the path of the values per document of a run. Significance tests read them."""
     label = f"{name}-{options.start}-{how}-{seed}".replace(":", "_").replace("+", "-")
     return options.work / f"000-{label}.npz"
 
 
 def untrained(options: argparse.Namespace, name: str, seed: int) -> dict[str, np.ndarray]:
-    """What the encoder finds before any training; measured once."""
+    """Return the values of the untrained encoder. They are measured once and stored."""
     path = kept(options, name, "untrained", seed)
     if not path.exists():
         of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.npz")  # steps may be done at once
+        part = path.with_suffix(f".{os.getpid()}.npz")  # several processes can run steps in parallel
         np.savez(part, **measured(of, encoder(options.start, options.tokens, seed)[0], seed))
         part.replace(path)
     return dict(np.load(path))
 
 
 def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str, Any]:
-    """Train, and measure."""
+    """Train an encoder and return its measures."""
     before = untrained(options, name, seed)
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
     preset, *changes = how.split("+")
@@ -303,7 +316,7 @@ def _p(differences: np.ndarray) -> float:
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Every way of training, from one start."""
+    """Yield one step per collection, seed and way of training."""
     for name in options.collections:
         for seed in range(options.seeds):
             for how in options.hows:
@@ -316,18 +329,30 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def main() -> None:
-    """Do what is left to do, and print the tables."""
+    """Run the missing steps and print the tables."""
     parser = arguments(__doc__)
-    parser.add_argument("--collections", type=lambda text: text.split(","), default=["cf", "wikispeedia"])
     parser.add_argument(
-        "--hows", type=lambda text: text.split(","), default=[*HOWS, "paper", *SENSITIVITY, *BASELINES]
+        "--collections",
+        type=lambda text: text.split(","),
+        default=["cf", "wikispeedia"],
+        help="folders of DATA, separated by commas. Default: cf,wikispeedia",
     )
-    parser.add_argument("--start", default="minilm:6:top2", help="MODEL:LAYERS, as benchmarks/dense.py")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--passages", type=int, default=4)
+    parser.add_argument(
+        "--hows",
+        type=lambda text: text.split(","),
+        default=[*HOWS, "paper", *SENSITIVITY, *BASELINES],
+        help="ways of training, separated by commas. Default: all",
+    )
+    parser.add_argument(
+        "--start",
+        default="minilm:6:top2",
+        help="start as MODEL:LAYERS, see benchmarks/dense.py. Default: %(default)s",
+    )
+    parser.add_argument("--tokens", type=int, default=64, help="tokens per passage. Default: %(default)s")
+    parser.add_argument("--passages", type=int, default=4, help="passages per document. Default: %(default)s")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--rate", type=float, default=2e-4, help="learning rate. Default: %(default)s")
     parser.add_argument("--patience", type=int, default=6)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,11 +1,11 @@
-"""Ding, Zhang, Chen, Cao (CCHT): what co-citation teaches an encoder, on the full texts of eLife.
+"""Ding, Zhang, Chen, Cao (CCHT): train an encoder on co-citations in the full texts of eLife.
 
     python benchmarks/papers/001.py DATA
 
-Runs ``benchmarks/cocitation.py`` and keeps the means of each seed, and the tests of the claims. DATA has
-``elife-jats.tar.xz``. Articles are learned from with title and abstract, references with their title; the
+Runs ``benchmarks/cocitation.py`` and stores the means of each seed and the tests of the claims. DATA contains
+``elife-jats.tar.xz``. Training uses the title and abstract of articles, and the title of references. The
 negatives of the ranking task are references of other test articles. ``direct`` is the control: an article, a
-reference that it cites and one that it does not. All strategies have the same number of anchors.
+reference that it cites and a reference that it does not cite. All strategies have the same number of anchors.
 p: paired randomization test over the queries, on the means over the seeds, without a correction.
 """
 
@@ -30,7 +30,7 @@ MEASURES = ("MAP sentence", "MAP paragraph", "MAP section", "sentence > paragrap
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
-    """Do the runs that are missing; return means per seed, and tests."""
+    """Run the missing runs. Return the means per seed and the tests."""
     size = [f"--{name}={getattr(options, name)}" for name in ("layers", "tokens", "steps", "batch", "rate")]
     if options.articles:
         size.append(f"--articles={options.articles}")
@@ -75,18 +75,18 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """One step: the runs are kept one by one in the work folder."""
+    """Yield the only step. The work folder stores each run separately."""
     name = f"elife-{options.articles or 'all'}-minilm_{options.layers}-{options.tokens}-{options.steps}"
     yield Step(name, "tables 1 and 2", partial(trained, options))
 
 
 def main() -> None:
-    """Do the runs, and print the claims."""
+    """Run the missing runs and print the claims."""
     parser = arguments(__doc__)
     parser.add_argument("--strategies", default="sentence,direct,paragraph,section,hard 1.0,contrastive")
     for name, default in (("layers", 2), ("train-layers", 1), ("tokens", 32), ("steps", 60), ("batch", 48)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--articles", type=int, help="only the first ones of the archive")
+    parser.add_argument("--articles", type=int, help="use the first N articles of the archive. Default: all")
     parser.add_argument("--rate", type=float, default=5e-4)
     options = parser.parse_args()
     carry_out("001", steps(options), options)

@@ -1,21 +1,24 @@
-"""Yih, Toutanova, Platt, Meek (2011): S2Net by training size and by start, beside the other projections.
+"""Yih, Toutanova, Platt, Meek (2011): compare S2Net with other projections, by training size and start.
 
     python benchmarks/papers/002.py DATA --collections debian.de
     python benchmarks/papers/002.py DATA --collections debian.de --filter
     python benchmarks/papers/002.py DATA --list
 
-Prints its figure 2 and what its text says beside ours. A text looks for its partner among those of all test
-pairs, in both directions, as ``benchmarks/projections.py`` does. Steps that are done are not done again.
+Prints figure 2 and the claims of the paper with our results. Each text is a query for its partner among the
+texts of all test pairs, in both directions, see ``benchmarks/projections.py``. Completed steps are skipped.
 
-``--filter`` mirrors the paper's second task, which filters advertisements by their labels: a query's
-documents of grade 2 are what is wanted, those of grade 1 are what is to be paper from them, and no others are
-ranked. AUC(rel=2) and NDCG of those, over queries that have both. S2Net starts from LSI and learns from
-preferences within a query alone (``graded``, ``judged`` 1), from them for half (0.5), or from the pairs of
-grade 2 against all other documents; always from ``--train`` queries.
+``--filter`` measures the second task of the paper. The paper filters advertisements by labels. Here only the
+documents of grades 2 and 1 of a query are ranked: grade 2 is positive, grade 1 negative. Measures: AUC(rel=2)
+and NDCG over the queries with both grades. S2Net starts from LSI and trains on ``--train`` queries, on:
 
-``--projected 300,500,1000`` compares S2Net, from the paper's start (OPCA) and on all train queries, with the
-cosine of the vectors that it projects: MRR of the partners, and the second task. Pooled AUC: of all pairs of
-the second task together, as in the paper, with a randomization test over the pairs.
+preferences:      pairs of grades within a query (``graded``, ``judged`` 1).
+half preferences: these pairs and the next ones, half each (``judged`` 0.5).
+pairs:            documents of grade 2 against all other documents.
+
+``--projected 300,500,1000`` compares S2Net with the cosine of the vectors that it projects. S2Net starts from
+OPCA, as in the paper, and trains on all train queries. Measures: MRR of the partners, and the second task.
+Pooled AUC is measured over all pairs of the second task together, as in the paper. Its p-value is from a
+randomization test over the pairs.
 """
 
 from __future__ import annotations
@@ -52,15 +55,15 @@ from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)
-"""Train queries; the last step of a collection takes all that it has."""
+"""Numbers of train queries. The last step of a collection uses all train queries."""
 STARTS = ("opca", "cllsi", "random")
 BASELINE = "input vectors"
-"""The cosine of the vectors that S2Net projects: the TFIDF of the paper."""
+"""Cosine of the vectors that S2Net projects. The paper calls it TFIDF."""
 
 
 @cache
 def loaded(data: Path, work: Path, name: str) -> tuple[TrainingData, Mates]:
-    """Training data and test pairs of a collection, made when first asked for."""
+    """Return the training data and test pairs of a collection. Create the workspace if it is missing."""
     folder, _, lang = name.partition(".")
     suffix = f".{lang}" if lang else ""
     queries = read_queries(str(data / folder / f"queries{suffix}.jsonl.gz"))
@@ -77,7 +80,7 @@ def loaded(data: Path, work: Path, name: str) -> tuple[TrainingData, Mates]:
 def fitted(
     options: argparse.Namespace, name: str, size: int | None, seed: int, **config: Any
 ) -> dict[str, Any]:
-    """Fit S2Net on so many train queries: MRR and top-1 of the test pairs, both directions."""
+    """Fit S2Net on ``size`` train queries. Return MRR and top-1 of the test pairs, in both directions."""
     data, mates = loaded(options.data, options.work, name)
     train = data.train if size is None else some(data.train, size)
     part = TrainingData(**{**vars(data), "train": train})
@@ -89,7 +92,7 @@ def fitted(
 
 
 def baseline(options: argparse.Namespace, name: str, dims: tuple[int, ...]) -> dict[str, Any]:
-    """The cosine of the vectors that S2Net projects, and S2Net at a few dimensions against it."""
+    """Measure the cosine of the vectors that S2Net projects, and compare S2Net at several dimensions."""
     data, mates = loaded(options.data, options.work, name)
     terms = make_trainer(data, ProjectionConfig()).vectors.terms
     before = mates.unprojected(terms)
@@ -112,7 +115,7 @@ def baseline(options: argparse.Namespace, name: str, dims: tuple[int, ...]) -> d
 
 @cache
 def labeled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query], Qrels]:
-    """Test queries with documents of both grades, the judgments, and where the documents are."""
+    """Return the workspace, the test queries with documents of both grades, and their judgments."""
     folder, _, lang = name.partition(".")
     judged = judgments(data / folder, lang or None, None)["test"]
     suffix = f".{lang}" if lang else ""
@@ -126,7 +129,7 @@ def labeled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query], 
 
 
 Scores = dict[str, tuple[list[str], Any]]
-"""Query -> ids of documents, and their scores."""
+"""Query -> document ids and their scores."""
 
 
 def scored(
@@ -135,7 +138,7 @@ def scored(
     candidates: Mapping[str, Iterable[str]],
     ranker: Projection | Terms | None,
 ) -> Scores:
-    """Score the candidates of each query by a projection, its input vectors, or the engine's tf-idf."""
+    """Score the candidates of each query by a projection, its input vectors, or tf-idf of the engine."""
     found = {}
     for query in queries:
         ids = sorted(candidates[query.id])
@@ -154,7 +157,7 @@ def scored(
 
 
 def one_language(options: argparse.Namespace, name: str) -> dict[str, Any]:
-    """S2Net from pairs of the collection, in one language: NDCG of the judged queries, 1,000 candidates."""
+    """Train S2Net on pairs in one language. Return NDCG of the judged queries with 1,000 candidates."""
     folder = options.data / name
     corpus, there = str(folder / "corpus.jsonl.gz"), options.work / f"{name}-one-language"
     workspace = Workspace.open(str(there)) if there.exists() else ingest(str(there), [corpus]).workspace
@@ -194,7 +197,7 @@ def ordered(scores: Scores) -> dict[str, list[str]]:
 
 
 def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
-    """Return AUC of grade 2 over all pairs together, by both scores, and p of the difference."""
+    """Return AUC of grade 2 over all pairs together, for both scores, and p of the difference."""
     pairs = [(query, document) for query in base for document in sorted(qrels[query])]
     labels = [qrels[query][document] > 1 for query, document in pairs]
     both = []
@@ -206,7 +209,7 @@ def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
 
 
 def projected(options: argparse.Namespace, name: str, dim: int, init: str) -> dict[str, Any]:
-    """S2Net on all train queries against the vectors that it projects: partners, and the second task."""
+    """Compare S2Net, trained on all train queries, with its input vectors: partners and second task."""
     data, mates = loaded(options.data, options.work, name)
     trainer = make_trainer(data, ProjectionConfig(dim=dim, init=init))
     terms = trainer.vectors.terms
@@ -244,7 +247,7 @@ def projected(options: argparse.Namespace, name: str, dim: int, init: str) -> di
 
 
 def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
-    """The second task, mirrored: are a query's documents of grade 2 paper from those of grade 1?"""
+    """Measure the second task: rank documents of grade 2 above documents of grade 1."""
     data, _ = loaded(options.data, options.work, name)
     at = labeled(options.data, options.work, name)
     part = TrainingData(**{**vars(data), "train": some(data.train, options.train)})
@@ -277,7 +280,7 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Training sizes, then starts at the paper's dimension; steps are named by all that changes them."""
+    """Yield the steps. The name of a step contains every setting that changes its result."""
     for name in options.collections:
         if options.one_language:
             yield Step(f"{name}-one-language", "one language", partial(one_language, options, name))
@@ -303,22 +306,32 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def main() -> None:
-    """Do what is left to do, and print the tables."""
+    """Run the missing steps and print the tables."""
     parser = arguments(__doc__)
     parser.add_argument(
-        "--collections", type=lambda text: text.split(","), default=["debian.de", "debian.it"]
+        "--collections",
+        type=lambda text: text.split(","),
+        default=["debian.de", "debian.it"],
+        help="folders of DATA, separated by commas. Default: debian.de,debian.it",
     )
-    parser.add_argument("--dim", type=int, default=50, help="of the training sizes")
-    parser.add_argument("--starts", action="store_true", help="also the starts at k = 1,000: hours")
-    parser.add_argument("--filter", action="store_true", help="also the second task, on grades")
-    parser.add_argument("--train", type=int, default=2000, help="its train queries")
-    parser.add_argument("--one-language", action="store_true", help="only S2Net on pairs of the collection")
+    parser.add_argument(
+        "--dim",
+        type=int,
+        default=50,
+        help="dimension for the training sizes and --filter. Default: %(default)s",
+    )
+    parser.add_argument("--starts", action="store_true", help="also compare starts at k = 1,000; takes hours")
+    parser.add_argument("--filter", action="store_true", help="also measure the second task, on grades")
+    parser.add_argument(
+        "--train", type=int, default=2000, help="number of train queries for --filter. Default: %(default)s"
+    )
+    parser.add_argument("--one-language", action="store_true", help="run only S2Net on pairs in one language")
     parser.add_argument(
         "--projected",
         type=lambda text: [int(one) for one in text.split(",")],
         default=[],
         metavar="K,K",
-        help="also S2Net from OPCA at these dimensions against the vectors that it projects",
+        help="also compare S2Net from OPCA with its input vectors, at these dimensions",
     )
     options = parser.parse_args()
     carry_out("002", steps(options), options)

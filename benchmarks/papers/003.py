@@ -1,21 +1,28 @@
-"""Kuwa, Schamoni, Riezler (2020): text and meta-categories, joint, stacked and beside tf-idf.
+"""Kuwa, Schamoni, Riezler (2020): combine text, categories and tf-idf.
 
     python benchmarks/papers/003.py DATA --collections wikispeedia --settings cosine
     python benchmarks/papers/003.py DATA --collections debian.it --settings mlp --seeds 3
     python benchmarks/papers/003.py DATA --list
 
-Prints its tables 2 to 4 and figures 2 and 3 beside ours. A collection is a folder of DATA, with the language
-of its documents behind a point; with ``+translated`` behind that (``debian.it+translated``), tf-idf looks for
-a word-by-word translation of the query (``translations.py``), as for the paper's patents. Settings:
-``cosine`` (the default head), ``mlp``, ``paper`` (``--preset paper``). Weights of every stack are searched
-on dev, anew for each protocol and number of documents, and measured on test; a ranker alone has none. Smaller
-pools are parts of that of 1,000, which is scored once. p: paired randomization test, Holm's correction over a
-step's comparisons. Steps that are done are skipped.
+Prints tables 2 to 4 and figures 2 and 3 of the paper with our results. Completed steps are skipped.
 
-``--categories given,inferred,degraded`` measures the rankers text and meta on queries with their categories;
-without them, so that they are inferred from the first candidates; and with errors: each category is dropped
-with probability 0.5, and replaced by a sibling, if it has one, with 0.25. Weights are searched on dev queries
-of the same case. Also NDCG of grade 1 only: without the documents of a higher grade.
+--collections: folders of DATA, ``FOLDER.LANG`` for one language. With ``+translated``
+    (``debian.it+translated``), tf-idf searches with a word-by-word translation of the query
+    (``translations.py``), as the paper does for patents.
+--settings: ``cosine`` (the default head), ``mlp``, ``paper`` (``--preset paper``).
+
+The weights of a stack are tuned on dev, separately for each protocol and number of documents. The stack is
+measured on test. Single rankers have no weights. The pool of 1,000 documents is scored once; smaller pools
+are subsets of it. p: paired randomization test with Holm's correction over the comparisons of a step.
+
+``--categories`` measures the rankers text and meta with different categories of the query:
+
+given:    the categories of the query.
+inferred: no categories; they are inferred from the first candidates.
+degraded: each category is dropped with probability 0.5, and replaced by a sibling, if it has one, with 0.25.
+
+Weights are tuned on dev queries of the same case. These steps also measure NDCG of grade 1, without the
+documents of a higher grade.
 """
 
 from __future__ import annotations
@@ -63,15 +70,15 @@ AGAINST = (
     (f"{FIRST},joint", f"{FIRST},text"),
     (f"{FIRST},text,meta", f"{FIRST},joint"),
 )
-"""Which is compared with which, where both are there."""
+"""Pairs of stacks to compare. A pair is skipped if one of its stacks is missing."""
 
 
 PROTOCOLS = (("pool-random", "2 and 3"), ("pool-first", "4"), ("retrieved", "figure 3"))
-"""Kinds of candidates, and the tables that they make."""
+"""Kinds of candidates, and the tables of the paper that use them."""
 
 
 class Collection:
-    """A collection of DATA: ``debian.it`` is its Italian part."""
+    """A collection of DATA. ``debian.it`` is the Italian part of ``debian``."""
 
     def __init__(self, data: Path, name: str) -> None:
         self.name = name
@@ -88,12 +95,12 @@ class Collection:
         }
 
     def asked(self, also: str | None = None) -> list[Query]:
-        """All queries, with translations where the collection's name says so."""
+        """Return all queries, with translations if the collection is ``+translated``."""
         also = self.also if also is None else also
         return translated(self.folder, self.lang) if also == "translated" else read_queries(self.queries)
 
     def judged(self, split: str, most: int | None = None, case: str = "given") -> tuple[list[Query], Qrels]:
-        """Judged queries of a split, evenly spaced where there are more than ``most``.
+        """Return the judged queries of a split, or an evenly spaced sample of at most ``most``.
 
         case: ``given``, ``inferred`` or ``degraded`` categories.
         """
@@ -108,7 +115,7 @@ class Collection:
         return queries, Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
 
     def siblings(self) -> dict[str, list[str]]:
-        """Category -> the other children of its parents, by name."""
+        """Return category -> the other children of its parents, sorted by name."""
         lines = self.graph.read_text("utf-8").splitlines()[1:]
         parents, children = dict[str, set[str]](), dict[str, set[str]]()
         for line in lines:
@@ -122,9 +129,9 @@ class Collection:
 
 
 def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the categories of a query after errors, the same in each run.
+    """Return the categories of a query with simulated errors. The result is the same in each run.
 
-    Of four, two are dropped and one is replaced by a sibling.
+    On average, two of four categories are dropped and one is replaced by a sibling.
     """
     rng = np.random.default_rng(list(hashlib.md5(query.id.encode()).digest()))
     kept: dict[str, None] = {}
@@ -138,7 +145,7 @@ def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, 
 
 
 def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
-    """The workspace of a collection, setting and seed; made when it is not there."""
+    """Return the workspace of a collection, setting and seed. Create it if it is missing."""
     folder = work / label
     if (folder / "rerank.toml").exists():
         return Workspace.open(str(folder))
@@ -147,7 +154,7 @@ def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
 
 
 def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> Any:
-    """Train one ranker: what dev says, and how long it took."""
+    """Train one ranker. Return its epochs and its dev scores."""
     workspace = workspace_of(collection, work, label)
     preset, head = ("paper", None) if setting == "paper" else ("default", setting)
     report = train(
@@ -170,7 +177,7 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
 
 
 def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
-    """Query -> document ids, best first."""
+    """Return query -> document ids, best first."""
     columns = [table.signals.index(name) for name in stack.signals]
     return {
         query: stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]][:, columns]).ids
@@ -181,7 +188,7 @@ def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
 def measured(
     dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool, lower: bool = False
 ) -> dict[str, Any]:
-    """Tune every stack on dev and measure it on test. lower: also without documents of grade 2 or more."""
+    """Tune each stack on dev and measure it on test. lower: also measure grade 1 only."""
     plain = [name for name in dev[0].signals if name != FIRST]
     plain += ["text,meta"] if {"text", "meta"} <= {*plain} else []
     names = [FIRST, *plain, *(f"{FIRST},{one}" for one in plain)] if weighted else plain
@@ -204,7 +211,7 @@ def measured(
 
 
 def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> dict[str, Any]:
-    """Return NDCG of the stacks, and the tests between them."""
+    """Return NDCG of the stacks and the tests of ``AGAINST``."""
     evaluation = evaluate_runs(runs, qrels, ["nDCG"])
     pairs = [pair for pair in AGAINST if {*pair} <= {*runs}]
     values = {name: found["nDCG"] for name, found in evaluation.values.items()}
@@ -219,7 +226,10 @@ def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> dict[str
 def without_best(
     runs: Mapping[str, dict[str, list[str]]], qrels: Qrels
 ) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
-    """Return runs and judgments without documents of grade 2 or more, of queries with others of grade 1."""
+    """Return runs and judgments without documents of grade 2 or more.
+
+    Queries without a document of grade 1 are dropped.
+    """
     best = {query: {d for d, grade in judged.items() if grade > 1} for query, judged in qrels.items()}
     rest = Qrels((q, d, grade) for q, judged in qrels.items() for d, grade in judged.items() if grade <= 1)
     kept = {query for query in rest if rest.relevant(query)}
@@ -230,9 +240,11 @@ def without_best(
 
 
 def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> ScoreTable:
-    """The candidates of a protocol from the deepest pool of its kind, which is scored once.
+    """Return the candidates of a protocol, selected from its deepest pool.
 
-    retrieved: the best by tf-idf of a pool by tf-idf. pool-random: of the pool's irrelevant documents any.
+    retrieved:   the best ``count`` documents by tf-idf.
+    pool-random: all relevant documents and ``count`` random irrelevant documents.
+    pool-first:  all relevant documents and the best ``count`` irrelevant documents by tf-idf.
     """
     column = table.signals.index(FIRST)
 
@@ -264,7 +276,7 @@ def protocols(
     seed: int,
     case: str | None = None,
 ) -> dict[str, Any]:
-    """One protocol at several numbers of documents, the weights tuned at each. case: of the categories."""
+    """Measure one protocol. Tune the weights at each number of documents. case: see ``judged``."""
     workspace = workspace_of(collection, work, label)
     signals = (*options.rankers, FIRST)
     pipeline = workspace.pipeline(signals)
@@ -296,7 +308,7 @@ def protocols(
 
 
 def translation(collection: Collection, work: Path) -> dict[str, Any]:
-    """What tf-idf alone gains by the translation of the queries, on test."""
+    """Compare tf-idf with and without translated queries, on test."""
     workspace = workspace_of(collection, work, f"{collection.name}-first-stage")
     qrels = read_qrels(collection.qrels["test"])
     runs = {}
@@ -327,7 +339,7 @@ def translation(collection: Collection, work: Path) -> dict[str, Any]:
 
 
 def overlap(collection: Collection) -> dict[str, Any]:
-    """Figure 2, over the pairs of all splits."""
+    """Return the data of figure 2, over the pairs of all splits."""
     from rerank.formats import read_corpus
 
     wanted: dict[str, list[tuple[tuple[str, ...], int]]] = {}
@@ -344,7 +356,7 @@ def overlap(collection: Collection) -> dict[str, Any]:
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Everything that was asked for, in the order in which it is needed."""
+    """Yield the requested steps. Training steps come before the steps that need them."""
     for name in options.collections:
         collection = Collection(options.data, name)
         of = {"collection": name}
@@ -361,7 +373,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
                 at = (collection, options.work, label)
                 tables = []
                 for kind, table in PROTOCOLS:
-                    # Half an hour at most for a step: with large heads, one number of documents each.
+                    # A step takes at most half an hour. Large heads need one step per number of documents.
                     parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
                     for counts in [COUNTS] if kind == "retrieved" else parts:
                         run = partial(_with, of, protocols, *at, kind, counts, options, seed)
@@ -390,22 +402,26 @@ def _with(of: dict[str, Any], function: Any, *given: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what is left to do, and print the tables."""
+    """Run the missing steps and print the tables."""
     parser = arguments(__doc__)
 
     def names(text: str) -> list[str]:
         return text.split(",")
 
     parser.add_argument("--collections", type=names, default=["wikispeedia", "debian.it"])
-    parser.add_argument("--settings", type=names, default=["cosine", "mlp", "paper"])
     parser.add_argument(
-        "--rankers", type=names, default=list(RANKERS), help="fewer: stacks without the others"
+        "--settings", type=names, default=["cosine", "mlp", "paper"], help="settings to run. Default: all"
     )
-    parser.add_argument("--dev", type=int, metavar="N", help="tune on so many dev queries (default: all)")
     parser.add_argument(
-        "--test", type=int, metavar="N", help="measure on so many test queries (default: all)"
+        "--rankers", type=names, default=list(RANKERS), help="rankers to train and stack. Default: all"
     )
-    parser.add_argument("--categories", type=names, default=[], help="given, inferred, degraded")
+    parser.add_argument("--dev", type=int, metavar="N", help="number of dev queries for tuning. Default: all")
+    parser.add_argument(
+        "--test", type=int, metavar="N", help="number of test queries to measure. Default: all"
+    )
+    parser.add_argument(
+        "--categories", type=names, default=[], help="categories of the query: given, inferred, degraded"
+    )
     options = parser.parse_args()
     carry_out("003", steps(options), options)
     if not options.list:

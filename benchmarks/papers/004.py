@@ -1,9 +1,9 @@
-"""Ma et al. (GCCL): does training on the graph of labeled pairs beat the plain classifier?
+"""Ma et al. (GCCL): compare training on the graph of labeled pairs with a plain classifier.
 
     python benchmarks/papers/004.py DATA --seeds 5
 
-Runs ``benchmarks/concept.py`` on ``ecbplus`` with ``--preset paper``, cut to a number of steps, layers and
-tokens that a CPU trains, against the classifier with the same settings. p: the larger one of a paired t-test
+Runs ``benchmarks/concept.py`` on ``ecbplus`` with ``--preset paper`` and with a classifier that has the same
+settings. Steps, layers and tokens are reduced for training on a CPU. p: the larger p-value of a paired t-test
 over seeds and a paired randomization test over test pairs.
 """
 
@@ -33,7 +33,7 @@ NAMES = ("accuracy", "F1", "AUC")
 
 
 def run_one(data: concept.Data, how: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the scores of dev and test pairs; kept in the work folder."""
+    """Return the scores of dev and test pairs. The work folder stores them."""
     path = options.work / f"ecbplus-{how}-{seed}-{'-'.join(map(str, options.base.values()))}.json"
     if path.exists():
         return dict(json.loads(path.read_text("utf-8")))
@@ -54,7 +54,7 @@ def run_one(data: concept.Data, how: str, seed: int, options: argparse.Namespace
 
 
 def measures(data: concept.Data, run: dict[str, Any]) -> list[float]:
-    """Accuracy and F1 at the threshold of dev, and AUC, on test."""
+    """Return accuracy, F1 and AUC on test. The threshold is from dev."""
     at, labels = best_threshold(run["dev"], data.labels("dev")), data.labels("test")
     return [accuracy(run["test"], labels, at), f1(run["test"], labels, at), auc(run["test"], labels)]
 
@@ -62,7 +62,7 @@ def measures(data: concept.Data, run: dict[str, Any]) -> list[float]:
 def compared(
     data: concept.Data, first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> dict[str, float]:
-    """Return measure -> p, the larger one of both tests."""
+    """Return measure -> p, the larger p-value of both tests."""
     sides = [
         [(run["test"], best_threshold(run["dev"], data.labels("dev"))) for run in of]
         for of in (first, second)
@@ -74,7 +74,7 @@ def compared(
 
 
 def trained(options: argparse.Namespace) -> dict[str, Any]:
-    """Train each way with each seed."""
+    """Train each way with each seed. Return measures and p-values."""
     data = concept.Data.read(options.data / "ecbplus", None)
     runs = {
         how: [run_one(data, how, seed, options) for seed in range(options.seeds if "paper" in how else 1)]
@@ -100,13 +100,13 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """One step: the runs are kept one by one in the work folder."""
+    """Yield the only step. The work folder stores each run separately."""
     name = f"ecbplus-paper-{options.base['layers']}-{options.base['steps']}"
     yield Step(name, "table 2", partial(trained, options))
 
 
 def main() -> None:
-    """Do the runs, and print the claims."""
+    """Run the missing runs and print the claims."""
     parser = arguments(__doc__)
     for name, default in (("layers", 2), ("passage-tokens", 32), ("steps", 64), ("every", 16)):
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -1,4 +1,4 @@
-"""Variants of ``dense`` that only the paper on quintuplets needs: other losses, and neighbors by hops."""
+"""Variants of ``dense`` for the experiments of paper 000: other losses, and neighbors by hops."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 
 RELATED, FARTHEST = 64, 3
-"""Related documents of each document at most, and hops to them at most."""
+"""Maximum number of related documents per document, and maximum number of hops to them."""
 
 
 def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
     """Return the settings of ``objective+name=value+...``, and the name of the variant.
 
-    Objectives: those of the product, ``structure`` and ``semantics`` (gamma 0 and 1), ``fixed-margin`` and
-    ``triplet``. Values: settings of the product, ``positives=row`` (linked documents, without levels) and
-    ``neighbors=hops``.
+    Objectives: the objectives of ``DenseConfig``, ``structure`` (gamma 0), ``semantics`` (gamma 1),
+    ``fixed-margin`` and ``triplet``. Values: settings of ``DenseConfig``, ``positives=row`` (linked
+    documents, without levels) and ``neighbors=hops``.
     """
     objective, *changes = how.split("+")
     given = dict(change.split("=", 1) for change in changes)
@@ -45,7 +45,7 @@ def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
 def task_of(
     texts: Texts, encoder: TextEncoder, config: DenseConfig, variant: str, progress: Progress
 ) -> DenseTask:
-    """Return the training of a variant."""
+    """Return the training task of a variant."""
     loss: Loss = make_loss(config)
     if variant == "triplet":
         loss = TripletLoss(config.margin)
@@ -66,7 +66,7 @@ def by_hops(
     farthest: int = FARTHEST,
     seed: int = 0,
 ) -> Neighbors:
-    """The documents that the fewest links lead to; of equally far ones those to keep are drawn."""
+    """Return the documents with the fewest hops. Documents at equal distance are sampled at random."""
     links = graph.matrix()
     rng = np.random.default_rng((seed, 7))
     rows: list[int] = []

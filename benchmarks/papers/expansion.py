@@ -1,6 +1,6 @@
-"""More labeled pairs from the graph of labeled pairs (Ma et al. 2023, section 3.2).
+"""Sample additional labeled pairs from the graph of labeled pairs (Ma et al. 2023, section 3.2).
 
-Related pairs are at most ``hops`` labeled pairs apart, unrelated ones are of different components.
+Related pairs are at most ``hops`` labeled pairs apart. Unrelated pairs are in different components.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from rerank.rankers.concept.graph import ConceptGraph
 from rerank.records import LabeledPair
 
 MISSES = 50
-"""Rounds without a new pair after which sampling ends."""
+"""Sampling stops after this number of rounds without a new pair."""
 
 
 def expand(
     graph: ConceptGraph, kept: Sequence[LabeledPair], hops: int = 2, ratio: float = 2.0, seed: int = 0
 ) -> ConceptGraph:
-    """The graph with up to ratio / 2 times the labeled pairs, half related; never with pairs of ``kept``."""
+    """Return the graph with additional pairs, never with pairs of ``kept``.
+
+    Related pairs grow up to ratio / 2 times the number of labeled pairs. Unrelated pairs grow up to the
+    number of related pairs.
+    """
     rng = np.random.default_rng((seed, 2))
     place = {one: i for i, one in enumerate(graph.ids)}
     inside = sorted(tuple(sorted((place[a], place[b]))) for a, b, _ in kept if {a, b} <= place.keys())
@@ -38,7 +42,7 @@ def expand(
 
 
 def within(graph: ConceptGraph, hops: int) -> NDArray[np.int64]:
-    """(n, 2) pairs of documents at most ``hops`` related pairs apart."""
+    """Return pairs of documents that are at most ``hops`` related pairs apart. Shape: (n, 2)."""
     size = len(graph.ids)
     ends = np.concatenate((graph.related, graph.related[:, ::-1]))
     edges = sparse.csr_matrix((np.ones(len(ends), np.int32), (*ends.T,)), shape=(size, size))
@@ -50,7 +54,7 @@ def within(graph: ConceptGraph, hops: int) -> NDArray[np.int64]:
 
 
 def _between(graph: ConceptGraph, count: int, known: set[int], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Distinct new pairs of different components."""
+    """Return distinct new pairs of documents in different components."""
     found: list[int] = []
     misses = 0
     while len(found) < count and misses < MISSES:

@@ -1,4 +1,4 @@
-"""Category overlap of queries and relevant documents."""
+"""Measure the category overlap of queries and relevant documents."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 OVERLAP_BUCKETS = ("0%", *(f"{10 * tenth}-{10 * tenth + 10}%" for tenth in range(10)))
-"""Exactly 0, then (0, 10], (10, 20], ... (90, 100]."""
+"""Ranges: exactly 0, then (0, 10], (10, 20], ... (90, 100]."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bar over (query, relevant document) pairs (Kuwa et al. 2020, Figure 2).
+    """One bar of a histogram over (query, relevant document) pairs (Kuwa et al. 2020, Figure 2).
 
-    bucket: one of OVERLAP_BUCKETS. share: of all pairs.
+    bucket: one of OVERLAP_BUCKETS.
+    share:  share of all pairs.
     """
 
     bucket: str
@@ -23,7 +24,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Overlap:
-    """A histogram of one grade, or of all (None).
+    """A histogram of one grade, or of all grades (None).
 
     pairs:            pairs with categories on both sides.
     without_query:    pairs without query categories.
@@ -40,7 +41,8 @@ class Overlap:
 def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) -> list[Overlap]:
     """Return histograms of (grade, query categories, document categories).
 
-    The first is over all grades. Several grades also get one each, highest first.
+    The first histogram covers all grades. If pairs have several grades, one histogram per grade follows,
+    highest grade first.
 
     >>> pairs = [(2, "ab", "ac"), (1, "a", "d"), (1, "", "d"), (1, "a", "")]
     >>> whole, wanted, related = category_overlap(pairs)
@@ -56,7 +58,7 @@ def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) 
             place = -2
         elif not document:
             place = -1
-        else:  # round up: only 0 is in the first bucket
+        else:  # round up: the first bucket contains only 0
             place = -(-10 * len(document & query) // len(document))
         counts.setdefault(grade, [0] * (len(OVERLAP_BUCKETS) + 2))[place] += 1
     whole = [sum(column) for column in zip(*counts.values())] or [0] * (len(OVERLAP_BUCKETS) + 2)

@@ -1,4 +1,4 @@
-"""Write docs/explanation/papers.md: the verdict on each claim of the papers, from the result files.
+"""Write docs/explanation/papers.md with the verdict on each claim of the papers, from the result files.
 
 python benchmarks/papers/page.py            # writes docs/explanation/papers.md and its figures
 python benchmarks/papers/page.py --check    # exit code 1 if they are outdated
@@ -77,10 +77,10 @@ NOT_RUN = (
         "no script",
     ),
 )
-"""Paper, run, command, and the time, estimated from the steps that were run (``--list``)."""
+"""Paper, run, command, and estimated time. The time is estimated from completed steps (``--list``)."""
 
 EXTRA = "(not in the paper)"
-"""Claims that only --show prints."""
+"""Mark of claims that only --show prints."""
 
 _HEAD = """# The papers, claim by claim
 
@@ -110,7 +110,7 @@ frequent one. All cases, tables and sections of a paper: `python benchmarks/pape
 
 
 def pages() -> dict[Path, str]:
-    """Return path -> content of all generated files."""
+    """Return path -> content for all generated files."""
     parts, figures = [_HEAD], {}
     for paper_of in PAPERS.values():
         paper = paper_of()
@@ -133,7 +133,7 @@ def pages() -> dict[Path, str]:
 
 
 def groups(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Return the cases of each claim."""
+    """Return the cases, grouped by claim."""
     grouped: list[list[Claim]] = []
     for one in claims:
         if one.says == "the same" and grouped:
@@ -144,7 +144,7 @@ def groups(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _summary(claims: Sequence[Claim]) -> str:
-    """Return a table with one row per claim: the count of each verdict, and the first case of the first."""
+    """Return a table with one row per claim: verdict counts and a case of the most frequent verdict."""
     lines = ["| claim of the paper | verdict | a case |", "| --- | --- | --- |"]
     for cases in groups(claims):
         if EXTRA in cases[0].says:
@@ -188,12 +188,12 @@ def show(name: str) -> None:
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write the page and figures, compare them, or print a paper."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--show", choices=PAPERS)
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the files are outdated")
+    parser.add_argument("--show", choices=PAPERS, help="print all cases and tables of a paper")
     options = parser.parse_args()
     if options.show:
         show(options.show)

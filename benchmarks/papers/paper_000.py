@@ -28,14 +28,14 @@ NAMES = {
     "self success@1": "self: success@1",
     "headings": "headings: F1",
 }
-"""Measure -> head of its column. F1 is of each document, its mean."""
+"""Measure -> column head. F1 is the mean over the documents."""
 Step = Mapping[str, Any]
 Runs = dict[tuple[str, str], dict[str, list[Step]]]
-"""(Collection, start) -> way of training -> the runs of all seeds."""
+"""(Collection, start) -> way of training -> runs of all seeds."""
 
 
 def _p(found: Any) -> tuple[float, str]:
-    """A p-value and how it is written; of some only a bound was kept."""
+    """Return a p-value and its text. Some results contain only an upper bound."""
     if isinstance(found, Mapping):
         return float(found["below"]), f"<{found['below']:g}"
     return float(found), p_text(float(found))
@@ -73,13 +73,13 @@ def _of(runs: Sequence[Step], measure: str, which: str = "trained") -> list[floa
 
 
 def _difference(runs: Sequence[Step], measure: str) -> Difference:
-    """Trained less untrained."""
+    """Return the difference of trained and untrained."""
     found = [run["measures"][measure] for run in runs if measure in run["measures"]]
     return difference([one["trained"] - one["untrained"] for one in found], [one["p"] for one in found])
 
 
 def _against(runs: Sequence[Step], others: Sequence[Step], measure: str) -> Difference:
-    """``quintuplet`` less another way of training, seed by seed."""
+    """Return the difference of ``quintuplet`` and another way of training, per seed."""
     ours = {run["seed"]: run["measures"][measure]["trained"] for run in runs}
     found = [(run["seed"], run["measures"][measure]) for run in others]
     deltas = [ours[seed] - one["trained"] for seed, one in found]
@@ -87,12 +87,12 @@ def _against(runs: Sequence[Step], others: Sequence[Step], measure: str) -> Diff
 
 
 def _learned(runs: Sequence[Step]) -> bool:
-    """Whether any seed kept a step after the start: otherwise the encoder is the untrained one."""
+    """Return whether any seed kept a training step. Otherwise the encoder is the untrained one."""
     return any(run["kept"] for run in runs)
 
 
 def _start(start: str) -> str:
-    """A start in words.
+    """Return a start in words.
 
     >>> _start("minilm:2:top1"), _start("minilm:6")
     ('MiniLM, lower 2 layers (1 learns)', 'MiniLM, 6 layers')
@@ -119,7 +119,7 @@ def _gained(
     *,
     keeps: bool = False,
 ) -> list[Claim]:
-    """Trained against untrained. keeps: the claim is only that nothing is lost."""
+    """Return claims on trained against untrained. keeps: the claim is only that the measure does not drop."""
     claims: list[Claim] = []
     for (collection, start), found in of.items():
         for way in ways:
@@ -257,7 +257,7 @@ _BASELINES = {"word2vec": "the mean of word vectors", "sgc": "tf-idf smoothed ov
 
 
 def _baselines(steps: Sequence[Step]) -> dict[tuple[str, str], list[Step]]:
-    """Collection and baseline -> the runs of all seeds."""
+    """Return (collection, baseline) -> runs of all seeds."""
     found: dict[tuple[str, str], list[Step]] = {}
     for step in steps:
         if step["table"] == "baselines":
@@ -266,7 +266,10 @@ def _baselines(steps: Sequence[Step]) -> dict[tuple[str, str], list[Step]]:
 
 
 def _above_baselines(steps: Sequence[Step], of: Runs) -> list[Claim]:
-    """The best encoder of a collection against the baselines; their values of the documents are not kept."""
+    """Return claims on the best encoder of a collection against the baselines.
+
+    They have no p-value: the results of the baselines contain no values per document.
+    """
     claims: list[Claim] = []
     for (collection, how), runs in _baselines(steps).items():
         theirs = mean([run["measures"]["R@10"]["value"] for run in runs])
@@ -293,7 +296,7 @@ def _above_baselines(steps: Sequence[Step], of: Runs) -> list[Claim]:
 
 
 def paper() -> Paper:
-    """Return claims, tables and figures, from the existing results."""
+    """Return claims and tables from the existing results."""
     steps = results("000")
     links = next(step for step in steps if step["step"] == "links")
     rows = [list(row) for row in _THEIRS]

@@ -29,37 +29,37 @@ Step = Mapping[str, Any]
 
 
 class Run:
-    """The figures of one encoder."""
+    """The results of one encoder."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self.rows = {row["how"]: row for row in step["rows"]}
 
     def value(self, how: str, measure: str) -> float:
-        """The mean over the seeds."""
+        """Return the mean over the seeds."""
         return mean(self.rows[how]["measures"][measure])
 
     def difference(self, how: str, than: str, measure: str) -> Difference:
-        """A strategy less another one, by the test of the means over the seeds."""
+        """Return the difference of two strategies. The test is on the means over the seeds."""
         for sign, pair in ((1, (how, than)), (-1, (than, how))):
             for test in self.step["tests"]:
                 if (test["above"], test["than"], test["measure"]) == (*pair, measure):
                     return difference([sign * test["delta"]], [test["p"]])
         delta = self.value(how, measure) - self.value(than, measure)
-        # Of the tests with Holm's correction, only the p-values below 0.05 were kept.
+        # Results with Holm's correction contain only p-values below 0.05.
         return Difference(delta, inf if measure in TESTED and "corrected" in self.step else None)
 
     def has(self, *hows: str) -> bool:
-        """Whether all of these were measured."""
+        """Return whether all strategies in ``hows`` were measured."""
         return {*hows} <= {*self.rows}
 
     @property
     def where(self) -> str:
-        """Collection and encoder."""
+        """Return collection and encoder as text."""
         return f"{self.step['collection']}, {self.step['start']}"
 
     def seeds(self, *hows: str) -> str:
-        """The number of seeds in words."""
+        """Return the smallest number of seeds as text."""
         least = min(self.rows[how]["seeds"] for how in hows)
         return "one seed" if least == 1 else f"{least} seeds"
 
@@ -73,7 +73,7 @@ def _gap(gap: Difference) -> str:
 def _above(
     says: str, where: str, runs: Iterable[Run], pairs: Sequence[tuple[str, str]], measures: Sequence[str]
 ) -> list[Claim]:
-    """A claim that a strategy is above another one, for each encoder and pair."""
+    """Return one claim per encoder and pair: the first strategy is above the second."""
     claims: list[Claim] = []
     for run in runs:
         for how, than in pairs:
@@ -93,7 +93,7 @@ def _above(
 
 
 def _falls(run: Run) -> list[Claim]:
-    """More hard negatives are worse, and none is the best."""
+    """Return the claim that each additional hard negative lowers the measure."""
     there = [how for how in HARD if run.has(how)]
     if len(there) < 3:
         return []
@@ -127,7 +127,7 @@ def _subjects(run: Run) -> list[Claim]:
 
 
 def _cases(claims: Iterable[Claim]) -> list[Claim]:
-    """One claim, with a case for each encoder."""
+    """Return the claims as cases of the first claim, one case per encoder."""
     return [replace(one, says="the same") if number else one for number, one in enumerate(claims)]
 
 
@@ -142,7 +142,7 @@ def _table(run: Run) -> Table:
 
 
 def paper() -> Paper:
-    """Return claims and tables, from the existing results."""
+    """Return claims and tables from the existing results."""
     steps = results("001")
     runs = [Run(step) for step in steps]
     runs.sort(key=lambda run: "corrected" not in run.step)

@@ -12,7 +12,7 @@ from verdicts import NO_DATA, NOT_RUN, Difference, all_of, difference, untested
 
 ORDER = ("cllsi", "lsi", "cca", "opca", "s2net")
 BASELINE = "input vectors"
-"""The cosine of the vectors that S2Net projects: the TFIDF of the paper."""
+"""Cosine of the vectors that S2Net projects. The paper calls it TFIDF."""
 
 
 def _p(found: Mapping[str, Any], better: str, than: str) -> float:
@@ -28,7 +28,7 @@ def _dimensions(found: Mapping[str, Any]) -> list[Claim]:
     p_opca = _p(found, "opca", "cca")
 
     def above(name: str, rest: Sequence[str], p: float) -> str:
-        """At every dimension; p is the largest over them."""
+        """Return the verdict over all dimensions. p: the largest p-value."""
         return all_of(difference([mrr[name][k] - max(mrr[r][k] for r in rest)], [p]).above() for k in dims)
 
     rises = [mrr[name][a] < mrr[name][b] for name in ORDER for a, b in pairwise(dims)]
@@ -78,7 +78,7 @@ def _dimensions(found: Mapping[str, Any]) -> list[Claim]:
 
 
 def _unprojected(found: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """S2Net against the vectors that it projects, at each dimension."""
+    """Return the claim on S2Net against its input vectors, at each dimension."""
     rows = [(row["dim"], "random", row["mrr"], row["p"]) for row in found["s2net"]]
     rows += [(step["dim"], step["init"], step["mrr"], step["p"]) for step in _projected(steps)]
     tested = {dim for dim, *_ in rows}
@@ -107,7 +107,7 @@ def _projected(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _labels(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The second task at larger dimensions, from the paper's start."""
+    """Return claims on the second task at larger dimensions, from the start of the paper."""
     claims = []
     for step in _projected(steps):
         both = {name: (one["s2net"], one["input"], one["p"]) for name, one in step["second"].items()}
@@ -130,7 +130,7 @@ def _labels(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def _starts(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """The starts at the paper's dimension, those that there are."""
+    """Return the claim on the starts at the dimension of the paper, from the existing results."""
     by = {step["init"]: step for step in steps if step["table"] == "starts" and step["seed"] == 0}
     if not by:
         return [
@@ -219,13 +219,13 @@ def _one_language(found: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) 
 
 
 Seeds = list[Mapping[str, Any]]
-"""Runs that differ by their seed alone."""
+"""Runs that differ only in their seed."""
 
 
 def _by(
     steps: Sequence[Mapping[str, Any]], tables: Sequence[str], rows: str
 ) -> dict[tuple[Any, ...], dict[int, Seeds]]:
-    """What tells tables apart -> what tells their rows apart, in order -> the runs of all seeds."""
+    """Return values of the fields ``tables`` -> value of the field ``rows``, sorted -> runs of all seeds."""
     found: dict[tuple[Any, ...], dict[int, Seeds]] = {}
     for step in steps:
         key = tuple(step[name] for name in tables)
@@ -234,7 +234,7 @@ def _by(
 
 
 def _by_size(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[int, Seeds]]:
-    """Collection and dimension -> train queries -> the runs of all seeds."""
+    """Return (collection, dimension) -> number of train queries -> runs of all seeds."""
     return _by(steps, ("collection", "dim"), "pairs")
 
 
@@ -261,7 +261,7 @@ def _sizes(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 AUC_FROM = 300
-"""The smallest k at which the paper claims a better AUC."""
+"""Smallest k at which the paper claims a better AUC."""
 
 
 def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -313,7 +313,7 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def _second_tasks(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], Seeds]:
-    """Collection, dimension and train queries -> the runs of all seeds."""
+    """Return (collection, dimension, number of train queries) -> runs of all seeds."""
     second = [step for step in steps if step["table"] == "second task"]
     by = _by(second, ("collection", "dim", "pairs"), "queries")
     return {key: runs for key, of in by.items() for runs in of.values()}
@@ -324,7 +324,7 @@ def _means(runs: Seeds, way: str) -> dict[str, float]:
 
 
 def _difference(runs: Seeds, way: str, measure: str) -> Difference:
-    """A way of ranking less the cosine of the vectors that S2Net projects."""
+    """Return the difference of a way of ranking and the input vectors of S2Net."""
     deltas = [run["ways"][way][measure] - run["ways"][BASELINE][measure] for run in runs]
     tests = [{(one["stack"], one["measure"]): one["p"] for one in run["tests"]} for run in runs]
     baseline = _means(runs, BASELINE)[measure]
@@ -355,7 +355,7 @@ def _extra(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 
 def _mrr(found: Mapping[str, Any], unprojected: Mapping[str, Any]) -> Table:
-    """Figure 2, the mean reciprocal rank only."""
+    """Return the table of figure 2, with the mean reciprocal rank only."""
     mrr = found["mrr"]
     dims = list(mrr["s2net"])
     return Table(
@@ -373,7 +373,7 @@ def _mrr(found: Mapping[str, Any], unprojected: Mapping[str, Any]) -> Table:
 
 
 def paper() -> Paper:
-    """Return claims, tables and figures, from the existing results."""
+    """Return claims and tables from the existing results."""
     steps = results("002")
     by = {step["step"]: step for step in steps}
     dimensions, options = by["debian.de-dimensions"], by["debian.de-options"]

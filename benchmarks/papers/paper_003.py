@@ -38,7 +38,7 @@ THEIRS = {
         },
     },
 }
-"""Averages of the paper's tables 2 to 4, NDCG in hundredths."""
+"""Averages of tables 2 to 4 of the paper, as NDCG times 100."""
 NAMES = {
     FIRST: "tf-idf",
     "text": "text only",
@@ -52,7 +52,7 @@ NAMES = {
 }
 WHAT = {"cosine": "cosine head", "mlp": "MLP head", "paper": "`--preset paper`"}
 CASES = ("given", "inferred", "degraded")
-"""Categories of the query, see 003.py."""
+"""Categories of the query. See 003.py."""
 WHAT |= {f"{name}@1000": f"{text}, weights of 1,000" for name, text in WHAT.items()}
 
 
@@ -64,13 +64,13 @@ NOTES = {
 
 
 class Runs:
-    """The figures of one protocol, collection and setting: number of documents -> seeds' values."""
+    """The results of one protocol, collection and setting, by number of documents and seed."""
 
     def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:
         self.steps = steps
 
     def values(self, count: int, stack: str) -> list[float]:
-        """NDCG of each seed."""
+        """Return NDCG of each seed."""
         found = []
         for step in self.steps:
             row = step["counts"].get(str(count), {}).get("rows", {}).get(stack)
@@ -79,8 +79,8 @@ class Runs:
         return found
 
     def text(self, count: int, stack: str) -> str:
-        """Mean and standard deviation over the seeds."""
-        for step in self.steps:  # one that was entered holds a mean
+        """Return mean and standard deviation over the seeds, as text."""
+        for step in self.steps:  # results entered by hand contain a mean
             row = step["counts"].get(str(count), {}).get("rows", {}).get(stack, {})
             if "sd" in row:
                 return f"{row['nDCG']:.4f} ± {row['sd']:.4f}"
@@ -88,14 +88,14 @@ class Runs:
 
     @property
     def seeds(self) -> int:
-        """How many there were; one may have a step for each number of documents."""
+        """Return the number of seeds. A seed can have one step per number of documents."""
         there = [step for step in self.steps if step["counts"]]
         return sum(step.get("seeds", 0) for step in there) + len(
             {step.get("seed") for step in there if "seeds" not in step}
         )
 
     def difference(self, count: int, stack: str, against: str) -> Difference:
-        """A stack less another, over the seeds. Some files have only an upper bound of p."""
+        """Return the difference of two stacks over the seeds. Some results have only an upper bound of p."""
         deltas, ps = [], []
         for step in self.steps:
             found = step["counts"].get(str(count), {})
@@ -108,17 +108,17 @@ class Runs:
         return difference(deltas, ps)
 
     def counts(self, *stacks: str) -> list[int]:
-        """Numbers of documents at which all of these were measured."""
+        """Return the numbers of documents at which all of these stacks were measured."""
         there = sorted({int(count) for step in self.steps for count in step["counts"]})
         return [count for count in there if all(self.values(count, stack) for stack in stacks)]
 
     @property
     def command(self) -> str:
-        """Of the last of the steps, which goes over all seeds."""
+        """Return the command of the last step. It covers all seeds."""
         return str(self.steps[-1]["command"])
 
     def against(self, stack: str, other: str) -> dict[int, Difference]:
-        """Number of documents -> a stack less another."""
+        """Return number of documents -> difference of two stacks."""
         return {count: self.difference(count, stack, other) for count in self.counts(stack, other)}
 
 
@@ -133,7 +133,7 @@ def _runs() -> dict[tuple[str, str, str], Runs]:
 
 
 def _cases(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], Runs]:
-    """The figures by the categories of the queries, and the same for documents of grade 1."""
+    """Return the results by categories of the query, for all grades and for grade 1 only."""
     found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for step in steps:
         if "categories" in step:
@@ -151,7 +151,7 @@ def _cases(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], Run
 
 
 def _run(step: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells runs apart; one without some of the rankers gives way to a whole one."""
+    """Return the key of a run. A run with all rankers replaces a partial run with the same key."""
     return step["kind"], step["collection"], step["setting"], step.get("seed")
 
 
@@ -173,7 +173,7 @@ def _compared(
 
 
 def _deltas(gaps: Mapping[int, Difference]) -> str:
-    """The differences at the fewest and the most documents."""
+    """Return the differences at the smallest and the largest number of documents, as text."""
     parts = [
         f"{n:,}: {gap.mean:+.4f}" + (f" (p {p_text(gap.p)})" if gap.p is not None else "")
         for n, gap in ((n, gaps[n]) for n in sorted({min(gaps), max(gaps)}))
@@ -182,7 +182,7 @@ def _deltas(gaps: Mapping[int, Difference]) -> str:
 
 
 def _each(says: str, where: str, found: Sequence[Any], judge: Any, runs_of: str = "") -> list[Claim]:
-    """A claim for each collection and setting; ``judge`` gives the verdict on the differences."""
+    """Return one claim per collection and setting. ``judge`` returns the verdict on the differences."""
     if not found:
         return [Claim(says, where, NOT_RUN, runs_of)]
     claims = []
@@ -195,7 +195,7 @@ def _each(says: str, where: str, found: Sequence[Any], judge: Any, runs_of: str 
 
 
 Gaps = Mapping[int, Difference]
-"""Number of documents -> the difference."""
+"""Number of documents -> difference."""
 
 
 def _all_above(gaps: Gaps) -> str:
@@ -207,14 +207,14 @@ def _all_below(gaps: Gaps) -> str:
 
 
 def _grows(gaps: Gaps) -> str:
-    """Larger with every step to more documents; the steps have no p-values."""
+    """Return the verdict on growth with every step to more documents. The steps have no p-values."""
     if len(gaps) < 2:
         return NOT_RUN
     return untested(all(a.mean < b.mean for a, b in pairwise(gaps.values())))
 
 
 def _falls(gaps: Gaps) -> str:
-    """Below 0 at the largest number of documents, and smaller with every step."""
+    """Return the verdict on a fall with every step to more documents, to below 0 at the last step."""
     *_, last = gaps.values()
     found = last.below()
     if found == HOLDS and len(gaps) < 2:
@@ -224,7 +224,7 @@ def _falls(gaps: Gaps) -> str:
 
 
 def claims(runs: Mapping[tuple[str, str, str], Runs], steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """Every claim of the paper."""
+    """Return all claims of the paper."""
     random, first = ["pool-random"], ["pool-first", "retrieved"]
     full = f"{FIRST},{STACKED}"
     found = [
@@ -377,7 +377,7 @@ def _tables(runs: Mapping[tuple[str, str, str], Runs]) -> list[Table]:
 
 
 def _largest(runs: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> Table:
-    """Tables 2 and 3 at the most documents: one row per collection and setting."""
+    """Return tables 2 and 3 at ``count`` documents, one row per collection and setting."""
     stacks = ("text", "meta", "joint", STACKED)
     rows = [
         [f"*{source}, the paper*", *(f"{of[stack][-1] / 100:.3f}" if stack in of else "" for stack in stacks)]
@@ -391,7 +391,7 @@ def _largest(runs: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> Ta
 
 
 def _by_case(cases: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> list[Table]:
-    """One table of all kinds of candidates: the columns are the categories of the queries."""
+    """Return one table per collection and setting. Columns: categories of the query."""
     found = sorted({(collection, setting.split(", ")[0]) for _, collection, setting in cases})
     tables = []
     for collection, setting in found:
@@ -418,7 +418,7 @@ def _by_case(cases: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> l
 
 
 def _trainings(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """What each training took, by the file that it wrote."""
+    """Return a table of the training steps: epochs, dev NDCG and time."""
     found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for step in steps:
         if step["table"] == "training":
@@ -466,7 +466,7 @@ def _figures(runs: Mapping[tuple[str, str, str], Runs]) -> dict[str, tuple[str, 
 
 
 def paper() -> Paper:
-    """Return claims, tables and figures, from the existing results."""
+    """Return claims, tables and figures from the existing results."""
     steps, runs = results("003"), _runs()
     cases = _cases(steps)
     by_case = _by_case(cases)

@@ -25,7 +25,7 @@ THEIRS = {
     "CNSE, BERT, the paper": {"classifier": (83.97, 81.67, 92.10), "graph-component": (85.79, 84.18, 92.96)},
     "CNSS, BERT, the paper": {"classifier": (90.63, 91.09, 97.07), "graph-component": (93.67, 93.78, 98.37)},
 }
-"""Of table 2, in hundredths."""
+"""Values of table 2, times 100."""
 
 Step = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ def _rows(step: Step) -> dict[str, Mapping[str, Any]]:
 
 
 def _difference(step: Step, how: str, measure: str) -> Difference:
-    """A way of training less the one that it was tested against."""
+    """Return the difference of a way of training and ``step["against"]``."""
     rows = _rows(step)
     values = [mean(rows[name]["measures"][measure]) for name in (how, step["against"])]
     return difference([values[0] - values[1]], [rows[how]["p"].get(measure)], values[1])
@@ -50,7 +50,7 @@ def _figures(step: Step, gaps: Mapping[str, Difference]) -> str:
 
 
 def _compared(says: str, where: str, found: Sequence[tuple[Step, str]], above: bool = True) -> list[Claim]:
-    """A claim on the difference of two ways of training, for each setting."""
+    """Return one claim per setting, on the difference of two ways of training."""
     claims: list[Claim] = []
     for step, how in found:
         gaps = {measure: _difference(step, how, measure) for measure in MEASURES}
@@ -62,7 +62,7 @@ def _compared(says: str, where: str, found: Sequence[tuple[Step, str]], above: b
 
 
 def _order(says: str, where: str, step: Step, high: str, low: str) -> Claim:
-    """A claim on two ways that were not tested against each other."""
+    """Return a claim on two ways of training without a test between them."""
     rows = _rows(step)
     values = {how: [mean(rows[how]["measures"][measure]) for measure in MEASURES] for how in (high, low)}
     figures = ", ".join(f"{NAMES[how]} {values[how][0]:.4f}" for how in (high, low))
@@ -90,7 +90,7 @@ def _table(steps: Sequence[Step]) -> Table:
 
 
 def _short_table(steps: Sequence[Step]) -> Table:
-    """One row per setting: accuracy and AUC of tf-idf, of the classifier and of the graph."""
+    """Return a table with one row per setting: accuracy and AUC of tf-idf, classifier and graph."""
     shown_measures = ("accuracy", "AUC")
     rows = [
         [f"*{name}*", *_triples(["", ""], *([f"{of[how][i] / 100:.3f}" for i in (0, 2)] for how in of))]
@@ -108,7 +108,7 @@ def _short_table(steps: Sequence[Step]) -> Table:
 
 
 def _triples(*each: Sequence[str]) -> list[str]:
-    """Accuracies, then AUCs."""
+    """Return all accuracies, then all AUCs."""
     return [one[i] for i in range(2) for one in each]
 
 
@@ -119,7 +119,7 @@ _NOTE = (
 
 
 def paper() -> Paper:
-    """Return claims and tables, from the existing results."""
+    """Return claims and tables from the existing results."""
     steps = results("004")
     by = {step["step"]: step for step in steps}
     main = [step for step in steps if step["table"] == "table 2"]

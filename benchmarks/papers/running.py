@@ -1,7 +1,7 @@
-"""Steps of the papers' experiments: each is done once, and its figures are a small file of JSON.
+"""Run the steps of the experiments. Each step runs once and writes its figures to a small JSON file.
 
-A step's file is ``results/PAPER/STEP.json``. What has a file is not done again, so an interrupted run goes on
-with the first step that lacks one. ``page.py`` makes docs/explanation/papers.md of these files.
+The file of a step is ``results/PAPER/STEP.json``. Steps with a file are skipped. An interrupted run resumes
+at the first step without a file. ``page.py`` generates docs/explanation/papers.md from these files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a table. run: does it and returns its figures, in JSON's values.
+    """A part of a table.
 
-    leaves: what it leaves in the work folder, without which it is done again; unless all steps that need it,
-    needed_by, are done.
+    run:       runs the step and returns its figures as JSON values.
+    leaves:    a path that the step writes in the work folder. If it is missing, the step runs again.
+    needed_by: names of the steps that read ``leaves``. If all of them are complete, the step is skipped.
     """
 
     name: str
@@ -37,33 +38,38 @@ class Step:
     needed_by: tuple[str, ...] = ()
 
     def done(self, folder: Path) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether the step can be skipped."""
         if self.needed_by and all((folder / f"{name}.json").exists() for name in self.needed_by):
             return True
         return (folder / f"{self.name}.json").exists() and (self.leaves is None or self.leaves.exists())
 
 
 class Say(Progress):
-    """Remarks of the library, as lines."""
+    """Prints each message of the library on a line."""
 
     def say(self, line: str) -> None:
-        """Print a remark."""
+        """Print a message."""
         print(f"    {line}", flush=True)
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """What all of the scripts read."""
+    """Return a parser with the options of all scripts."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of the collections")
-    parser.add_argument("--work", type=Path, default=Path("papers-work"), help="where workspaces are kept")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--step", help="do this one alone, as when several are done at once")
-    parser.add_argument("--list", action="store_true", help="show the steps, and what each took")
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder with the collections")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("papers-work"),
+        help="folder for workspaces and runs. Default: %(default)s",
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds. Default: %(default)s")
+    parser.add_argument("--step", help="run only this step, for example to run steps in parallel")
+    parser.add_argument("--list", action="store_true", help="list the steps and the time of each")
     return parser
 
 
 def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) -> None:
-    """Do the steps that have no file yet, or list them all."""
+    """Run the steps without a file, or list all steps."""
     steps = list(steps)
     command = f"python benchmarks/papers/{paper}.py {shlex.join(_shown(sys.argv[1:]))}"
     for number, step in enumerate(steps, 1):
@@ -84,9 +90,9 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
 
 
 def _shown(words: Sequence[str]) -> list[str]:
-    """A command's words without this machine's folders: the data are DATA, and the work is nobody's.
+    """Return the words of a command without the settings of this machine.
 
-    Nor is it paper that steps were done one by one.
+    The data folder becomes DATA. ``--work`` and ``--step`` are removed.
     """
     kept: list[str] = []
     skip = False
@@ -99,7 +105,7 @@ def _shown(words: Sequence[str]) -> list[str]:
 
 
 def results(paper: str) -> list[dict[str, Any]]:
-    """All figures of a paper that there are, by file name."""
+    """Return all existing results of a paper, sorted by file name."""
     return [
         {"step": path.stem, **json.loads(path.read_text("utf-8"))}
         for path in sorted((RESULTS / paper).glob("*.json"))

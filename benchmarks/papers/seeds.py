@@ -1,4 +1,4 @@
-"""A test over seeds."""
+"""Significance test over seeds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from scipy.stats import ttest_rel
 
 
 def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the two-sided p of the paired t-test over seeds; one number stands for all.
+    """Return the two-sided p of the paired t-test over seeds.
 
-    None for fewer than two seeds, unmatched numbers, or equal differences.
+    A side with one value uses this value for all seeds. Returns None for fewer than two seeds, different
+    numbers of seeds, or equal differences.
     """
     size = max(len(first), len(second))
     if size < 2 or not {len(first), len(second)} <= {1, size}:

@@ -1,4 +1,4 @@
-"""The claims of a paper: claims with verdicts that follow from results, tables, figures."""
+"""Claims, tables and figures of a paper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verdicts import NOT_RUN
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and what became of it here."""
+    """A claim of the paper, and our verdict on it."""
 
     says: str
     where: str
@@ -23,7 +23,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, cells as they are shown."""
+    """A table. Cells contain the displayed text."""
 
     title: str
     head: Sequence[str]
@@ -33,7 +33,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper. figures: file -> caption and drawing. results: of all steps. page: tables of the page."""
+    """One paper.
+
+    figures: file -> caption and SVG.
+    results: results of all steps.
+    page:    tables of the generated page. If empty, the page shows the first table.
+    """
 
     title: str
     source: str
@@ -45,12 +50,12 @@ class Paper:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean over seeds."""
+    """Return the mean over seeds."""
     return statistics.fmean(values)
 
 
 def shown(values: Sequence[float], digits: int = 4) -> str:
-    """Mean and, of several seeds, standard deviation."""
+    """Return the mean as text, with the standard deviation for several seeds."""
     if not values:
         return ""
     text = f"{mean(values):.{digits}f}"
@@ -58,7 +63,7 @@ def shown(values: Sequence[float], digits: int = 4) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p-value as tables write it."""
+    """Return a p-value as text."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
@@ -66,7 +71,7 @@ _COLORS = ("#444444", "#0b6e99", "#c25700", "#2f7d32", "#8e3a80")
 
 
 def chart(lines: Mapping[str, Mapping[int, float]], title: str, width: int = 640, height: int = 360) -> str:
-    """Lines over a number of documents, on a logarithmic axis, as SVG."""
+    """Return an SVG line chart. x: number of documents, on a logarithmic axis."""
     import math
 
     points = [(x, y) for line in lines.values() for x, y in line.items()]

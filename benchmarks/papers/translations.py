@@ -1,11 +1,11 @@
-"""Word-by-word translations of a collection's queries, learned from its own training pairs.
+"""Translate the queries of a collection word by word. Translations are learned from its training pairs.
 
     python benchmarks/papers/translations.py DATA/debian it queries.jsonl
 
-A query and its document of the highest grade are taken for parallel texts: of the training split alone. IBM's
-Model 1 (Brown et al. 1993), with an empty word, gives t(f | e); each word of a query becomes the f of the
-largest t, and stays as it is where none was learned. The queries are written with ``lexical_text``: tf-idf
-then looks for the translation, and the rankers read the original (Kuwa et al. 2020, section 5.3).
+Each training query and its document of the highest grade are parallel texts. IBM Model 1 (Brown et al. 1993)
+with an empty word learns t(f | e). Each query word e is replaced by the f with the largest t. Words without a
+translation do not change. The output queries have ``lexical_text``: tf-idf searches with the translation, and
+the rankers read the original text (Kuwa et al. 2020, section 5.3).
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ ITERATIONS = 8
 
 @dataclass(frozen=True, eq=False)
 class TranslationModel:
-    """IBM's Model 1. left: words, "" for the empty one. t: P(right word | left word), a row per left word."""
+    """IBM Model 1.
+
+    left:  source word -> row; "" is the empty word.
+    right: target word -> column.
+    t:     P(right word | left word).
+    """
 
     left: dict[str, int]
     right: dict[str, int]
@@ -39,12 +44,12 @@ class TranslationModel:
 
 
 def model_one(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> TranslationModel:
-    """Learn translations from pairs of texts as words.
+    """Return a model that is learned from pairs of tokenized texts.
 
     >>> best_translations(model_one([(["red", "house"], ["casa", "rossa"]), (["house"], ["casa"])]))
     {'house': 'casa', 'red': 'rossa'}
     """
-    source: dict[str, int] = {"": 0}  # the empty word takes what belongs to none
+    source: dict[str, int] = {"": 0}  # the empty word aligns with words without a translation
     target: dict[str, int] = {}
     e_of, f_of, slot_of = [], [], []
     slots = 0
@@ -71,14 +76,14 @@ def model_one(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Translati
 
 
 def best_translations(model: TranslationModel) -> dict[str, str]:
-    """Return the most probable translation of each word."""
+    """Return word -> its most probable translation."""
     rights, best = list(model.right), model.t.argmax(axis=1)
     return {word: rights[best[i]] for word, i in sorted(model.left.items()) if word}
 
 
 @cache
 def translated(folder: Path, lang: str) -> list[Query]:
-    """The queries of a collection with ``lexical_text``."""
+    """Return the queries of a collection with ``lexical_text``."""
     queries = {query.id: query for query in read_queries(str(folder / f"queries.{lang}.jsonl.gz"))}
     qrels = read_qrels(str(folder / "qrels" / f"{lang}.train.tsv"))
     wanted = {
@@ -97,13 +102,13 @@ def translated(folder: Path, lang: str) -> list[Query]:
 
 
 def main() -> None:
-    """Write them."""
+    """Write the translated queries."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("lang")
-    parser.add_argument("out", type=Path)
+    parser.add_argument("folder", type=Path, help="folder of the collection")
+    parser.add_argument("lang", help="language of the queries, for example it")
+    parser.add_argument("out", type=Path, help="file to write, .jsonl or .jsonl.gz")
     options = parser.parse_args()
     lines = []
     for query in translated(options.folder, options.lang):

@@ -1,10 +1,9 @@
-"""The verdict on a claim, from the mean difference over seeds and its standard error.
+"""Compute the verdict on a claim from the mean difference over seeds and its standard error.
 
-The result files keep, for each seed, the mean difference over the queries and the p-value of a paired
-randomization test. They do not keep the values of the queries. The standard error of a seed's difference
-follows from both: it is the difference divided by the normal quantile of p. All seeds share their queries, so
-the standard error of the mean over seeds is at most the mean of the standard errors. This bound is used: p is
-rather too large than too small.
+For each seed, the result files contain the mean difference over the queries and the p-value of a paired
+randomization test. They contain no values per query. The standard error of a seed is its difference divided
+by the normal quantile of p. All seeds share their queries. Therefore the standard error of the mean over
+seeds is at most the mean of the standard errors. This module uses this bound, so p is also an upper bound.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SAME_DIRECTION, OTHER_DIRECTION = "not tested (same direction)", "not tested (ot
 NOTHING_LEARNED, NO_DATA, NOT_RUN = "nothing was learned", "no data", "not run yet"
 SIGNIFICANT = 0.05
 MARGIN = 0.01
-"""Smaller differences of a measure count as none; near 1, a tenth of the distance to 1."""
+"""Smaller differences count as no difference. For a measure near 1: a tenth of the distance to 1."""
 
 _NORMAL = NormalDist()
 _ONE_SIDED = _NORMAL.inv_cdf(1 - SIGNIFICANT)
@@ -29,9 +28,9 @@ _ONE_SIDED = _NORMAL.inv_cdf(1 - SIGNIFICANT)
 class Difference:
     """The mean difference over seeds.
 
-    error: an upper bound of its standard error; infinite if no seed's p-value allows one; None if a seed was
-        not tested.
-    margin: smaller differences count as none.
+    error:  upper bound of the standard error. Infinite if no p-value gives a standard error. None if a seed
+            has no test.
+    margin: smaller differences count as no difference.
     """
 
     mean: float
@@ -40,13 +39,13 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """The two-sided p-value; None without a test."""
+        """Return the two-sided p-value, or None without a test."""
         if self.error is None:
             return None
         return 1.0 if isinf(self.error) or not self.mean else 2 * _NORMAL.cdf(-abs(self.mean) / self.error)
 
     def above(self) -> str:
-        """The verdict on a claim that this difference is positive."""
+        """Return the verdict on a claim that this difference is positive."""
         if self.error is None:
             return untested(self.mean > 0)
         if self._significant():
@@ -54,11 +53,11 @@ class Difference:
         return FAILS if self._within_margin() else UNDECIDED
 
     def below(self) -> str:
-        """The verdict on a claim that this difference is negative."""
+        """Return the verdict on a claim that this difference is negative."""
         return replace(self, mean=-self.mean).above()
 
     def keeps(self) -> str:
-        """The verdict on a claim that nothing is lost."""
+        """Return the verdict on a claim that the measure does not drop."""
         if self.error is None:
             return untested(self.mean >= 0)
         if self._significant() and self.mean < 0:
@@ -66,7 +65,7 @@ class Difference:
         return HOLDS if self.mean - _ONE_SIDED * self.error > -self.margin else UNDECIDED
 
     def equal(self) -> str:
-        """The verdict on a claim that there is no difference."""
+        """Return the verdict on a claim that both sides are equal."""
         if self.error is None:
             return untested(abs(self.mean) < MARGIN)
         if self._significant():
@@ -83,10 +82,10 @@ class Difference:
 def difference(
     deltas: Sequence[float], ps: Sequence[float | None], baseline: float | None = None
 ) -> Difference:
-    """The difference of several seeds, from the mean difference and the p-value of each.
+    """Return the difference over several seeds, from the mean difference and p-value of each seed.
 
-    baseline: the value that the differences start from, for measures near 1. A p-value of 1 gives no standard
-    error; that seed takes the largest of the others.
+    baseline: value of the measure before the difference. It lowers the margin for measures near 1.
+    A p-value of 1 gives no standard error. Such a seed uses the largest standard error of the other seeds.
     """
     mean = fmean(deltas)
     margin = MARGIN if baseline is None else min(MARGIN, (1 - baseline) / 10)
@@ -104,12 +103,12 @@ def _error(delta: float, p: float) -> float | None:
 
 
 def untested(right: bool) -> str:
-    """The verdict without a p-value: only the direction is known."""
+    """Return the verdict without a p-value, from the direction only."""
     return SAME_DIRECTION if right else OTHER_DIRECTION
 
 
 def all_of(verdicts: Iterable[str]) -> str:
-    """The verdict on a claim that consists of several ones."""
+    """Return the verdict on a claim with several parts."""
     found = {*verdicts}
     order = (NOT_RUN, FAILS, UNDECIDED, OTHER_DIRECTION, SAME_DIRECTION)
     return next((one for one in order if one in found), HOLDS)

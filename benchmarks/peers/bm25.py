@@ -1,4 +1,6 @@
-"""BM25 by bm25s: its defaults, and k1, b and a title boost tuned on dev. pip install bm25s PyStemmer
+"""Run BM25 of bm25s with default settings, and with k1, b and title boost tuned on dev.
+
+pip install bm25s PyStemmer
 
 python benchmarks/peers/bm25.py OUT/cf
 """
@@ -14,14 +16,14 @@ import Stemmer
 from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
 
 GRID = list(product((0.6, 0.9, 1.2, 1.6, 2.0, 3.0), (0.0, 0.25, 0.5, 0.75, 0.9)))
-"""k1 and b."""
+"""Values of k1 and b to try."""
 TITLES = (1, 2)
-"""Additional repetitions of the title, tried with the best k1 and b."""
+"""Numbers of additional title repetitions to try with the best k1 and b."""
 
 
 @cache
 def tokens(collection: Collection, titles: int) -> Any:
-    """Return the stems of all documents."""
+    """Return the stemmed tokens of all documents."""
     # user: bm25 rerank lambdamart
     stem = Stemmer.Stemmer(collection.languages[0])
     texts = [
@@ -33,7 +35,7 @@ def tokens(collection: Collection, titles: int) -> Any:
 
 
 class Index:
-    """One BM25 index."""
+    """A BM25 index."""
 
     def __init__(self, collection: Collection, k1: float = 1.2, b: float = 0.75, titles: int = 0) -> None:
         self.ids = collection.ids
@@ -44,7 +46,7 @@ class Index:
         self.stop = collection.languages[1]
 
     def search(self, text: str) -> dict[str, float]:
-        """Return the best documents."""
+        """Return the best documents and their scores."""
         query = bm25s.tokenize([text], stopwords=self.stop, stemmer=self.stem, show_progress=False)
         if not query.vocab:
             return {}
@@ -56,7 +58,9 @@ class Index:
 def main() -> None:
     """Write the runs ``bm25`` and ``bm25-tuned``."""
     options = arguments(__doc__)
-    options.add_argument("--dev", type=int, default=200, help="dev queries for the grid")
+    options.add_argument(
+        "--dev", type=int, default=200, help="number of dev queries for the grid. Default: %(default)s"
+    )
     args = options.parse_args()
     collection = Collection.load(args.folder)
     if args.answer:

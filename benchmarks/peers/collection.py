@@ -1,4 +1,7 @@
-"""What every peer reads and writes: a prepared folder, and one run with its costs. Standard library only."""
+"""Read a prepared folder, and write a run with its costs. All peers use this module.
+
+It imports the standard library only; ``best`` also needs NumPy.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from typing import Any
 
 DEPTH = 1000
 TIMED, WARM = 300, 50
-"""Test queries whose latency is measured, and queries before them."""
+"""Number of test queries to measure latency, and number of warm-up queries."""
 
 Run = dict[str, dict[str, float]]
 """Query id -> document id -> score."""
@@ -26,7 +29,7 @@ Run = dict[str, dict[str, float]]
 class Collection:
     """Documents (id -> title, text), queries (id -> text), judgments (split, query, document -> grade).
 
-    languages: of documents and of queries.
+    languages: language of the documents, language of the queries.
     """
 
     folder: Path
@@ -56,18 +59,18 @@ class Collection:
 
     @property
     def texts(self) -> list[str]:
-        """Title and text of each document."""
+        """Return title and text of each document."""
         return [
             f"{title}\n{text}" if title and text else title or text for title, text in self.documents.values()
         ]
 
     @property
     def ids(self) -> list[str]:
-        """Document ids, in the order of ``texts``."""
+        """Return the document ids, in the order of ``texts``."""
         return list(self.documents)
 
     def of(self, split: str) -> dict[str, str]:
-        """Query id -> text of one split."""
+        """Return query id -> text for one split."""
         return {query: self.queries[query] for query in self.qrels[split]}
 
 
@@ -77,23 +80,23 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """Return the options that all peers have."""
+    """Return a parser with the options of all peers."""
     parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("folder", help="a folder that prepare.py wrote")
+    parser.add_argument("folder", help="folder written by prepare.py")
     parser.add_argument(
-        "--answer", action="store_true", help="only measure latencies, with the settings of an earlier run"
+        "--answer", action="store_true", help="measure only latencies, with the settings of an earlier run"
     )
     return parser
 
 
 def settings_of(collection: Collection, peer: str) -> dict[str, Any]:
-    """Return the settings of an earlier run, without its measure on dev."""
+    """Return the settings of an earlier run, without its dev score."""
     found: dict[str, Any] = json.loads((collection.folder / f"runs/{peer}.json").read_text())["settings"]
     return {name: value for name, value in found.items() if name != "dev"}
 
 
 def time_queries(collection: Collection, peer: str, search: Callable[[str], Any]) -> None:
-    """Write p50 and p99 of test queries, after a warm-up, to ``latencies.json``."""
+    """Write p50 and p99 latency of the test queries to ``latencies.json``, after a warm-up."""
     texts = list(collection.of("test").values())[:TIMED]
     for text in texts[:WARM]:
         search(text)
@@ -106,7 +109,7 @@ def time_queries(collection: Collection, peer: str, search: Callable[[str], Any]
 
 
 def best(ids: list[str], scores: Any, depth: int = DEPTH) -> dict[str, float]:
-    """Return the best documents above 0 of an array of scores."""
+    """Return the best documents with a score above 0."""
     import numpy as np
 
     scores = np.asarray(scores)
@@ -116,7 +119,7 @@ def best(ids: list[str], scores: Any, depth: int = DEPTH) -> dict[str, float]:
 
 @dataclass
 class Costs:
-    """Seconds of training and indexing, bytes of the index, MiB of a server, seconds of each query."""
+    """Seconds of training and indexing, bytes of the index, MiB of a server, seconds per query."""
 
     training: float = 0.0
     indexing: float = 0.0
@@ -126,13 +129,13 @@ class Costs:
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Add processor seconds of the block to ``training`` or ``indexing``."""
+        """Add the CPU seconds of the block to ``training`` or ``indexing``."""
         begin = time.process_time()
         yield
         setattr(self, name, getattr(self, name) + time.process_time() - begin)
 
     def answer(self, queries: dict[str, str], search: Callable[[str], dict[str, float]]) -> Run:
-        """Search for each query, one after the other."""
+        """Run the queries one after the other and return the run."""
         run: Run = {}
         for query, text in queries.items():
             begin = time.perf_counter()
@@ -141,7 +144,7 @@ class Costs:
         return run
 
     def percentiles(self) -> dict[str, float]:
-        """Return p50 and p99 of the queries in milliseconds."""
+        """Return p50 and p99 latency of the queries, in milliseconds."""
         spent = sorted(self.queries)
         return {
             f"p{share}_ms": round(1000 * spent[share * (len(spent) - 1) // 100], 3)
@@ -151,7 +154,7 @@ class Costs:
 
 
 def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings: object) -> None:
-    """Write ``runs/PEER.json``: the test run, costs and chosen settings."""
+    """Write ``runs/PEER.json`` with the test run, costs and selected settings."""
     facts = {
         "training_s": round(costs.training, 2),
         "indexing_s": round(costs.indexing, 2),
@@ -167,9 +170,9 @@ def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings:
 
 
 def user_lines(peer: str) -> int:
-    """Count the lines between ``# user:`` and ``# end`` in the script and the peers that it imports.
+    """Count the lines between ``# user:`` and ``# end`` in the script and in the peers that it imports.
 
-    Words after ``# user:`` limit a block to peers with one of them in their names.
+    If words follow ``# user:``, the block counts only for peers with one of these words in their name.
     """
     here = Path(sys.argv[0]).resolve().parent
     files = {Path(getattr(module, "__file__", None) or "") for module in sys.modules.values()}
@@ -190,7 +193,7 @@ def user_lines(peer: str) -> int:
 
 
 def ndcg(run: Run, qrels: dict[str, dict[str, int]], cut: int = 10) -> float:
-    """Return the mean nDCG at a cut (linear gain), to tune on dev."""
+    """Return the mean nDCG at a cut, with linear gain. Peers tune on it."""
     from math import log2
 
     total = 0.0

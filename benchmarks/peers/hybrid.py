@@ -1,8 +1,8 @@
-"""OpenSearch's hybrid query, BM25 and k-NN over MiniLM, on a real node. Needs Java and Maven.
+"""Run the hybrid query of OpenSearch, BM25 and k-NN over MiniLM, on a real node. Needs Java and Maven.
 
     python benchmarks/peers/hybrid.py OUT/cf MODEL_FOLDER
 
-Run ``minilm.py`` first; it encodes the documents. Normalization and weights are tuned on dev.
+Run ``minilm.py`` first. It encodes the documents. Normalization and weights are tuned on dev.
 pip install sentence-transformers
 """
 
@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.node import Node, running, with_ml_commons
 
 GRID = list(product(("min_max", "l2", "z_score"), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
-"""Normalization, and the weight of BM25; k-NN has the rest."""
+"""Normalization and weight of BM25. The weight of k-NN is 1 minus the weight of BM25."""
 TUNED = 100
-"""Dev queries for the grid."""
+"""Number of dev queries for the grid."""
 
 
 def fill(node: Node, collection: Collection, vectors: Any) -> None:
-    """Index texts and vectors."""
+    """Index the texts and vectors."""
     # user:
     vector = {
         "type": "knn_vector",
@@ -46,7 +46,7 @@ def fill(node: Node, collection: Collection, vectors: Any) -> None:
 
 
 def search(node: Node, text: str, vector: list[float], technique: str, weight: float) -> dict[str, float]:
-    """Send one hybrid query."""
+    """Send one hybrid query and return the scores."""
     # user:
     both = [{"match": {"text": text}}, {"knn": {"vector": {"vector": vector, "k": DEPTH}}}]
     parameters = {"weights": [weight, round(1 - weight, 1)]}
@@ -70,7 +70,7 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     options = arguments(__doc__)
-    options.add_argument("model")
+    options.add_argument("model", help="folder of the MiniLM model")
     args = options.parse_args()
     collection = Collection.load(args.folder)
     kept = np.load(collection.folder / "minilm.npz")

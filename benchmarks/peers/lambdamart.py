@@ -1,12 +1,13 @@
-"""LambdaMART by LightGBM on classic features of BM25's best 100.
+"""Run LambdaMART of LightGBM on classic features of the best 100 documents by BM25.
 
     python benchmarks/peers/lambdamart.py OUT/wikispeedia [--ours]
 
-With ``--ours``, after ``ours.py``, it learns on the signals of the stack of auto (features.json) instead.
+With ``--ours``, it trains on the signals of the stack of auto (features.json). Run ``ours.py`` first.
 
 pip install lightgbm bm25s PyStemmer scikit-learn.
 
-It learns from the train queries; without any it learns from dev, and has no run if dev has fewer than 50.
+It trains on the train queries. If there are fewer than 50, it trains on the dev queries. If the dev split
+also has fewer than 50 queries, it writes no run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LEAST = 50
 
 
 class Features:
-    """BM25, its rank, tf-idf cosines of words and of letters, overlap, and lengths."""
+    """BM25 score and rank, tf-idf cosines of words and character n-grams, overlap, and lengths."""
 
     def __init__(self, collection: Collection) -> None:
         self.index = Index(collection)
@@ -41,7 +42,7 @@ class Features:
         self.lengths = np.log1p(np.diff(self.by_words.indptr))
 
     def of(self, text: str) -> tuple[list[str], np.ndarray]:
-        """Return the candidates and their features (n, 8)."""
+        """Return the candidates and their features. Shape of the features: (n, 8)."""
         found = dict(list(self.index.search(text).items())[:TOP])
         rows = np.array([self.place[d] for d in found], np.int64)
         words, grams = self.words.transform([text]), self.grams.transform([text])
@@ -65,9 +66,9 @@ Rows = dict[str, tuple[list[str], np.ndarray]]
 
 
 def main() -> None:
-    """Write the run ``lambdamart`` or, on our signals, ``lightgbm-ours``."""
+    """Write the run ``lambdamart`` or, with ``--ours``, ``lightgbm-ours``."""
     options = arguments(__doc__)
-    options.add_argument("--ours", action="store_true")
+    options.add_argument("--ours", action="store_true", help="train on the signals of the stack of auto")
     args = options.parse_args()
     collection = Collection.load(args.folder)
     if args.ours:
@@ -98,7 +99,7 @@ def main() -> None:
 
 
 def _of_signals(collection: Collection, rows: dict[str, Rows]) -> None:
-    """Learn from dev, because the rankers behind the signals have learned from train."""
+    """Train on dev. The rankers of the signals are already trained on train."""
     if not _enough(collection, "dev"):
         return
     costs = Costs()
@@ -118,13 +119,13 @@ def _enough(collection: Collection, learned: str) -> bool:
 
 
 def _ranked(model: lightgbm.Booster, ids: list[str], values: np.ndarray) -> dict[str, float]:
-    """Return minus the rank of each candidate. Few trees give many ties; these keep their order."""
+    """Return minus the rank of each candidate. Ties, which are frequent with few trees, keep their order."""
     order = np.argsort(-model.predict(values), kind="stable") if ids else []
     return {ids[i]: -float(rank) for rank, i in enumerate(order)}
 
 
 def _with_rest(run: Run, rest: dict[str, list[str]]) -> Run:
-    """Add the documents below the best, in their order."""
+    """Append the remaining documents, in their order."""
     for query, found in rest.items():
         floor = min(run[query].values(), default=0.0)
         run[query] |= {d: floor - 1 - i for i, d in enumerate(d for d in found if d not in run[query])}
@@ -132,7 +133,7 @@ def _with_rest(run: Run, rest: dict[str, list[str]]) -> Run:
 
 
 def _fit(rows: Rows, qrels: dict[str, dict[str, int]]) -> lightgbm.Booster:
-    """Learn from 80 % of the queries; the others stop the training."""
+    """Train on 80 % of the queries. Use the others for early stopping."""
     # user:
     parts: list[list[tuple[np.ndarray, list[int]]]] = [[], []]
     for i, (query, (ids, values)) in enumerate(rows.items()):

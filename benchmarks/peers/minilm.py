@@ -1,4 +1,6 @@
-"""MiniLM by sentence-transformers: rerank BM25, retrieve, fuse with BM25 by ranx; and the same fine-tuned.
+"""Run MiniLM of sentence-transformers: rerank BM25, retrieve, and fuse with BM25 by ranx.
+
+With ``--train``, run the same with a fine-tuned MiniLM.
 
     python benchmarks/peers/minilm.py OUT/cf MODEL_FOLDER [--train [--rows 3200]]
 
@@ -18,7 +20,7 @@ RERANKED = 100
 
 
 def bm25_runs(collection: Collection) -> tuple[Run, Run]:
-    """Return BM25's dev and test runs, both by its tuned settings."""
+    """Return the dev and test runs of BM25 with tuned settings."""
     from bm25 import Index
 
     index = Index(collection, **settings_of(collection, "bm25-tuned"))
@@ -26,7 +28,7 @@ def bm25_runs(collection: Collection) -> tuple[Run, Run]:
 
 
 def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str, int]]) -> tuple[Run, Any]:
-    """Weighted sum of min-max scores by ranx, the weight tuned on dev."""
+    """Return the weighted sum of min-max scores by ranx, and the weights. They are tuned on dev."""
     import ranx
 
     # user: +
@@ -45,7 +47,7 @@ def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str,
 
 
 def time_fused(collection: Collection, peer: str, vector_search: Callable[[str], dict[str, float]]) -> None:
-    """Measure BM25, the search by vectors and their fusion for one query."""
+    """Measure the latency of BM25, vector search and fusion together, per query."""
     import ranx
     from bm25 import Index
 
@@ -60,7 +62,7 @@ def time_fused(collection: Collection, peer: str, vector_search: Callable[[str],
 
 
 def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -> Any:
-    """Train on at most so many judged pairs: in-batch negatives and one hard negative of BM25."""
+    """Train on at most ``most`` judged pairs, with in-batch negatives and one hard negative of BM25."""
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -103,7 +105,7 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
 
 
 def runs_of(model: Any, collection: Collection, name: str, costs: Costs, answer: bool) -> None:
-    """Write reranked, retrieved and fused runs of an encoder, or only their latencies."""
+    """Write the reranked, retrieved and fused runs of an encoder, or only their latencies."""
     kept = collection.folder / f"{name}.npz"
     if not kept.exists():
         with costs.time("indexing"):
@@ -150,13 +152,15 @@ def runs_of(model: Any, collection: Collection, name: str, costs: Costs, answer:
 
 
 def main() -> None:
-    """Write the runs of the model as it is, and fine-tuned with ``--train``."""
+    """Write the runs of the unchanged model or, with ``--train``, of the fine-tuned model."""
     from sentence_transformers import SentenceTransformer
 
     options = arguments(__doc__)
-    options.add_argument("model")
-    options.add_argument("--train", action="store_true")
-    options.add_argument("--rows", type=int, default=3200, help="pairs of a query and a document to train on")
+    options.add_argument("model", help="folder of the MiniLM model")
+    options.add_argument("--train", action="store_true", help="fine-tune the model first")
+    options.add_argument(
+        "--rows", type=int, default=3200, help="maximum number of training pairs. Default: %(default)s"
+    )
     args = options.parse_args()
     collection = Collection.load(args.folder)
     kept = collection.folder / "minilm-tuned"

@@ -1,10 +1,10 @@
-"""rerank: its BM25, and the stack of `rerank auto`, with queries as users type them.
+"""Run rerank: its BM25, and the stack of `rerank auto`. Queries are as users type them.
 
     python benchmarks/peers/ours.py OUT/cf [--minutes 10]
     python benchmarks/peers/ours.py OUT/cf --stack bm25,s2net,text --retrieve bm25,s2net
 
-``--stack`` builds a stack by hand instead, in a workspace of its own: it trains the rankers that are missing,
-and tunes the weights.
+``--stack`` measures a manually selected stack in a separate workspace. It trains the missing rankers and
+tunes the weights.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ AUTO, HAND = "workspace", "workspace-hand"
 
 
 def count_work() -> None:
-    """Let the deadlines of auto count processor time, so that other work on the machine changes no plan."""
+    """Make the deadlines of auto count CPU time, so that other processes do not change its plan."""
     begin = time.monotonic() - time.process_time() / CORES
     clock = SimpleNamespace(monotonic=lambda: begin + time.process_time() / CORES)
     auto_training.time = clock  # type: ignore[attr-defined]
 
 
 def names(stack: Stack) -> list[str]:
-    """Return signals and retrievers without their depths."""
+    """Return the names of signals and retrievers, without depths."""
     return sorted({*stack.signals, *(one.partition(":")[0] for one in stack.retrievers)})
 
 
 def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Costs) -> Run:
-    """Answer each test query by the query path."""
+    """Run each test query and return the run."""
     pipeline = workspace.pipeline(names(stack))
     lang = LANGUAGES[collection.languages[1]]
 
@@ -56,7 +56,7 @@ def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Co
 
 
 def export(workspace: Workspace, stack: Stack, collection: Collection) -> None:
-    """Write features.json: split -> query -> the best ids, and a row of signals for each."""
+    """Write features.json: split -> query -> the best ids, and one row of signals per id."""
     pipeline = workspace.pipeline(names(stack))
     found: dict[str, dict[str, tuple[list[str], list[list[float]]]]] = {"dev": {}, "test": {}}
     for split, answers in found.items():
@@ -69,7 +69,7 @@ def export(workspace: Workspace, stack: Stack, collection: Collection) -> None:
 
 
 def by_hand(workspace: Workspace, signals: str, retrieve: Sequence[str], collection: Collection) -> None:
-    """Train missing rankers, tune a stack of these signals, and write its run."""
+    """Train the missing rankers, tune a stack of these signals, and write its run."""
     folder, costs = collection.folder, Costs()
     learn, dev = (folder / f"qrels/{split}.tsv" for split in ("train", "dev"))
     judged = {"queries": folder / "queries.jsonl", "qrels": learn, "dev_qrels": dev} if learn.exists() else {}
@@ -95,12 +95,12 @@ def by_hand(workspace: Workspace, signals: str, retrieve: Sequence[str], collect
 
 
 def engine_bytes(folder: Path) -> int:
-    """Return the bytes of documents, index and features of a workspace."""
+    """Return the size of documents, index and features of a workspace, in bytes."""
     return sum(path.stat().st_size for path in (folder / "engine").rglob("*") if path.is_file())
 
 
 def latencies(collection: Collection) -> None:
-    """Measure each stack that has a run."""
+    """Measure the latency of each stack that has a run."""
     lang = LANGUAGES[collection.languages[1]]
     for peer, name in (("rerank-bm25", AUTO), ("rerank-auto", AUTO), ("rerank-hand", HAND)):
         if not (collection.folder / f"runs/{peer}.json").exists():
@@ -119,9 +119,13 @@ def latencies(collection: Collection) -> None:
 def main() -> None:
     """Write the runs ``rerank-bm25`` and ``rerank-auto`` or, with ``--stack``, ``rerank-hand``."""
     options = arguments(__doc__)
-    options.add_argument("--minutes", type=float, default=10.0)
-    options.add_argument("--stack")
-    options.add_argument("--retrieve", type=lambda text: text.split(","), default=())
+    options.add_argument(
+        "--minutes", type=float, default=10.0, help="minutes for auto to use. Default: %(default)s"
+    )
+    options.add_argument("--stack", help="signals of a manually selected stack, separated by commas")
+    options.add_argument(
+        "--retrieve", type=lambda text: text.split(","), default=(), help="retrievers for --stack"
+    )
     args = options.parse_args()
     collection = Collection.load(args.folder)
     if args.answer:

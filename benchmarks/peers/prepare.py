@@ -1,11 +1,11 @@
-"""Make the folder that all peers read: one corpus, queries as users type them, and disjoint splits.
+"""Write the folder that all peers read: one corpus, queries as users type them, and disjoint splits.
 
     python benchmarks/peers/prepare.py DATA/cf OUT/cf
     python benchmarks/peers/prepare.py DATA/debian OUT/debian.it --lang it --queries 4000 1000 1000
     python benchmarks/peers/prepare.py DATA/wikispeedia OUT/wikispeedia.1200 --documents 1200
     python benchmarks/peers/prepare.py demo OUT/demo
 
-Categories of queries are left out: in these collections they are copied from the relevant document.
+Categories of queries are not written. In these collections they are copied from the relevant document.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ from rerank.workflows.splits import split
 def main() -> None:
     """Write corpus.jsonl, queries.jsonl, qrels/ and categories.tsv."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("source")
-    options.add_argument("out", type=Path)
-    options.add_argument("--lang", help="one language of debian")
+    options.add_argument("source", help="folder of a collection, or demo")
+    options.add_argument("out", type=Path, help="folder to write")
+    options.add_argument("--lang", help="language of the debian collection, for example it")
     options.add_argument(
-        "--queries", type=int, nargs=3, default=(0, 0, 0), help="at most so many queries: train, dev, test"
+        "--queries",
+        type=int,
+        nargs=3,
+        default=(0, 0, 0),
+        help="maximum number of queries: train, dev, test. Default: all",
     )
-    options.add_argument("--documents", type=int, default=0, help="a random sample of so many documents")
+    options.add_argument(
+        "--documents", type=int, default=0, help="size of a random sample of the documents. Default: all"
+    )
     args = options.parse_args()
     source = COLLECTION if args.source == "demo" else Path(args.source)
     middle = f".{args.lang}" if args.lang else ""

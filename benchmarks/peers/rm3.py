@@ -1,4 +1,4 @@
-"""BM25 with RM3 by PyTerrier. Needs Java. pip install python-terrier
+"""Run BM25 and BM25 with RM3 of PyTerrier. Needs Java. pip install python-terrier
 
 python benchmarks/peers/rm3.py OUT/cf
 """
@@ -15,7 +15,7 @@ from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, t
 
 
 def main() -> None:
-    """Write the runs ``pyterrier-bm25`` and ``pyterrier-rm3``, whose number of terms is tuned on dev."""
+    """Write the runs ``pyterrier-bm25`` and ``pyterrier-rm3``. Tune the number of RM3 terms on dev."""
     args = arguments(__doc__).parse_args()
     collection = Collection.load(args.folder)
     costs = Costs()

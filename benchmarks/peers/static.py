@@ -1,4 +1,6 @@
-"""Static word embeddings by wordllama, fused with BM25 by ranx. pip install wordllama ranx bm25s PyStemmer
+"""Run static word embeddings of wordllama, and fuse them with BM25 by ranx.
+
+    pip install wordllama ranx bm25s PyStemmer
 
     python benchmarks/peers/static.py OUT/cf
 

@@ -1,11 +1,11 @@
-"""Tables of the peers: measures, Holm-corrected p against rerank, and costs.
+"""Write the tables of the peers: measures, Holm-corrected p against rerank, and costs.
 
     python benchmarks/peers/table.py OUT/cf [OUT/cacm ...]   # measures the runs; writes results/cf.json
     python benchmarks/peers/table.py                         # writes all tables from results/
     python benchmarks/peers/table.py --check                 # exit code 1 if they are outdated
 
 p: paired randomization test of nDCG@10 on the test queries, corrected over the peers of a collection.
-``OUT/cf/latencies.json``, from ``latencies.sh``, adds latencies.
+Latencies are read from ``OUT/cf/latencies.json``. ``latencies.sh`` writes this file.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ PEERS = {
     "static": "static embeddings (wordllama)",
 }
 VARIANTS = ("rerank-bm25", "pyterrier-bm25", "bm25", "static", "minilm-tuned-rerank", "minilm-rerank")
-"""Runs that only the tables of the collections have."""
+"""Runs that are only in the tables per collection."""
 Result = dict[str, Any]
 
 
 def measured(folder: Path) -> Result:
-    """Measure all runs of a folder. Every run is cut alike."""
+    """Measure all runs of a folder. Every run is cut at the same depth."""
     import ir_measures
     import numpy as np
     from collection import DEPTH, Collection
@@ -97,7 +97,7 @@ def measured(folder: Path) -> Result:
 
 
 def by_collection(result: Result) -> str:
-    """Return the table of a collection as Markdown, the best nDCG@10 first."""
+    """Return the table of a collection as Markdown, sorted by nDCG@10."""
     rows = sorted(result["rows"], key=lambda row: -row["nDCG@10"])
     ours = [one for one in OURS if any(row["peer"] == one for row in rows)]
     costs = [key for key in COSTS if any(row.get(key) for row in rows)]
@@ -127,7 +127,7 @@ def _cost(key: str, value: float | None) -> str:
 
 
 def summary(results: list[Result]) -> str:
-    """Return nDCG@10 of all peers, one column per collection."""
+    """Return a Markdown table of nDCG@10: one row per peer, one column per collection."""
     lines = [["nDCG@10", *(result["collection"] for result in results)]]
     lines.append(["---"] * len(lines[0]))
     of = {(result["collection"], row["peer"]): row for result in results for row in result["rows"]}
@@ -141,7 +141,7 @@ def summary(results: list[Result]) -> str:
 
 
 def _marked(row: dict[str, Any] | None) -> str:
-    """Return nDCG@10; with * if it differs significantly from the stack by hand, with † from auto."""
+    """Return nDCG@10. ``*``: differs significantly from rerank-hand. ``†``: from rerank-auto."""
     if row is None:
         return ""
     marks = ("\\*", "†")
@@ -151,7 +151,7 @@ def _marked(row: dict[str, Any] | None) -> str:
 
 
 def better(results: list[Result]) -> str:
-    """Return every measure in which a peer is above the stack by hand, or above auto without one."""
+    """Return all measures in which a peer is above rerank-hand, or above rerank-auto if that is missing."""
     lines = []
     for result in results:
         rows = {row["peer"]: row for row in result["rows"]}
@@ -172,7 +172,7 @@ def better(results: list[Result]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return path -> text of both pages, with the tables of the result files."""
+    """Return path -> text of both pages, with tables from the result files."""
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     tables = "\n\n".join(map(by_collection, results))
     return {
@@ -188,18 +188,18 @@ def _filled(path: Path, tables: dict[str, str]) -> str:
         before, begin, rest = text.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         if not end:
-            raise SystemExit(f"{path.name} has no place for the table {name}")
+            raise SystemExit(f"{path.name}: missing `<!-- {name} -->` or `<!-- end -->`. Add both comments.")
         text = f"{before}{begin}\n{table}\n\n{end}{after}"
     return text
 
 
 def main() -> int:
-    """Measure runs, or write or compare the tables."""
+    """Measure runs, then write or compare the tables."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("folders", nargs="*", type=Path)
-    options.add_argument("--check", action="store_true")
+    options.add_argument("folders", nargs="*", type=Path, help="prepared folders with runs to measure")
+    options.add_argument("--check", action="store_true", help="exit with 1 if the tables are outdated")
     args = options.parse_args()
     RESULTS.mkdir(exist_ok=True)
     for folder in args.folders:
