@@ -85,7 +85,7 @@ class Trainings:
         steps = self.record.steps(self.workspace, name, choice.steps)
         if steps is not None:
             self.say("rankers", f"{choice} (done before)")
-            self.budget.spend(rule, steps)
+            self.budget.spend(rule, steps, reused=True)
             return choice
         clock = _Clock(options.progress, options.begun + LATEST * 60 * options.minutes)
         elapsed, (before, step, _) = time.monotonic() - options.begun, rule.cost(self.budget.facts)

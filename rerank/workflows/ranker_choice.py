@@ -298,7 +298,7 @@ class RankerChoice:
 
 @dataclass
 class Budget:
-    """Seconds of one core. minutes: of ``auto``. spent: by trainings until now. left: for the next ones."""
+    """Seconds of one core. minutes: of ``auto``. spent: by trainings of this run. left: for the next ones."""
 
     facts: CollectionFacts
     minutes: float = math.inf
@@ -327,8 +327,9 @@ class Budget:
         reason = f"{worth}; time for {steps} of {complete} {rule.steps}"
         return RankerChoice(rule.ranker, True, reason, steps, minutes)
 
-    def spend(self, rule: Rule, steps: int) -> None:
-        """Subtract the cost of a training with these steps."""
+    def spend(self, rule: Rule, steps: int, *, reused: bool = False) -> None:
+        """Subtract the cost of a training with these steps. reused: an earlier run did it."""
         before, step, complete = rule.cost(self.facts)
         seconds = before + step * min(steps, complete)
-        self.left, self.spent = self.left - seconds, self.spent + seconds
+        self.left -= seconds
+        self.spent += 0.0 if reused else seconds

@@ -193,6 +193,14 @@ def test_a_short_time_trains_fewer_steps_and_the_best_first():
     assert planned(choice.minutes * 10, **facts)[0] == plan
 
 
+def test_reused_rankers_use_the_budget_and_not_the_time_of_this_run():
+    budgets = [Budget(CollectionFacts(documents=1000, train_queries=500), 10) for _ in range(2)]
+    for budget, reused in zip(budgets, (False, True)):
+        budget.spend(ranker_choice.RULES[0], 3, reused=reused)
+    assert budgets[0].left == budgets[1].left < 60 * ranker_choice.CORES * 10
+    assert budgets[0].spent > budgets[1].spent == 0
+
+
 def test_the_rules():
     def choices(**facts):
         budget = Budget(CollectionFacts(documents=2000, **facts))
