@@ -99,7 +99,8 @@ def main() -> None:
         connection = http.client.HTTPConnection(host)
 
         def ask(path: str, body: bytes) -> bytes:
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            kind = "octet-stream" if path == "/v1/hook" else "json"
+            connection.request("POST", path, body, {"Content-Type": f"application/{kind}"})
             answer = connection.getresponse()
             data = answer.read()
             assert answer.status == 200, data

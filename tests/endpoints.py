@@ -51,12 +51,12 @@ def candidates(trained, small):
 def call(body: dict[str, Any]) -> bytes:
     """A hook's call as the plugin sends it: the JSON's length, JSON, scores, places, and the features."""
     stored, n = b"", len(body["scores"])
-    for column in body["features"].values():
+    for column in body.get("features", {}).values():
         rows = [b"" if text is None else b64decode(text) for text in column]
         stored += np.array([len(row) for row in rows], ">i4").tobytes() + b"".join(rows)
-    sent = {**body, "features": [*body["features"]], "hits": n}
+    sent = {**body, "features": [*body.get("features", ())], "hits": n}
     scores = np.array(sent.pop("scores"), ">f8").tobytes()
-    head = json.dumps(sent).encode()
+    head = json.dumps(sent, ensure_ascii=False).encode()
     return len(head).to_bytes(4, "big") + head + scores + bytes(20 * n) + stored
 
 
@@ -64,18 +64,20 @@ def hooked(server: Server, body: dict[str, Any], **headers: str) -> dict[str, An
     """The answer to a call of the hook."""
     answer = server.post("/v1/hook", call(body), **headers)
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/octet-stream"), answer
-    end = 4 + int.from_bytes(answer.body[:4], "big")
-    found: dict[str, Any] = json.loads(answer.body[4:end])
+    return told(answer.body, body["ids"])
+
+
+def told(answer: bytes, sent: list[str]) -> dict[str, Any]:
+    """An answer of the hook, with ids and scores. sent: the ids of the call."""
+    end = 4 + int.from_bytes(answer[:4], "big")
+    found: dict[str, Any] = json.loads(answer[4:end])
     if "passed" in found:
-        assert len(answer.body) == end
+        assert len(answer) == end
         return found
-    n = len(body["ids"])
-    order, scores = (
-        np.frombuffer(answer.body, ">i4", n, end),
-        np.frombuffer(answer.body, ">f4", n, end + 4 * n),
-    )
-    assert len(answer.body) == end + 8 * n
-    return {"ids": [body["ids"][i] for i in order.tolist()], "scores": scores.tolist(), **found}
+    n = len(sent)
+    order, scores = np.frombuffer(answer, ">i4", n, end), np.frombuffer(answer, ">f4", n, end + 4 * n)
+    assert len(answer) == end + 8 * n
+    return {"ids": [sent[i] for i in order.tolist()], "scores": scores.tolist(), **found}
 
 
 def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:

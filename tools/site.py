@@ -57,8 +57,7 @@ def endpoints() -> str:
             body = operation.get("requestBody")
             if body:
                 parts.append(f"**Request**\n\n{_table(body['content'], schemas)}")
-            answer = operation["responses"]["200"]["content"]
-            parts.append(f"**Answer**\n\n{_table(answer, schemas)}")
+            parts.append(f"**Answer**: {operation['responses']['200']['description']}.\n")
     rows = [f"| {status} | {text} |" for status, text in _statuses(description).items()]
     return "\n".join([*parts, "## Errors\n\n| status | reason |\n| --- | --- |", *rows])
 

@@ -50,8 +50,7 @@ class Access:
         return True  # a page's own name is never an address
 
 
-def is_json(headers: Headers, others: tuple[str, ...] = ()) -> bool:
-    """Whether the content type is JSON or one of ``others``."""
+def has_kind(headers: Headers, kind: str) -> bool:
+    """Whether the body has this content type."""
     values = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
-    kinds = {value.partition(";")[0].strip().lower() for value in values}
-    return bool(kinds) and kinds <= {"application/json", *others}
+    return {value.partition(";")[0].strip().lower() for value in values} == {kind}

@@ -26,19 +26,22 @@ from rerank.errors import (
     UsageError,
 )
 from rerank.service import endpoints, logs, metrics, openapi, schemas
-from rerank.service.access import Access, is_json
+from rerank.service.access import Access, has_kind
 from rerank.service.endpoints import DeadlineError, EventLoopError, RequestContext
 from rerank.service.hook import hook
 from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 
+_DOCUMENTS = "Documents, best first: index in the request and relevance_score; the stack used is the model"
+_SEARCH = "The JSON of `rerank query --json`"
+_HOOK = "Length, JSON, order and scores: docs/reference/hook-protocol.md"
 ENDPOINTS = (
-    Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
-    Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
-    Endpoint("/v1/search", endpoints.search, schemas.SearchBody, schemas.SearchAnswer),
-    Endpoint("/v1/rerank_ids", endpoints.rerank_ids, schemas.IdsBody, schemas.IdsAnswer),
-    Endpoint("/v1/hook", hook, schemas.HookBody, schemas.HookAnswer, (schemas.BINARY,)),
+    Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
+    Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
+    Endpoint("/v1/search", endpoints.search, schemas.SearchBody, _SEARCH),
+    Endpoint("/v1/rerank_ids", endpoints.rerank_ids, schemas.IdsBody, _DOCUMENTS),
+    Endpoint("/v1/hook", hook, schemas.HookCall, _HOOK),
 )
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
@@ -58,7 +61,7 @@ class Answer(NamedTuple):
 
     content: bytes
     status: int = 200
-    kind: str = "application/json"
+    kind: str = schemas.JSON
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -233,9 +236,8 @@ class Application:
         if one.name in self._withheld:
             raise RefusedError(404, f"this service was started without {one.name}", "request")
         notes.endpoint = one.name
-        if not is_json(scope["headers"], one.kinds):
-            kinds = " or ".join(("application/json", *one.kinds))
-            raise RefusedError(415, f"the body must be JSON: send Content-Type: {kinds}", "content type")
+        if not has_kind(scope["headers"], one.kind):
+            raise RefusedError(415, f"another kind of body: send Content-Type: {one.kind}", "content type")
         data = await _read(receive, self._settings.max_body)
         service = self.service
         if service.busy >= self._settings.max_requests:
@@ -243,9 +245,9 @@ class Application:
         if one.function is hook and len(data) <= _SMALL:
             with suppress(EventLoopError):
                 notes.context = service.context(on_event_loop=True)
-                return _as_answer(_run(one, service.snapshot, data, notes.context))
+                return Answer(_run(one, service.snapshot, data, notes.context), kind=one.kind)
         notes.context = service.context()
-        return _as_answer(await service.in_thread(one, data, notes.context))
+        return Answer(await service.in_thread(one, data, notes.context), kind=one.kind)
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
         """Whether the client may see the stack."""
@@ -313,11 +315,6 @@ def application(settings: Settings, loaded: list[Snapshot] | None = None) -> App
         served = "is not served" if "search" in withheld(settings, True) else "is served"
         logs.event("note", note=f"/v1/search {served}: it returns every document that this service may read")
     return application
-
-
-def _as_answer(content: bytes) -> Answer:
-    binary = content[:1] == b"\0"  # as in a call
-    return Answer(content, kind=schemas.BINARY) if binary else Answer(content)
 
 
 async def _read(receive: Any, limit: int) -> bytes:

@@ -59,7 +59,7 @@ class _Search:
     unknown: Sequence[str]
 
 
-def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[str, Any] | bytes:
+def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
     """``POST /v1/hook``: put the hits of a search in the order of a stack."""
     try:
         search = _parse(snapshot, call, context)
@@ -67,7 +67,7 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> dict[st
         scorable, scored = _score(search, given, context)
     except PassedError as passed:
         context.passed = str(passed)
-        return _framed(passed.answer) if call.binary else passed.answer
+        return _framed(passed.answer)
     return _answer(search, given, scorable, scored, context)
 
 
@@ -161,9 +161,9 @@ def _answer(
     scorable: NDArray[np.bool_],
     scored: ScoringResult,
     context: RequestContext,
-) -> dict[str, Any] | bytes:
+) -> bytes:
     assert given.documents is not None
-    call, ranking = search.call, rank(search.stack, scored, context, given.documents)
+    ranking = rank(search.stack, scored, context, given.documents)
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if ranking.late:
@@ -184,9 +184,7 @@ def _answer(
             "normalization": used.combiner.normalization,
             "case": scored.case,
         }
-    if call.binary:
-        return _framed(answer, order.astype(">i4").tobytes(), scores.astype(">f4").tobytes())
-    return {"ids": [call.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
+    return _framed(answer, order.astype(">i4").tobytes(), scores.astype(">f4").tobytes())
 
 
 def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:

@@ -47,7 +47,7 @@ class HookHits:
         self.attached = features is not None and call.places is not None
         self._files: Any = features.rows if features is not None else None
         self.ids = list(call.ids)
-        self._unnamed = set(np.flatnonzero(self.ours).tolist()) if call.has_no_ids else set()
+        self._unnamed = set() if call.body.ids else set(np.flatnonzero(self.ours).tolist())
         self._categories: dict[str, Sequence[str]] = {}
         if DOCUMENT in call.stored and not self.sidecar:
             self._read_rows(call.stored[DOCUMENT])

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers."""
+"""Bodies of requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MOST = 100_000
 """Entries of a list of documents, hits or features, with any settings of the service."""
 
 LONGEST_HOOK = 2**20
-"""Bytes of a hook's JSON. To read millions of small values would delay all other requests."""
+"""Bytes of the JSON of a hook call. To read millions of small values would delay all other requests."""
 
-BINARY = "application/octet-stream"
+JSON, BINARY = "application/json", "application/octet-stream"
 FRAME = 4
-"""Bytes of the length of the JSON that begins a binary call of the hook, or its answer."""
+"""Bytes of the length of the JSON that begins a call of the hook, or its answer."""
 
 _LARGEST = 3.5e38
 
@@ -34,7 +34,6 @@ StackText = Annotated[str, Meta(max_length=1000, description="Signals, or signal
 Words = Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
 """Not empty. The endpoint checks it; this is only its description."""
 Lang = Annotated[str, Meta(max_length=100, description="Language of the query.")]
-Late = Annotated[bool, Meta(description="The second phase took too long; the order is the stack's.")]
 LexicalText = Annotated[
     str,
     Meta(description="The query in the documents' language; lexical signals use it instead of the query."),
@@ -112,72 +111,21 @@ class Places(Struct, frozen=True):
 
 
 class HookBody(Struct, kw_only=True):
-    """Hits of a search, from the search-pipeline processor.
-
-    A binary call begins with the length of the JSON in four bytes. Scores, places and stored values follow.
-    """
-
-    stack: StackText | None = None
-    index: list[str] = []
-    query: Annotated[dict[str, Any], Meta(description="The query of the search.")] | None = None
-    rerank: SearchOptions | None = None
-    ids: Annotated[list[str], Meta(max_length=MOST)]
-    scores: Annotated[list[Score], Meta(max_length=MOST)]
-    features: Annotated[
-        list[str], Meta(max_length=100, description="RANKER@VERSION of the stored values that follow.")
-    ] = []
-    clauses: (
-        Annotated[
-            dict[str, list[Score]],
-            Meta(description="Named clause of the query -> its score for each hit, 0 without a match."),
-        ]
-        | None
-    ) = None
-    places: Places = Places()
-    timeout: Annotated[float, Meta(gt=0, description="Seconds that the search waits.")] | None = None
-
-    @classmethod
-    def read(cls, data: bytes) -> HookCall:
-        """Read JSON, numbers and features. Raises msgspec.DecodeError; InputError for a wrong length."""
-        binary = data[:1] == b"\0"  # JSON never begins like this
-        begin, end = (FRAME, FRAME + int.from_bytes(data[:FRAME], "big")) if binary else (0, len(data))
-        if end > len(data):
-            raise InputError(f"{end - FRAME:,} bytes of JSON are announced, but {len(data) - FRAME:,} came")
-        if end - begin > LONGEST_HOOK:
-            raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
-        if binary:
-            return decode(data[begin:end], _BinaryHookBody).split(data[end:])
-        body = decode(data, cls)
-        if len(body.scores) != len(body.ids):
-            raise InputError(f"{len(body.ids)} ids came with {len(body.scores)} scores; send one for each")
-        return HookCall(body, body.ids, np.array(body.scores, np.float64))
-
-
-class _BinaryHookBody(HookBody, kw_only=True):
-    """The JSON of a binary call. Without ``ids``, hits have numbers."""
+    """The JSON of a call of the search-pipeline processor. Without ``ids``, hits have numbers."""
 
     hits: Annotated[int, Meta(ge=0, le=MOST)]
     ids: Annotated[list[str], Meta(max_length=MOST)] = []
-    scores: Annotated[list[Score], Meta(max_length=0)] = []
-
-    def split(self, rest: bytes) -> HookCall:
-        n, ids = self.hits, self.ids or numbered(self.hits)
-        size = n * 28
-        if len(ids) != n or size > len(rest):
-            raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
-        scores = np.frombuffer(rest, ">f8", n).astype(np.float64)
-        if n and not np.abs(scores).max() <= _LARGEST:
-            raise InputError("the score of a hit is not a number of single precision")
-        shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
-        seq_nos, terms = np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
-        stored = {}
-        for name in self.features:
-            stored[name] = Values.read(rest, size, n)
-            size += 4 * n + len(stored[name].data)
-        if size < len(rest):
-            raise InputError(f"{len(rest) - size:,} bytes are too many")
-        places = (shards, seq_nos, terms) if self.places.uuids else None
-        return HookCall(self, ids, scores, places, stored, True)
+    stack: StackText | None = None
+    index: list[str] = []
+    query: dict[str, Any] | None = None
+    rerank: SearchOptions | None = None
+    features: Annotated[list[str], Meta(max_length=100)] = []
+    """RANKER@VERSION of the stored values that follow."""
+    clauses: dict[str, list[Score]] | None = None
+    """Named clause of the query -> its score for each hit, 0 without a match."""
+    places: Places = Places()
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds that the search waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +164,6 @@ class HookCall:
 
     places: shards, sequence numbers and primary terms, (n,) each.
     stored: RANKER@VERSION -> values.
-    binary: the answer is also binary.
     """
 
     body: HookBody
@@ -224,12 +171,33 @@ class HookCall:
     scores: NDArray[np.float64]
     places: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
     stored: Mapping[str, Values] = field(default_factory=dict)
-    binary: bool = False
 
-    @property
-    def has_no_ids(self) -> bool:
-        """Whether hits have numbers instead of ids."""
-        return self.binary and not self.body.ids
+    @classmethod
+    def read(cls, data: bytes) -> HookCall:
+        """Read JSON, numbers and values. Raises msgspec.DecodeError; InputError for a wrong length."""
+        end = FRAME + int.from_bytes(data[:FRAME], "big")
+        if end > len(data):
+            raise InputError(f"{end - FRAME:,} bytes of JSON are announced, but {len(data) - FRAME:,} came")
+        if end - FRAME > LONGEST_HOOK:
+            raise InputError(f"{end - FRAME:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
+        body, rest = decode(data[FRAME:end], HookBody), data[end:]
+        n, ids = body.hits, body.ids or numbered(body.hits)
+        size = n * 28
+        if len(ids) != n or size > len(rest):
+            raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
+        scores = np.frombuffer(rest, ">f8", n).astype(np.float64)
+        if n and not np.abs(scores).max() <= _LARGEST:
+            raise InputError("the score of a hit is not a number of single precision")
+        shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
+        seq_nos, terms = np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
+        stored = {}
+        for name in body.features:
+            stored[name] = Values.read(rest, size, n)
+            size += 4 * n + len(stored[name].data)
+        if size < len(rest):
+            raise InputError(f"{len(rest) - size:,} bytes are too many")
+        places = (shards, seq_nos, terms) if body.places.uuids else None
+        return cls(body, ids, scores, places, stored)
 
 
 class Problem(Struct):
@@ -238,81 +206,12 @@ class Problem(Struct):
     error: str
 
 
-class RerankResult(Struct):
-    """Position of one document in the request, and its score."""
-
-    index: int
-    relevance_score: float
-    document: dict[str, Any] | None = None
-
-
-class RerankAnswer(Struct):
-    """Documents, best first."""
-
-    id: str
-    model: str
-    results: list[RerankResult]
-    meta: dict[str, Any]
-    usage: dict[str, int]
-    unknown_categories: list[str]
-
-
-class IdsAnswer(Struct):
-    """Positions in the request, best first, and scores."""
-
-    model: str
-    results: list[RerankResult]
-
-
-class SearchAnswer(Struct):
-    """The JSON of ``rerank query --json``."""
-
-    query: str
-    categories: list[str]
-    categories_inferred: bool
-    unknown_categories: list[str]
-    case: str
-    stack: str
-    normalization: str
-    candidates: int
-    found: dict[str, int]
-    recomputed: dict[str, int]
-    late: Late
-    hits: list[dict[str, Any]]
-
-
-class HookAnswer(Struct):
-    """Ids in their new order, or why the order is kept."""
-
-    ids: list[str] | None = None
-    scores: list[float] | None = None
-    requested_fields: Annotated[dict[str, Any], Meta(description="Fields of the next call.")] | None = None
-    without_features: (
-        Annotated[dict[str, int], Meta(description="Hits without stored features: encoded, unscored.")] | None
-    ) = None
-    late: Late = False
-    signals: list[dict[str, Any]] | None = None
-    weights: (
-        Annotated[dict[str, str], Meta(description="With signals: the weights, and the case of the query.")]
-        | None
-    ) = None
-    unknown_categories: (
-        Annotated[list[str], Meta(description="Ignored categories: no signal knows them.")] | None
-    ) = None
-    passed: str | None = None
-
-
 EXAMPLES: dict[type[Struct], dict[str, Any]] = {
     RerankBody: {"query": "grey wolf", "documents": ["a fox", "the wolf is grey"], "stack": "bm25"},
     SearchBody: {"query": "grey wolf", "stack": "tfidf", "k": 3},
-    HookBody: {
-        "query": {"match": {"content": {"query": "grey wolf"}}},
-        "ids": ["a", "b"],
-        "scores": [2.5, 1.5],
-        "stack": "tfidf",
-    },
 }
 """Bodies for the description."""
+EXAMPLE_OF_HOOK = '\0\0\0\x0b{"hits": 0}'
 
 
 def decode(data: bytes, kind: type[T]) -> T:

@@ -20,6 +20,7 @@ from rerank.engines.base import SearchRequest
 from rerank.service.server import _bind
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
+from tests.endpoints import hooked, told
 from tests.hook import TOKEN, as_user, beyond, hook_status, texts
 from tests.node import Node
 from tests.service import Server, other_way_round, serving
@@ -133,13 +134,11 @@ def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, s
     numbers = [np.array(part, kind).tobytes() for part, kind in zip(parts, (">f8", ">i4", ">i8", ">i8"))]
     token = {"Authorization": f"Bearer {TOKEN}"}
     call = b"".join((len(head).to_bytes(4, "big"), head, *numbers))
-    found = service.post("/v1/hook", call, **token).body
-    begin = 4 + int.from_bytes(found[:4], "big")
-    order, scores = np.frombuffer(found, ">i4", 30, begin), np.frombuffer(found, ">f4", 30, begin + 120)
-    named = {"query": query, "stack": stack, "ids": [hit["_id"] for hit in hits], "scores": parts[0]}
-    expected = service.post("/v1/hook", named, **token).json
-    assert [hits[i]["_id"] for i in order.tolist()] == expected["ids"]
-    assert scores.tolist() == pytest.approx(expected["scores"], abs=1e-6)
+    ids = [hit["_id"] for hit in hits]
+    found = told(service.post("/v1/hook", call, **token).body, ids)
+    expected = hooked(service, {"query": query, "stack": stack, "ids": ids, "scores": parts[0]}, **token)
+    assert found["ids"] == expected["ids"]
+    assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
     assert expected["requested_fields"]["features"][0] == "document"
     assert not expected["requested_fields"]["ids"]
 

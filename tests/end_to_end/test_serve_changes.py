@@ -25,9 +25,9 @@ import pytest
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.endpoints import HOOK, STACK, WORDS, candidates, elsewhere
+from tests.endpoints import HOOK, STACK, WORDS, call, candidates, elsewhere, hooked, told
 from tests.load import without_pause
-from tests.service import Answer, Server, other_way_round, serving, wait_until
+from tests.service import Answer, Server, kind_of, other_way_round, serving, wait_until
 
 __all__ = ["candidates"]
 
@@ -100,19 +100,19 @@ def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
 @contextmanager
 def mixed_load(
     server: Server, bodies: dict[str, bytes], clients: int = 16
-) -> Iterator[list[tuple[str, Any]]]:
+) -> Iterator[list[tuple[str, bytes]]]:
     """Requests of all kinds without a pause, over connections that stay open; every one must be answered."""
-    answers: list[tuple[str, Any]] = []
+    answers: list[tuple[str, bytes]] = []
 
     def ask(number: int, over: threading.Event) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=150)
         while not over.is_set():
             path = list(bodies)[number % len(bodies)]
-            connection.request("POST", path, bodies[path], {"Content-Type": "application/json"})
+            connection.request("POST", path, bodies[path], {"Content-Type": kind_of(path)})
             answer = connection.getresponse()
             data = answer.read()
             assert answer.status == 200, data
-            answers.append((path, json.loads(data)))
+            answers.append((path, data))
             number += 1
         connection.close()
 
@@ -136,11 +136,12 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
     stack = "tfidf*0.3 + text*0.7"
     bodies: dict[str, Any] = {
         "/v1/search": {"query": text, "k": 100},
-        "/v1/hook": {**body, "features": [], "rerank": {"explain": True}},  # read from the engine
+        "/v1/hook": {**body, "features": {}, "rerank": {"explain": True}},  # read from the engine
         "/v1/rerank": {"query": text, "documents": [{"title": d["title"], "text": d["text"]} for d in few]},
     }
 
-    def which(path: str, answer: Any) -> str:
+    def which(path: str, data: bytes) -> str:
+        answer = told(data, body["ids"]) if path == "/v1/hook" else json.loads(data)
         if path == "/v1/search":
             scores = {hit["id"]: hit["signals"]["text"]["raw"] for hit in answer["hits"]}
         elif path == "/v1/hook":
@@ -163,7 +164,8 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
         server.wait_for("reloaded")
         orders.append(order())
         assert orders[0] != orders[1]
-        sent = {path: json.dumps(body).encode() for path, body in bodies.items()}
+        sent = {path: json.dumps(one).encode() for path, one in bodies.items()}
+        sent["/v1/hook"] = call(bodies["/v1/hook"])
         with mixed_load(server, sent) as answers:
             for count, ranker in enumerate((old, new, old, new), 2):
                 wanted = len(answers) + 100
@@ -219,7 +221,7 @@ def test_the_log_holds_no_query_unless_asked(script, trained, tmp_path, options)
     with serving(script, trained, tmp_path, *options) as server:
         server.post("/v1/search", {"query": words})
         server.post("/v1/search", {"query": words, "stack": "nope"})
-        server.post("/v1/hook", {**HOOK, "query": {"match": {"a": words}}})
+        hooked(server, {**HOOK, "query": {"match": {"a": words}}})
         server.post("/v1/rerank", {"query": words, "documents": ["a"]})
     requests = [line for line in server.log() if line["event"] == "request"]
     assert {"time", "level", "method", "path", "status", "ms"} <= requests[0].keys()
@@ -247,7 +249,7 @@ def test_a_cluster_that_is_away(script, trained, tmp_path):
         port = closed.getsockname()[1]
     with serving(script, elsewhere(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
         server.post("/v1/search", {"query": WORDS}).fails(502, "the engine cannot answer")
-        server.post("/v1/hook", HOOK).fails(502)
+        server.post("/v1/hook", call(HOOK)).fails(502)
         assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
         assert server.metric('rerank_errors_total{endpoint="search",kind="engine"}') == 1
         assert sum(line["event"] == "engine failed" for line in server.log()) == 2

@@ -19,10 +19,11 @@ from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
 from rerank.search.second_phase import rescore
 from rerank.service.endpoints import EventLoopError, RequestContext, rerank, rerank_ids, search
 from rerank.service.hook import hook
-from rerank.service.schemas import HookBody, IdsBody, RerankBody, SearchBody
+from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.file import second_phase
+from tests.endpoints import call, told
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -266,15 +267,14 @@ def test_the_service_uses_the_second_phase(collection, model):
     assert [plain[one["index"]] for one in found["results"]] == expected
     scores = np.linspace(2, 1, len(plain)).tolist()
     body = {"query": {"match": {"text": query.text}}, "ids": plain, "scores": scores}
-    call = HookBody.read(json.dumps({**body, "rerank": {"explain": True}}).encode())
-    found = hook(snapshot, call, context())
+    found = told(hook(snapshot, HookCall.read(call({**body, "rerank": {"explain": True}})), context()), plain)
     assert found["ids"] == expected
     assert ["cross-encoder" in one for one in found["signals"]] == [True] * 5 + [False] * (len(plain) - 5)
-    call = HookBody.read(json.dumps({**body, "timeout": 1e-9}).encode())
-    found = hook(snapshot, call, context())
+    sent = HookCall.read(call({**body, "timeout": 1e-9}))
+    found = told(hook(snapshot, sent, context()), plain)
     assert (found["ids"], found["late"]) == (plain, True)
     with pytest.raises(EventLoopError):
-        hook(snapshot, call, replace(context(), on_event_loop=True))
+        hook(snapshot, sent, replace(context(), on_event_loop=True))
     texts = [document.text for document in workspace.engine.get(plain[:5])]
     found = rerank(snapshot, RerankBody(query=query.text, documents=texts), context())
     assert [plain[one["index"]] for one in found["results"]] == expected[:5]

@@ -11,7 +11,7 @@ import pytest
 from rerank.engines.opensearch.layout import FEATURES
 from rerank.hook import plugin
 from rerank.service.app import ENDPOINTS
-from rerank.service.schemas import FRAME, LONGEST_HOOK, HookBody, SearchOptions
+from rerank.service.schemas import FRAME, LONGEST_HOOK, HookCall, SearchOptions
 
 SOURCE = Path(__file__).parents[2] / "opensearch_plugin/src/main/java/rerank/opensearch/Protocol.java"
 
@@ -23,7 +23,7 @@ def java() -> dict[str, object]:
 
 
 def test_names_and_the_frame(java):
-    assert java["PATH"] in {one.path for one in ENDPOINTS if one.body is HookBody}
+    assert java["PATH"] in {one.path for one in ENDPOINTS if one.body is HookCall}
     assert java["PROCESSOR"] == plugin.PROCESSOR
     assert (java["ALLOWED_URLS"], java["FEATURES"]) == (plugin.ALLOWED, f"{FEATURES}.")
     assert java["FRAME"] == FRAME

@@ -19,7 +19,7 @@ from rerank.service import logs
 from rerank.service.app import _refusal
 from rerank.service.endpoints import RequestContext
 from rerank.service.hook import _QUICK, hook
-from rerank.service.schemas import HookBody
+from rerank.service.schemas import HookCall
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.workspace import Workspace
@@ -52,7 +52,7 @@ def test_an_explanation_that_is_too_long(tmp_path, monkeypatch):
     body = {"query": {"match": {"a": "apple"}}, "scores": [1.0] * 10, "rerank": options, "features": {}}
     snapshot = Snapshot.load(Settings(str(workspace.folder)))
     with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
-        hook(snapshot, HookBody.read(call(body)), RequestContext(time.monotonic() + 60, 10))
+        hook(snapshot, HookCall.read(call(body)), RequestContext(time.monotonic() + 60, 10))
 
 
 def test_one_slow_query_does_not_move_all_others_to_the_threads() -> None:
