@@ -3,8 +3,8 @@
     nice -n 15 python benchmarks/kills.py --kills 200
     nice -n 15 python benchmarks/kills.py --kills 50 --url http://127.0.0.1:9200
 
-Each round runs one command on a small workspace: ingest, encode, train of each family, tune, install,
-switch of the stack in use, or compact. The benchmark kills the command and all its child processes after a
+Each round runs one command on a small workspace: ingest, encode, train of each family, tune, install, or
+switch of the stack in use. The benchmark kills the command and all its child processes after a
 random amount of processor time, between 0 and the time of a complete run. (On a busy machine, wall-clock
 time does not show the progress of a command.) Commands are forked from a process that has imported all
 modules, so that a kill hits the work and not the imports.
@@ -96,7 +96,6 @@ class Rounds:
                 *("--passage-tokens", "32", "--restart", *seed),
             ],
             "tune": ["tune", "--stack", "bm25,text", *files, str(self.folder / "dev.tsv"), *seed],
-            "compact": ["compact"],
         }
         return [*made[name], *where]
 
@@ -148,7 +147,6 @@ class Rounds:
         self.run([*self.command("ingest"), *where])
         self.names = ["ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install"]
         self.names += ["switch"]
-        self.names += [] if self.url else ["compact"]
         self.names = [name for name in self.names if name not in self.without]
         if "train dense" in self.names:
             tiny(self.folder / "tiny")
@@ -159,10 +157,10 @@ class Rounds:
         before = self.look()
         after = dict(before["texts"])
         self.rounds += 1
-        if name in ("ingest", "encode", "compact"):
+        if name in ("ingest", "encode"):
             after = self.write(self.rounds)
-        if name in ("encode", "compact"):  # give the command work
-            self.run([*self.command("ingest"), *(["--no-encode"] if name == "encode" else [])])
+        if name == "encode":  # give the command work
+            self.run([*self.command("ingest"), "--no-encode"])
             before["texts"] = after
         command = self.command(name)
         when = self.random.uniform(0.0, 1.05 * self.takes[name])

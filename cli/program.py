@@ -32,10 +32,9 @@ COMMANDS = {
     "evaluate": "Measure stacks against a baseline, with significance.",
     "compare": "Compare runs of any systems, with significance.",
     "encode": "Compute missing features of the trained rankers.",
-    "compact": "Reclaim the disk space of deleted documents.",
     "status": "Show the contents of a workspace.",
 }
-_MODULES = {"compact": "encode", "compare": "evaluate"}
+_MODULES = {"compare": "evaluate"}
 _DEBUG = "RERANK_DEBUG"
 _VERBOSITY = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
 _GIVEN = f"{__name__}.verbosity"

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from rerank.workflows.attach import attach as attach
     from rerank.workflows.auto import auto as auto
     from rerank.workflows.compare import compare as compare
-    from rerank.workflows.encode import compact as compact
     from rerank.workflows.encode import encode as encode
     from rerank.workflows.evaluate import evaluate as evaluate
     from rerank.workflows.ingest import ingest as ingest
@@ -70,7 +69,7 @@ _MODULES = {
     "rerank.workflows.attach": ("attach",),
     "rerank.workflows.auto": ("auto",),
     "rerank.workflows.compare": ("compare",),
-    "rerank.workflows.encode": ("compact", "encode"),
+    "rerank.workflows.encode": ("encode",),
     "rerank.workflows.evaluate": ("evaluate",),
     "rerank.workflows.ingest": ("ingest",),
     "rerank.workflows.mine": ("mine_cocitation", "mine_pairs"),

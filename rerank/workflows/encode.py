@@ -1,11 +1,11 @@
-"""Encode documents and compact storage."""
+"""Encode documents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rerank.engines.base import CompactionResult, Encoder
+from rerank.engines.base import Encoder
 from rerank.errors import NotTrainedError, WorkspaceError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
@@ -31,7 +31,6 @@ def encode(
     names: Iterable[str | Ranker] | None = None,
     *,
     retrieve: Sequence[str] = (),
-    part: tuple[int, int] = (0, 1),
     force: bool = False,
     progress: Progress | None = None,
 ) -> EncodeReport:
@@ -39,7 +38,7 @@ def encode(
 
     names: Default: all trained rankers, and older versions in stacks.
     retrieve: rankers that also retrieve; OpenSearch needs vector fields.
-    part: ``(i, n)`` encodes part i of n. force: encode all documents again.
+    force: encode all documents again.
 
     >>> encode(workspace).encoded  # no ranker is trained
     {}
@@ -63,7 +62,7 @@ def encode(
         title, len(workspace.engine) * len(encoders), "doc"
     ) as step:
         encoded = workspace.engine.write_features(
-            encoders, part=part, force=force, keep=workspace.needed(before=True), progress=advance
+            encoders, force=force, keep=workspace.needed(before=True), progress=advance
         )
     return EncodeReport(encoded, done - sum(encoded.values()))
 
@@ -87,14 +86,3 @@ def encoders_of(
         Encoder(ranker.name, ranker.version, ranker.encode_documents, passages=ranker.passages)
         for ranker in rankers
     ]
-
-
-def compact(workspace: Workspace) -> CompactionResult:
-    """Reclaim the disk space of deleted and replaced documents.
-
-    Raises UsageError if the engine compacts automatically.
-
-    >>> compact(workspace).rows  # no document was deleted or replaced
-    0
-    """
-    return workspace.engine.compact()

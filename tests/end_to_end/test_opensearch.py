@@ -150,11 +150,6 @@ def test_replace_on_the_local_engine(run, write_lines, small, plain):
     assert (report["added"], report["unchanged"], report["deleted"], report["documents"]) == (10, 5, 15, 15)
 
 
-def test_encode_in_slices_is_for_clusters(run, plain, trained):
-    run("encode", "--slice", "1/2", "-w", trained).fails(2, "--slice")
-    run("encode", "--slice", "3/2", "-w", plain).fails(2, "I/N")
-
-
 def data(name: str) -> Path:
     """A real collection; only outside CI it may be absent."""
     folder = Path(__file__).resolve().parents[3] / "shared" / "data" / name

@@ -1,12 +1,8 @@
-"""``rerank train`` with projections, those that cannot be trained, and ``rerank encode --every``."""
+"""``rerank train`` with projections."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-
-import pytest
 
 
 def test_projections_from_judgments_and_from_pairs(run, small, tmp_path):
@@ -36,24 +32,3 @@ def test_projections_from_judgments_and_from_pairs(run, small, tmp_path):
         "lsi": True,
         "s2net": True,
     }
-
-
-@pytest.mark.slow
-def test_encode_goes_on(script, run, workspace, small, write_lines, tmp_path):
-    """Whoever adds documents meanwhile finds their features stored, until ctrl-C; what fails is said once."""
-    command = [*script, "encode", "--every", "1s", "-w", str(workspace)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        few = [{**small.documents[0], "_id": f"new{i}"} for i in range(3)]
-        more = write_lines(tmp_path / "more.jsonl", few)
-        assert run("ingest", more, "--no-encode", "-w", workspace).code == 0
-        assert process.stdout is not None
-        lines = [process.stdout.readline().strip() for _ in range(2)]
-        assert sorted(lines) == ["meta: 3 documents encoded", "text: 3 documents encoded"]
-        rankers = run("status", "-w", workspace, "--json").json["rankers"]
-        assert [one["missing_features"] for one in rankers] == [0, 0]
-    finally:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (130, "")
-    assert "Traceback" not in err

@@ -16,7 +16,6 @@ from rerank.errors import UsageError
 from rerank.filters import filters_of
 from tests.commands import run_here as run
 from tests.node import Node
-from tests.opensearch_faults import started
 
 ALIAS = "library"
 FIELDS = {"title": ["name"], "text": ["body"]}
@@ -129,13 +128,6 @@ def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: 
     with pytest.raises(UsageError, match=r"no field .name."):
         library.engine.write_features([encoder])
     run("encode", "-w", library.folder).fails(2, "no field 'name'")
-    process = started("encode", "--every", "1s", "-w", library.folder)
-    try:
-        assert process.stderr is not None
-        assert "no field 'name'" in process.stderr.readline()
-    finally:
-        process.kill()
-        process.communicate()
     # The repair: with the right fields every document is read again.
     file = library.folder / "rerank.toml"
     file.write_text(file.read_text().replace('title = ["name"]', 'title = ["headline"]'))
@@ -145,7 +137,7 @@ def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: 
 
 
 def test_moved_documents_are_reported(library: Workspace, node: Node, tmp_path: Path) -> None:
-    """Whoever runs `encode --every` sees that documents were read again, though none was encoded."""
+    """Whoever runs `encode` sees that documents were read again, though none was encoded."""
     queries = [Query(f"q{i}", f"wolf {i}") for i in range(20)]
     qrels = Qrels((f"q{i}", f"d{i}", 1) for i in range(20))
     train(library, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2})

@@ -182,7 +182,7 @@ def test_the_oldest_version_that_is_supported(run, small, tmp_path):
         assert (
             run("ingest", "--delete", small.documents[0]["_id"], "-w", folder, "--json").json["deleted"] == 1
         )
-        assert run("encode", "--slice", "1/2", "-w", folder, "--json").json["encoded"] == {"meta": 0}
+        assert run("encode", "-w", folder, "--json").json["encoded"] == {"meta": 0}
         attached = ("attach", "text=text", "-w", tmp_path / "b", "--url", old.url, "--index", name)
         assert run(*attached).code == 0
         assert len(run("query", "cells", "-w", tmp_path / "b", "--json").json["hits"]) == 10
