@@ -60,14 +60,23 @@ def main() -> None:
         print(f"{case}: {one} ({one.normalization})")
     replace(stack, combiner=replace(stack.combiner, cases={})).save(one_case)
     bare = [replace(query, id=f"{query.id}|bare", categories=()) for query in test]
-    both = Qrels([*judged(test, splits["test"]), *judged(test, splits["test"], "|bare")])
-    options = {"queries": [*test, *bare], "qrels": both, "measures": ["nDCG", "nDCG@10"]}
+    with_categories, without = judged(test, splits["test"]), judged(test, splits["test"], "|bare")
     stacks = ["tfidf", given.stack, str(bare_alone)]
-    report = evaluate(workspace, stacks, baseline=str(one_case), **options)  # type: ignore[arg-type]
-    for row in report.cases:
-        print(f"{row.case}, {row.queries} queries, {row.stack}: {row.measures}")
-    for result in report.results:
-        print(f"all, {report.queries} queries, {result.stack}: {result.measures}")
+    for name, asked_for, qrels in (
+        ("given", test, with_categories),
+        ("inferred", bare, without),
+        ("all", [*test, *bare], [*with_categories, *without]),
+    ):
+        report = evaluate(
+            workspace,
+            stacks,
+            baseline=str(one_case),
+            queries=asked_for,
+            qrels=Qrels(qrels),
+            measures=["nDCG", "nDCG@10"],
+        )
+        for result in report.results:
+            print(f"{name}, {report.queries} queries, {result.stack}: {result.measures}")
     for found in report.comparisons:
         print(f"all, {found.stack} - {found.baseline}, {found.measure}: {found.delta:+.4f} (p {found.p:.4f})")
 

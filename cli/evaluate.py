@@ -191,7 +191,9 @@ def show(report: EvaluationReport, *, allow_leakage: bool = False) -> None:
                 click.echo(output.recall_line(found.recall))
     _show_candidates(report)
     _show_new_documents(report)
-    _show_cases(report)
+    for result in report.results:
+        if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
+            click.echo(f"{result.stack}: {result.text} ({result.normalization})")
     for line in output.counted(
         (report.none_relevant, "judged quer[y has|ies have] no relevant document and [is|are] left out"),
         *_without_value(report),
@@ -208,19 +210,6 @@ def _show_candidates(report: EvaluationReport) -> None:
     if len(by) > 1 and any(protocol.startswith("retrieved") for protocol in report.per_query):
         each = "; ".join(f"{' and '.join(names)} for {', '.join(stacks)}" for names, stacks in by.items())
         click.echo(f"the stacks have different candidates: {each}")
-
-
-def _show_cases(report: EvaluationReport) -> None:
-    for protocol, case, queries in dict.fromkeys(
-        (one.protocol, one.case, one.queries) for one in report.cases
-    ):
-        click.echo(f"\n{protocol}, {plural(queries, output.CASES[case])}")
-        rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, case)]
-        body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
-        click.echo(output.table(["", *rows[0].measures], body))
-    for result in report.results:
-        if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
-            click.echo(f"{result.stack}: {result.text} ({result.normalization})")
 
 
 def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:

@@ -40,7 +40,6 @@ class QueryRow:
     """
 
     query: Query
-    case: str
     before: float
     after: float
     baseline: Sequence[tuple[Hit, Markup]]
@@ -103,7 +102,6 @@ def evaluation_page(
             stack=stack,
             rows=rows,
             left_out=left_out,
-            cases=sorted({row.case for row in rows if row.case}),
             signals=_signals(report, stack),
             titles=_titles(workspace, rows),
             stacks={row.stack: row for row in report.results if row.protocol == protocol},
@@ -197,7 +195,6 @@ def _query_rows(
         rows.append(
             QueryRow(
                 query=queries.get(id, Query(id, "")),
-                case=report.query_cases.get(id, ""),
                 before=float(before[i]),
                 after=float(after[i]),
                 baseline=hits[0],

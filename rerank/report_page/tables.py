@@ -42,17 +42,6 @@ class Row:
 
 
 @dataclass
-class CaseRow:
-    """Means over the queries of one case (``rerank.combiners.linear``)."""
-
-    protocol: str
-    case: str
-    queries: int
-    stack: str
-    measures: dict[str, float]
-
-
-@dataclass
 class Recall:
     """Share of relevant documents per retriever and ``together``."""
 
@@ -67,10 +56,9 @@ class EvaluationReport(Report):
 
     compared: measures. scoring: protocol -> counts. new_documents: tables without relevant documents of
     training queries, or None. pairs: number of relevant documents. seen_pairs: also relevant in training.
-    cases: means by source of categories. runs: written files. per_query:
-    protocol -> values. kept: protocol -> stack -> query -> first hits, then other relevant documents.
-    relevant: query -> document -> grade. query_cases: query -> source of categories. top: number of first
-    hits. stacks, leaks: label -> stack, and its training on these queries.
+    runs: written files. per_query: protocol -> values. kept: protocol -> stack -> query -> first hits, then
+    other relevant documents. relevant: query -> document -> grade. top: number of first hits. stacks, leaks:
+    label -> stack, and its training on these queries.
     """
 
     baseline: str
@@ -84,12 +72,10 @@ class EvaluationReport(Report):
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None
-    cases: list[CaseRow] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
     kept: dict[str, dict[str, dict[str, list[Hit]]]] = field(default_factory=dict, repr=False)
     relevant: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
-    query_cases: dict[str, str] = field(default_factory=dict, repr=False)
     top: int = field(default=0, repr=False)
     stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
     leaks: dict[str, list[Leak]] = field(default_factory=dict, repr=False)

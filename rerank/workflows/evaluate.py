@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rerank.combiners.linear import CASES
 from rerank.evaluation.leakage import leakage, without_training_documents
-from rerank.evaluation.measures import (
-    MEASURES,
-    Evaluation,
-    RankingAUC,
-    check_measures,
-    mean_of,
-)
+from rerank.evaluation.measures import MEASURES, RankingAUC, check_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
 from rerank.records import Qrels
-from rerank.report_page.tables import CaseRow, EvaluationReport
+from rerank.report_page.tables import EvaluationReport
 from rerank.search.pipeline import template_of
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
@@ -105,10 +95,7 @@ def _add(
     report.candidate_recall += rankings.recall
     if report.top:
         report.kept[protocol] = rankings.kept
-        report.query_cases = report.query_cases or rankings.cases
-    evaluation = report.measure(protocol, rankings.ids(), experiment.qrels, measures, experiment.seed)
-    if any(stack.combiner.cases for stack in report.stacks.values()):
-        report.cases += _by_case(evaluation, rankings.cases, protocol)
+    report.measure(protocol, rankings.ids(), experiment.qrels, measures, experiment.seed)
 
 
 def _named(
@@ -180,15 +167,3 @@ def _find_leaks(
         report.new_documents = EvaluationReport(report.baseline, compared=compared, stacks=report.stacks)
         report.new_documents.leaks = report.leaks
     return new_qrels, dropped
-
-
-def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: str) -> list[CaseRow]:
-    of = [cases.get(query, "") for query in evaluation.query_ids]
-    rows = []
-    for case in (case for case in CASES if case in of and len(set(of)) > 1):
-        inside = np.array([one == case for one in of])
-        for label, values in evaluation.values.items():
-            means = {name: mean_of(of_all[inside]) for name, of_all in values.items()}
-            means = {name: value for name, value in means.items() if not math.isnan(value)}
-            rows.append(CaseRow(protocol, case, int(inside.sum()), label, means))
-    return rows

@@ -32,13 +32,11 @@ Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 class Rankings:
     """Rankings under one protocol.
 
-    ranked: stack -> rankings. cases: query -> source of its categories. kept: stack -> query -> first hits
-    and relevant documents.
+    ranked: stack -> rankings. kept: stack -> query -> first hits and relevant documents.
     """
 
     scoring: ScoringReport
     ranked: dict[str, Ranked] = field(default_factory=dict)
-    cases: dict[str, str] = field(default_factory=dict)
     recall: list[Recall] = field(default_factory=list)
     kept: dict[str, dict[str, list[Hit]]] = field(default_factory=dict)
 
@@ -75,9 +73,6 @@ def rank_all(
         rankings.scoring.add(report)
         if report.candidate_recall:
             rankings.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
-        cases = dict(zip(table.query_ids, table.cases))
-        weighted = any(stacks[label].combiner.cases for label in labels)  # their cases decide
-        rankings.cases = rankings.cases | cases if weighted else cases | rankings.cases
         for label in labels:
             stack = stacks[label]
             ranked[label], kept = _rank(experiment, table, stack, first, keep, protocol.cut)

@@ -5,11 +5,11 @@ const controls = list.querySelector(".controls"), more = list.querySelector(".mo
 let most = step;
 function show() {
   const words = controls.querySelector("input").value.toLowerCase().split(/\s+/);
-  const [outcome, source] = [...controls.querySelectorAll("select")].map(one => one.value);
+  const outcome = controls.querySelector("select").value;
   let found = 0;
   for (const row of rows) {
     const text = row.querySelector("summary").textContent.toLowerCase() + row.dataset.categories;
-    const fits = words.every(word => text.includes(word)) && (!source || row.dataset.case == source) &&
+    const fits = words.every(word => text.includes(word)) &&
       (!outcome || row.dataset.outcome == outcome || outcome == "none" && row.dataset.relevant == "0");
     row.hidden = !fits || ++found > most;
   }
