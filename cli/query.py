@@ -211,7 +211,8 @@ def _show_stack(answer: SearchResult, stack: Stack) -> None:
     how = f"{combiner.normalization}, {plural(len(answer.ranking), 'candidate[|s]')}{by}"
     case = [answer.case] if stack.combiner.cases else []
     click.echo(output.weights_line(str(combiner), how, *case))
-    output.show_second_phase(stack)
+    if not answer.ranking.late:
+        output.show_second_phase(stack)
     if answer.query.categories:
         how = "inferred from the first candidates" if answer.inferred else "given"
         click.echo(f"categories {how}: {', '.join(answer.query.categories)}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal, get_args
 
+from rerank.config import Options, option
 from rerank.errors import InputError, UsageError
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
 
-NAMES = ("rerank", "search", "rerank_ids", "hook")
+Endpoint = Literal["rerank", "search", "rerank_ids", "hook"]
+NAMES: tuple[Endpoint, ...] = get_args(Endpoint)
 """The endpoints, as tokens and ``only`` name them."""
 
 
@@ -28,31 +30,32 @@ class Token:
         return not self.only or name in self.only
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of the service; ``rerank serve --help-all`` describes them.
+class ServeOptions(Options, frozen=True):
+    """The options of ``rerank serve``. only: empty: all endpoints, but see :func:`withheld`."""
 
-    tokens: empty: none needed. only: empty: all endpoints, but see :func:`withheld`.
-    """
+    host: Annotated[str, option("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, option("Port; 0: any free port.", ge=0, le=65_535)] = 8765
+    workers: Annotated[int, option("Number of processes.", ge=1)] = 1
+    threads: Annotated[int, option("Requests that a process scores at the same time.", ge=1)] = 4
+    stack: Annotated[str | None, option("Stack of requests that name none, not the active stack.")] = None
+    only: Annotated[tuple[Endpoint, ...], option(f"Endpoints of {', '.join(NAMES)}; none: all.")] = ()
+    infer_categories: Annotated[bool, option("Infer the categories of queries without categories.")] = True
+    allow_host: Annotated[tuple[str, ...], option("Host names of a service without a token.")] = ()
+    log_queries: Annotated[bool, option("Write the words of queries to the log.")] = False
+    max_body: Annotated[int, option("Largest body of a request, in bytes.", ge=1)] = 16 * 2**20
+    max_candidates: Annotated[int, option("Most documents of a request.", ge=1, le=100_000)] = 1000
+    max_encoded: Annotated[int, option("Most documents to encode for a search.", ge=0)] = 4
+    max_requests: Annotated[int, option("Most requests of a process at the same time.", ge=1)] = 64
+    max_connections: Annotated[int, option("Most connections of a process.", ge=1)] = 1024
+    deadline: Annotated[float, option("Seconds for an answer.", gt=0, le=3600)] = 10.0
+    request_timeout: Annotated[float, option("Seconds for each transfer.", gt=0, le=3600)] = 10.0
+
+
+class Settings(ServeOptions, frozen=True, kw_only=True):
+    """The settings of a service. tokens: empty: none needed."""
 
     folder: str
-    host: str = "127.0.0.1"
-    port: int = 8765
-    workers: int = 1
-    threads: int = 4
-    stack: str | None = None
     tokens: tuple[Token, ...] = ()
-    only: tuple[str, ...] = ()
-    max_body: int = 16 * 2**20
-    max_encoded: int = 4
-    max_candidates: int = 1000
-    max_requests: int = 64
-    deadline: float = 10.0
-    request_timeout: float = 10.0
-    max_connections: int = 1024
-    hosts: tuple[str, ...] = ()
-    infer_categories: bool = True
-    log_queries: bool = False
 
 
 def read_token(path: str | None) -> str:
@@ -85,7 +88,11 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
                 f" as in TOKEN {','.join(NAMES[:2])}"
             )
         only = tuple(more[0].split(",")) if more else ()
-        check_names(only, f"{where}:{number}")
+        for name in only:
+            if name not in NAMES:
+                raise InputError(
+                    f"{where}:{number}: unknown endpoint {name!r}; choose from {', '.join(NAMES)}"
+                )
         tokens.append(Token(word, only))
     if not tokens and (path or text.strip()):
         raise InputError(f"{where}: no token; write one line of letters and digits")
@@ -94,22 +101,15 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
-def check_names(names: Iterable[str], where: str) -> None:
-    """Raise InputError for an unknown endpoint."""
-    for name in names:
-        if name not in NAMES:
-            raise InputError(f"{where}: unknown endpoint {name!r}; choose from {', '.join(NAMES)}")
-
-
 def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
     """The endpoints that are not served. shared: the documents are in a cluster, whose nodes have a token.
 
     A search has the permissions of the service. So it is served to a cluster only if ``only`` names it or a
     token is limited.
 
-    >>> withheld(Settings("."), True), withheld(Settings(".", only=("hook",)), True)
+    >>> withheld(Settings(folder="."), True), withheld(Settings(folder=".", only=("hook",)), True)
     ((), ('rerank', 'search', 'rerank_ids'))
-    >>> withheld(Settings(".", tokens=(Token("a"),)), True)
+    >>> withheld(Settings(folder=".", tokens=(Token("a"),)), True)
     ('search',)
     """
     if settings.only:

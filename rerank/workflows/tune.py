@@ -129,7 +129,7 @@ def tune(
     >>> workspace.stack("tfidf,bm25") == report.stack
     True
     """
-    signals = _signals(stack)
+    signals = _signals(stack, alone=then is not None)
     if out is not None:
         check_output(out, '"rerank_stack"')
     RankMeasure.parse(measure)  # raises before the long work
@@ -175,11 +175,12 @@ def tune(
     )
 
 
-def _signals(stack: str) -> tuple[str, ...]:
+def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
+    """Parse the signals. alone: accept one signal, whose weight with the second phase is tuned."""
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    if len(signals) == 1:
+    if len(signals) == 1 and not alone:
         other = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
         two = ",".join((*first_stages([other, *signals]), *learned([other, *signals])))
         raise UsageError(

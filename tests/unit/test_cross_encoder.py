@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank.cli.query import show
+from rerank.cli.tune import _show as show_tuned
 from rerank.errors import UsageError
 from rerank.formats import write_qrels
 from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
@@ -196,6 +198,24 @@ def test_the_best_documents_are_ordered_by_the_model(collection, model):
         assert "cross-encoder" not in page[5]["signals"]
 
 
+def test_a_late_model_is_not_shown(collection, model, capsys):
+    workspace, queries, _ = collection
+    stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
+    pipeline = workspace.pipeline(stack.signals)
+    answer = pipeline.answer(queries[0], stack)
+    late = rescore(
+        pipeline.answer(queries[0], replace(stack, then=None)).ranking,
+        queries[0],
+        stack.then,
+        workspace.engine.get,
+        -1,
+    )
+    for ranking in (answer.ranking, late):
+        one = replace(answer, ranking=ranking)
+        show(one, stack, pipeline.hits(one, 3), explain=True)
+    assert capsys.readouterr().out.count("then the best 5") == 1
+
+
 def test_a_late_model_keeps_the_whole_order(collection, model):
     workspace, queries, _ = collection
     stack = workspace.stack("bm25")
@@ -207,14 +227,17 @@ def test_a_late_model_keeps_the_whole_order(collection, model):
     assert not rescore(before, queries[0], then, workspace.engine.get).late
 
 
-def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model):
+@pytest.mark.parametrize("signals", ["bm25,tfidf", "bm25"])
+def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model, signals, capsys):
     workspace, queries, qrels = collection
     judged = {"queries": queries, "qrels": qrels, "measure": "nDCG@3"}
-    report = tune(workspace, "bm25,tfidf", then=f"cross-encoder:{model}", top=30, **judged)
+    report = tune(workspace, signals, then=f"cross-encoder:{model}", top=30, **judged)
     then = report.stack.then
     assert then is not None
     assert then.linear().shares()["cross-encoder"] > 0
     assert report.second_phase.value > report.second_phase.first_stage_value
+    show_tuned(report, workspace)
+    assert "second phase: " in capsys.readouterr().out
     assert Stack.load(report.path) == report.stack
     without = replace(report.stack, then=None)
     table = evaluate(
@@ -248,7 +271,7 @@ def test_the_service_uses_the_second_phase(collection, model):
     workspace, queries, _ = collection
     stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
     workspace.use_stack(stack)
-    snapshot, query = Snapshot.load(Settings(str(workspace.folder))), queries[0]
+    snapshot, query = Snapshot.load(Settings(folder=str(workspace.folder))), queries[0]
     expected, _ = by_hand(workspace, query, stack, model, 5)
 
     def context(deadline: float = math.inf) -> RequestContext:

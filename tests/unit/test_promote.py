@@ -198,7 +198,7 @@ def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
 
 
 def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
-    settings = Settings(str(workspace.folder))
+    settings = Settings(folder=str(workspace.folder))
 
     def version(snapshot: Snapshot, stack: str | None = None) -> str:
         _, scorer = snapshot.scorer(stack)

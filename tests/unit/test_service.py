@@ -38,7 +38,7 @@ from tests.endpoints import call
     ],
 )
 def test_errors(error, status, message):
-    refused = _refusal(error, "/v1/search", Settings("."))
+    refused = _refusal(error, "/v1/search", Settings(folder="."))
     assert refused.status == status
     assert message in str(refused)
 
@@ -50,7 +50,7 @@ def test_an_explanation_that_is_too_long(tmp_path, monkeypatch):
     workspace.engine.close()
     options = {"stack": "bm25", "explain": True}
     body = {"query": {"match": {"a": "apple"}}, "scores": [1.0] * 10, "rerank": options, "features": {}}
-    snapshot = Snapshot.load(Settings(str(workspace.folder)))
+    snapshot = Snapshot.load(Settings(folder=str(workspace.folder)))
     with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
         hook(snapshot, HookCall.read(call(body)), RequestContext(time.monotonic() + 60, 10))
 
