@@ -30,7 +30,7 @@ def collection(size=60, seed=0):
     return found
 
 
-def trainer(tiny, progress=None, documents=None, **changes):
+def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **changes):
     base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
     if changes.get("held_out") != 0:
         base["average"] = False
@@ -40,7 +40,7 @@ def trainer(tiny, progress=None, documents=None, **changes):
     encoder = TextEncoder.load(tiny, longest=16)
     documents = collection() if documents is None else documents
     texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
-    return DenseTask(texts, encoder, config, progress)
+    return DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
 
 
 def changed(config, **changes):

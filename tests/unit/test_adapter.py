@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from rerank import Document, Qrels, Query, Workspace, train
+from rerank import Document, Qrels, Query, train
 from rerank.errors import UsageError
 from rerank.rankers.registry import load_ranker
+from tests.judged import QUERIES, qrels, topical
 
-TOPICS = 6
-QUERIES = [Query(f"q{i}", f"w{2 * (i % TOPICS)} w{2 * (i % TOPICS) + 1} w{30 + i % 7}") for i in range(36)]
 EASY = [Query(f"easy{i}", f"w{i}") for i in (37, 38, 39)]
 """With one candidate each, which is relevant: nothing can rank it better."""
-RELEVANT = {f"q{i}": [f"d{j}" for j in range(48) if j % TOPICS == i % TOPICS] for i in range(36)}
-
-
-def qrels(first, last):
-    return Qrels((f"q{i}", d, 1) for i in range(first, last) for d in RELEVANT[f"q{i}"])
 
 
 @pytest.fixture
 def workspace(tmp_path):
-    """Queries of a topic have other words than its documents, except frequent ones."""
-    made = Workspace.create(tmp_path / "ws", lang="en")
-    words = [[12 + 2 * (i % TOPICS), 13 + 2 * (i % TOPICS), 30 + i % 5] for i in range(48)]
-    made.engine.write(
-        Document(f"d{i}", text=" ".join(f"w{word}" for word in some)) for i, some in enumerate(words)
-    )
+    made = topical(tmp_path / "ws")
     made.engine.write(Document(query.id, text=query.text) for query in EASY)
     return made
 

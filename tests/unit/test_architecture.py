@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from functools import cache
 from graphlib import TopologicalSorter
@@ -231,15 +230,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     assert {name.split("/")[0] for name in metadata} == {f"rerank_stack-{rerank.__version__}.dist-info"}
     assert any(name.endswith("LICENSE") for name in metadata)
     assert built[1].name.endswith("-py3-none-any.whl")
-
-
-@pytest.mark.slow
-def test_the_sdist_holds_what_the_wheel_is_made_of(built):
-    with tarfile.open(built[0]) as sdist:
-        names = {name.partition("/")[2] for name in sdist.getnames()}
-    wanted = {name.replace("rerank/cli/", "cli/") for name in expected_files()}
-    wanted = {name.replace("rerank/index_templates/", "index_templates/") for name in wanted}
-    assert wanted | {"pyproject.toml", "README.md", "LICENSE"} <= names
 
 
 @pytest.mark.slow

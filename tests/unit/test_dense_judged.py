@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank import Document, Qrels, Query, Workspace, train
+from rerank import Workspace, train
 from rerank.errors import UsageError
 from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
@@ -18,15 +18,9 @@ from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.workflows.training_data import DataReport, Inputs, training_data
+from tests.judged import QUERIES, RELEVANT, qrels, topical
 
-TOPICS = 6
-QUERIES = [Query(f"q{i}", f"w{2 * (i % TOPICS)} w{2 * (i % TOPICS) + 1} w{30 + i % 7}") for i in range(36)]
-RELEVANT = {f"q{i}": [f"d{j}" for j in range(48) if j % TOPICS == i % TOPICS] for i in range(36)}
 CONFIG = {"passage_tokens": 16, "batch": 12, "epochs": 4, "every": 8, "rate": 4e-3, "precision": "fp32"}
-
-
-def qrels(first: int, last: int) -> Qrels:
-    return Qrels((f"q{i}", d, 1) for i in range(first, last) for d in RELEVANT[f"q{i}"])
 
 
 JUDGED = {"queries": QUERIES, "qrels": qrels(0, 24), "dev_qrels": qrels(24, 36)}
@@ -34,13 +28,7 @@ JUDGED = {"queries": QUERIES, "qrels": qrels(0, 24), "dev_qrels": qrels(24, 36)}
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """Queries of a topic have other words than its documents, except frequent ones."""
-    made = Workspace.create(tmp_path / "ws", lang="en")
-    words = [[12 + 2 * (i % TOPICS), 13 + 2 * (i % TOPICS), 30 + i % 5] for i in range(48)]
-    made.engine.write(
-        Document(f"d{i}", text=" ".join(f"w{word}" for word in some)) for i, some in enumerate(words)
-    )
-    return made
+    return topical(tmp_path / "ws")
 
 
 def task_of(workspace: Workspace, model: str) -> JudgedTask:

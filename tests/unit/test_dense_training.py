@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -13,68 +11,33 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler
-from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Passages, Texts
-from rerank.rankers.encoder.transformer import TextEncoder, model_folder
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.trainer import SHARES, between
 from rerank.records import Document
-from tests.dense import changed
+from tests.dense import collection, trainer
 from tests.watch import Watch
 
 on_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes a batch at once, in bf16")
 
-# --------------------------------------------------------------------------- a small model and collection
+SETTINGS = {"steps": 24, "every": 8, "rate": 2e-3, "held_out": 0.2, "patience": 10, "average": True}
 
 
-def collection(size=60, seed=0):
-    """Six topics of ten documents; links inside a topic, words half of the topic's and half of anyone's."""
-    rng = np.random.default_rng(seed)
-    documents = []
-    for i in range(size):
-        topic = i % 6
-        own = [f"w{topic * 5 + j}" for j in rng.integers(5, size=6)]
-        other = [f"w{j}" for j in rng.integers(30, 40, size=6)]
-        links = [str(j) for j in range(topic, size, 6) if j != i and rng.random() < 0.5]
-        text = " ".join(rng.permutation(own + other).tolist())
-        documents.append(Document(str(i), title=f"t{i}", text=text, links=tuple(links)))
-    return documents
-
-
-def load(tiny, **options):
-    return TextEncoder.load(tiny, longest=options.pop("longest", 16), **options)
-
-
-def options_of(tiny, **changes):
-    base = DenseConfig.of(
-        model=tiny,
-        passage_tokens=16,
-        batch=12,
-        steps=24,
-        every=8,
-        rate=2e-3,
-        related=8,
-        held_out=0.2,
-        precision="fp32",
-        patience=10,
-    )
-    return changed(base, **changes)
+def load(tiny):
+    return TextEncoder.load(tiny, longest=16)
 
 
 def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **changes):
-    config = options_of(tiny, **changes)
-    encoder = load(tiny)
-    texts = Texts.read(collection(), encoder.tokens)
-    task = DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
+    task = trainer(tiny, progress, checkpoint=checkpoint, loss=loss, **{**SETTINGS, **changes})
     task.evaluator = evaluator or task.evaluator
     run = task.fit()
-    return SimpleNamespace(**vars(run), kept=run.kept, encoder=encoder)
+    return SimpleNamespace(**vars(run), kept=run.kept, encoder=task.encoder)
 
 
 class Given:
@@ -256,32 +219,14 @@ def test_a_loss_with_a_state_goes_on_to_the_same_result(tiny, tmp_path, monkeypa
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
 
 
-def test_the_settings_are_read_without_torch():
-    code = """
-import sys
-sys.modules["torch"] = None
-from rerank.config import options_of
-from rerank.rankers.dense.config import DenseConfig
-DenseConfig.of("paper", gamma=0.25)
-assert len(options_of(DenseConfig)) > 20
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
-    encoder = load(tiny)
-    encoder.model.train = lambda mode=True: (
-        encoder.model
-    )  # stays without dropout, which is drawn part by part
-    texts = Texts.read(collection(), encoder.tokens)
     found = []
     for accumulate in (1, 3):
-        config = options_of(tiny, accumulate=accumulate, objective="quintuplet")
-        task = DenseTask(texts, encoder, config)
-        encoder.model.zero_grad()
+        task = trainer(tiny, accumulate=accumulate, objective="quintuplet")
+        model = task.encoder.model
+        model.train = lambda mode=True, model=model: model  # without dropout, which is drawn part by part
         loss = task.backward(next(task.batches(0)))
-        gradient = torch.cat([p.grad.flatten() for p in encoder.model.parameters() if p.grad is not None])
-        found.append((loss, gradient.clone()))
+        found.append((loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
 
@@ -297,13 +242,12 @@ def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
 @on_the_cpu
 @pytest.mark.parametrize(("lengths", "parts"), [([14, 2, 13, 1, 3], 2), ([14, 13, 14, 14, 13], 1), ([5], 1)])
 def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, lengths, parts):
-    encoder = load(tiny)
-    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, options_of(tiny))
-    rng, asked = np.random.default_rng(0), []
+    task, rng, asked = trainer(tiny), np.random.default_rng(0), []
+    encoder = task.encoder
     texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
     forward = encoder.forward
     encoder.forward = lambda ids, mask: asked.append(ids.shape[1] - 2) or forward(ids, mask)
-    vectors = trainer.encoding.encode(texts)
+    vectors = task.encoding.encode(texts)
     assert sorted(asked, reverse=True) == [max(lengths), 3][:parts]
     torch.testing.assert_close(vectors, forward(*encoder.batch(texts)), atol=1e-5, rtol=1e-5)
 
@@ -335,12 +279,11 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
 
 
 def test_nothing_that_is_held_out_is_learned_from(tiny):
-    encoder = load(tiny)
-    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, options_of(tiny))
-    held = {tuple(pair) for pair in trainer.held.tolist()}
+    task = trainer(tiny)
+    held = {tuple(pair) for pair in task.held.tolist()}
     assert held
-    assert not held & {tuple(pair) for pair in trainer.graph.pairs().tolist()}
-    assert not (trainer.evaluator.wanted & trainer.evaluator.known).any()
+    assert not held & {tuple(pair) for pair in task.graph.pairs().tolist()}
+    assert not (task.evaluator.wanted & task.evaluator.known).any()
 
 
 def test_recall_by_hand():
@@ -364,14 +307,7 @@ def test_links_taken_away_twice_are_gone_once():
     assert rest.matrix().toarray().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
 
 
-def test_models_that_are_none(tmp_path, tiny):
-    with pytest.raises(UsageError, match="no model on this machine"):
-        model_folder(str(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match=r"config\.json is missing"):
-        model_folder(str(tmp_path))
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match="not a model that transformers can load"):
-        TextEncoder.load(str(tmp_path))
+def test_models_that_are_too_small(tiny):
     with pytest.raises(UsageError, match="2 layers; 3 cannot be kept"):
         TextEncoder.load(tiny, layers=3, longest=16)
     with pytest.raises(UsageError, match="at most 64 tokens, not 128"):

@@ -107,16 +107,6 @@ def test_a_claim_of_several_parts(scripts: Any) -> None:
     assert all_of(["not decided", "does not hold", holds]) == "does not hold"
 
 
-def test_an_encoder_that_learned_nothing_gets_no_verdict(scripts: Any) -> None:
-    paper = scripts("paper_000")
-    same = {"n": 9, "untrained": 0.5, "trained": 0.5, "p": 1.0, "p_quintuplet": 1.0}
-    run = {"collection": "c", "start": "minilm:6", "seed": 0, "kept": 0, "command": "m"}
-    of = {("c", "minilm:6"): {"triplet": [{**run, "measures": {"R@10": same}}]}}
-    for keeps in (False, True):
-        (claim,) = paper._gained("says", "", of, ["triplet"], ["R@10"], "", keeps=keeps)
-        assert claim.verdict == "nothing was learned"
-
-
 def test_claims_follow_from_the_runs(scripts: Any) -> None:
     """By hand: weighted is above tf-idf at both, plain falls below it, the gain of joint is not tested."""
     paper = scripts("paper_003")
@@ -171,47 +161,6 @@ def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
     model = translations.model_one([(left.split(), right.split()) for left, right in pairs])
     found = translations.best_translations(model)
     assert found == {"book": "libro", "house": "casa", "red": "rossa"}
-
-
-def test_runs_of_another_dimension_are_not_averaged(scripts: Any) -> None:
-    paper = scripts("paper_002")
-
-    def run(dim: int, seed: int, mrr: float, **more: Any) -> dict[str, Any]:
-        found = {"collection": "c", "dim": dim, "pairs": 500, "seed": seed, "mrr": mrr, "command": "m"}
-        return {**found, "dev": mrr, "top1": mrr, **more}
-
-    runs = [run(50, 0, 0.4), run(100, 0, 0.8), run(50, 1, 0.6)]
-    figures = [one.figures for one in paper._sizes(runs)]
-    assert [one.split(": ", 1)[0].split(",")[1].strip() for one in figures] == ["k = 50", "k = 100"]
-    assert ["500: 0.5000" in figures[0], "500: 0.8000" in figures[1]] == [True, True]
-
-
-def test_a_start_is_judged_by_those_that_ran(scripts: Any) -> None:
-    paper = scripts("paper_002")
-
-    def run(init: str, dev: float) -> dict[str, Any]:
-        found = {"table": "starts", "collection": "c", "dim": 1000, "pairs": 9, "seed": 0, "command": "m"}
-        return {**found, "init": init, "dev": dev, "mrr": dev}
-
-    steps = [run("opca", 0.5), run("random", 0.4), run("cllsi", 0.6)]
-    verdicts = [paper._starts(steps[:n])[0].verdict for n in range(4)]
-    assert verdicts == [
-        "not run yet",
-        "not run yet",
-        "not tested (same direction)",
-        "not tested (other direction)",
-    ]
-    assert "CL-LSI not run yet" in paper._starts(steps[:2])[0].figures
-
-
-def test_a_training_says_what_it_took(scripts: Any) -> None:
-    run = {"table": "training", "collection": "c", "setting": "paper", "ranker": "text", "epochs": 20}
-    seeds = [
-        {**run, "epoch": 7, "dev": 0.5, "cpu_hours": 0.1},
-        {**run, "epoch": 9, "dev": 0.5, "cpu_hours": 0.2},
-    ]
-    (table,) = scripts("paper_003")._trainings(seeds)
-    assert table.rows == [["c, `--preset paper`", "text", "7 of 20, 9 of 20", "0.5000 ± 0.0000", "9.0 ± 4.2"]]
 
 
 def test_candidates_of_a_protocol_are_a_part_of_the_deepest_pool(scripts: Any) -> None:
@@ -272,20 +221,3 @@ def test_co_citation_claims_take_either_direction(scripts: Any) -> None:
     run = scripts("paper_001").Run(step)
     assert run.difference("sentence", "direct", "MAP sentence").above() == "holds"
     assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
-
-
-def test_relatedness_claims_need_all_measures(scripts: Any) -> None:
-    row = {"measures": {"accuracy": [0.8], "F1": [0.8], "AUC": [0.8]}}
-    better = {name: [0.9] for name in row["measures"]}
-    step = {
-        "collection": "c", "setting": "s", "seeds": 5, "against": "classifier", "command": "m",
-        "rows": [
-            {"how": "classifier", **row, "p": {}},
-            {"how": "graph-component", "measures": better, "p": {"accuracy": 0.01, "F1": 0.2, "AUC": 0.01}},
-        ],
-    }  # fmt: skip
-    (claim,) = scripts("paper_004")._compared("says", "", [(step, "graph-component")])
-    assert claim.verdict == "not decided"
-    step["rows"][1]["p"]["F1"] = 0.02
-    (claim,) = scripts("paper_004")._compared("says", "", [(step, "graph-component")])
-    assert claim.verdict == "holds"

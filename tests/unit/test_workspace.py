@@ -23,10 +23,9 @@ from rerank.files import folder_lock
 from rerank.rankers.cnn.heads import CosineHead
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Tower, Vocabulary
-from rerank.records import Document, Qrels, Query
+from rerank.records import Document, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
-from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
 
 
@@ -396,28 +395,3 @@ def test_an_engine_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config.write_text("elsewhere = 3\n" + config.read_text().split("[elsewhere")[0])
     with pytest.raises(UsageError, match=r"rerank\.toml: elsewhere = 3"):
         Workspace.open(tmp_path / "ws")
-
-
-def test_the_stack_in_use(tmp_path):
-    workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.write([Document("wolf", text="a wolf"), Document("fox", text="a fox")])
-    assert workspace.default_stack == "tfidf"
-    queries, qrels = [Query("q", "wolf")], Qrels([("q", "wolf", 1)])
-    first = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
-    assert workspace.default_stack == "bm25,tfidf"  # the first that is tuned
-    assert workspace.stack(workspace.default_stack) == first.stack
-    other = Stack.parse("bm25*0.3 + tfidf*0.7")
-    other.save(tmp_path / "other.json")
-    assert workspace.use_stack(str(tmp_path / "other.json")) == other
-    assert Workspace.open(workspace.folder).stack("bm25,tfidf") == first.stack
-    assert workspace.stack(workspace.default_stack) == other
-    assert str(workspace.use_stack("bm25")) == "bm25*1.00"
-    assert workspace.default_stack == "bm25"
-    tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
-    assert workspace.default_stack == "bm25"  # which somebody has chosen
-    with pytest.raises(NotTrainedError, match="signal 'text' is not trained"):
-        workspace.use_stack("text")
-    assert str(workspace.stack(workspace.default_stack)) == "bm25*1.00"
-    (workspace.folder / "releases.json").write_text("[]")
-    with pytest.raises(WorkspaceError, match=r"releases.json: damaged .*; remove it and choose a stack"):
-        workspace.default_stack  # noqa: B018
