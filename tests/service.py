@@ -90,8 +90,8 @@ def kind_of(path: str) -> str:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for two minutes at the most."""
-    until = time.monotonic() + 120
+    """Wait for five minutes at the most."""
+    until = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -118,7 +118,7 @@ def serving(
         yield server
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == server.ends, log_file.read_text()
+        assert process.wait(120) == server.ends, log_file.read_text()
         assert "Traceback" not in log_file.read_text()
     finally:
         process.kill()

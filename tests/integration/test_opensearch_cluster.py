@@ -7,44 +7,258 @@ from __future__ import annotations
 import random
 import threading
 import time
+import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from rerank.engines.base import Encoder
-from rerank.engines.opensearch import OpenSearchEngine, bulk
+from rerank.engines.base import Encoder, Engine, SearchRequest
+from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, doc_value_features, writing
+from rerank.engines.opensearch.columns import FEATURES
 from rerank.errors import EngineError
 from rerank.records import Document
-from tests.cluster import (
-    GREEN,
-    Stream,
-    alive,
-    assert_holds,
-    background,
-    clean,
-    cluster,
-    documents,
-    feature,
-    make,
-    manager,
-    mend,
-    one_line,
-    rankings,
-    small_steps,
-    texts,
-    through,
-    wrong_features,
-)
-from tests.node import Cluster
-
-__all__ = ["clean", "cluster", "documents", "small_steps", "texts"]
+from tests.node import CannotRunError, Cluster, Node
+from tests.service import wait_until
+from tests.unavailable import unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SHARDS = 3
+GREEN = "/_cluster/health?wait_for_status=green&wait_for_nodes=3&timeout=30s"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    try:
+        started = Cluster(3, heap="512m").start()
+    except CannotRunError as error:
+        unavailable(error)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[Document]:
+    rng = np.random.default_rng(5)
+    words = [f"word{i}" for i in range(3000)]
+    weights = 1 / np.arange(1, 3001)
+    weights /= weights.sum()
+    return [
+        Document(str(i), f"title {i}", " ".join(rng.choice(words, rng.integers(5, 120), p=weights)))
+        for i in range(1600)
+    ]
+
+
+@pytest.fixture(scope="module")
+def texts(documents: list[Document]) -> list[str]:
+    return [document.text[:60] for document in documents[:50]]
+
+
+@pytest.fixture(autouse=True)
+def clean(cluster: Cluster) -> Iterator[None]:
+    """Every test starts with three nodes and without indices."""
+    yield
+    next(node for node in cluster.nodes if alive(node)).request("DELETE", "/t-*")
+    mend(cluster)
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small requests, so that a fault falls between them."""
+    monkeypatch.setattr(writing, "_BATCH", 40)
+    monkeypatch.setattr(doc_value_features, "_BATCH", 64)
+
+
+def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearchEngine:
+    settings = Settings(**{"url": tuple(cluster.urls), "index": f"t-{name}", "shards": SHARDS, **options})
+    engine = OpenSearchEngine.create(settings, folder / name, "en")
+    green(cluster.nodes[0])
+    return engine
+
+
+def through(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSearchEngine:
+    """The same index and folder by another client."""
+    settings = structs.replace(engine.settings, **({"url": urls} if urls else {}), **options)
+    return OpenSearchEngine.open(settings, engine.index.folder, engine.lang)
+
+
+def green(node: Node) -> None:
+    """Wait until all nodes and all copies are there."""
+
+    def there() -> bool:
+        with suppress(ValueError):  # not in 30 seconds
+            return str(node.request("GET", GREEN)["status"]) == "green"
+        return False
+
+    wait_until(there)
+
+
+def manager(cluster: Cluster) -> Node:
+    """The elected cluster manager."""
+    name = cluster.nodes[0].request("GET", "/_cat/cluster_manager?format=json")[0]["node"]
+    return next(node for node in cluster.nodes if node.name == name)
+
+
+def alive(node: Node) -> bool:
+    return node.process is not None and node.process.poll() is None
+
+
+def mend(cluster: Cluster) -> None:
+    """Start what was killed, on its data folder, and wait for green."""
+    for node in cluster.nodes:
+        if not alive(node):
+            node.start()
+    for node in cluster.nodes:
+        node.wait(3)
+        green(node)
+
+
+def copies(node: Node, index: str, **body: Any) -> Iterator[list[dict[str, Any]]]:
+    """All hits in the primary shards, then all in the replicas."""
+    node.request("POST", f"/{index}/_refresh")
+    for copy in ("_primary", "_replica"):
+        path = f"/{index}/_search?preference={copy}&allow_partial_search_results=false"
+        yield node.request("POST", path, {"size": 10_000, "version": True, **body})["hits"]["hits"]
+
+
+def assert_holds(engine: OpenSearchEngine, node: Node, expected: Iterable[Document]) -> None:
+    """Every document once, with its content, in every copy."""
+    wanted = {d.id: engine.layout.to_source(d) for d in expected}  # type: ignore[attr-defined]
+    wanted = {id: {"title": s.get("title"), "text": s.get("text")} for id, s in wanted.items()}
+    for hits in copies(node, engine.settings.index, _source=["title", "text"]):
+        there = {h["_id"]: {name: h["_source"].get(name) for name in ("title", "text")} for h in hits}
+        assert len(hits) == len(there)
+        assert there == wanted
+
+
+def feature(documents: Sequence[Document]) -> np.ndarray:
+    """What the tests' rankers make of documents: two numbers that only this content gives."""
+    sums = [zlib.crc32(document.content.encode()) for document in documents]
+    return np.array([[value >> 16, value & 0xFFFF] for value in sums], np.float32)
+
+
+def wrong_features(
+    engine: OpenSearchEngine, node: Node, name: str, version: str, encode: Callable[..., np.ndarray] = feature
+) -> tuple[list[str], int]:
+    """Ids whose feature is not what their content gives, and how many have none, over all copies."""
+    column, key = engine.doc_values.stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
+    wrong, missing = [], 0
+    for hits in copies(node, engine.settings.index, docvalue_fields=[key]):
+        there = [hit.get("fields", {}).get(key, [None])[0] for hit in hits]
+        missing += there.count(None)
+        found = [engine.layout.document(hit["_id"], hit["_source"]) for hit in hits]
+        if column is not None:
+            values, none = column.decode(there)
+            same = (values == encode(found)).all(axis=1) | none
+            wrong += [document.id for document, right in zip(found, same) if not right]
+    return wrong, missing
+
+
+def one_line(error: BaseException | None) -> str:
+    assert isinstance(error, EngineError), repr(error)
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@contextmanager
+def background(*jobs: Callable[[], object]) -> Iterator[list[BaseException]]:
+    """Run jobs in threads while the block runs; their exceptions come back."""
+    failed: list[BaseException] = []
+
+    def run(job: Callable[[], object]) -> None:
+        try:
+            job()
+        except BaseException as error:  # handed to the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield failed
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+# -- 2. and 3. a node dies or freezes while others ask --------------------------------------------------
+
+
+@dataclass
+class Answers:
+    """What became of a stream of queries."""
+
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
+    """When right answers came, and when the stream began."""
+
+    @property
+    def gap(self) -> float:
+        """The longest time without any right answer."""
+        times = sorted(self.times)
+        return max((b - a for a, b in pairwise(times)), default=0.0)
+
+
+Ranking = tuple[list[str], list[float]]
+
+
+class Stream:
+    """Asks the same texts again and again from several threads, and compares the answers."""
+
+    def __init__(
+        self, engine: Engine, texts: Sequence[str], expected: Sequence[Ranking], threads: int
+    ) -> None:
+        self._engine, self._texts, self._expected = engine, texts, expected
+        self.answers = Answers()
+        self._stop, self._guard = threading.Event(), threading.Lock()
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(threads)]
+
+    def _run(self, seed: int) -> None:
+        rng, answers = random.Random(seed), self.answers
+        while not self._stop.wait(0.1):  # the nodes of a small machine need some time for themselves
+            number = rng.randrange(len(self._texts))
+            try:
+                got = self._engine.find(SearchRequest(self._texts[number], first_stage="bm25", depth=100))
+            except Exception as error:  # counted
+                with self._guard:
+                    answers.errors[one_line(error) if isinstance(error, EngineError) else repr(error)] += 1
+                continue
+            now = time.monotonic()
+            ids, scores = self._expected[number]
+            right = got.ids == ids and np.allclose(got.scores, scores, rtol=0, atol=1e-6)
+            with self._guard:
+                if right:
+                    answers.right += 1
+                    answers.times.append(now)
+                else:
+                    answers.wrong.append(f"{self._texts[number]!r}: {got.ids[:5]} for {ids[:5]}, {len(got)}")
+
+    def __enter__(self) -> Stream:
+        self.answers.times.append(time.monotonic())
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.answers.times.append(time.monotonic())
+
+
+def rankings(engine: Engine, texts: Sequence[str], stage: str = "bm25") -> list[Ranking]:
+    found = engine.search([SearchRequest(text, stage, depth=100) for text in texts])
+    return [(candidates.ids, candidates.scores.tolist()) for candidates in found]
 
 
 # -- 1. a node dies while documents are written --------------------------------------------------------
@@ -60,8 +274,7 @@ def test_node_killed_during_ingests(
     """Four ingests at once when the cluster manager is killed: into a new index and in place, by clients
     that know all nodes and by clients that know only this one.
     """
-    monkeypatch.setattr(bulk, "PATIENCE", 15.0)
-    documents = documents[:1600]
+    monkeypatch.setattr(bulk, "PATIENCE", 25.0)
     victim = manager(cluster)
     survivor = next(node for node in cluster.nodes if node is not victim)
     changed = [replace(d, text=d.text + " once more") for d in documents[500:]]
@@ -76,9 +289,9 @@ def test_node_killed_during_ingests(
             if kind == "place":
                 engine.write(documents)
             engines[f"{kind}-{reach}"] = engine if reach == "all" else through(engine, victim.url)
-    cluster.nodes[0].request("GET", GREEN)
+    green(cluster.nodes[0])
     everybody = threading.Barrier(len(engines), lambda: threading.Timer(0.03, victim.kill).start())
-    outcome: dict[str, tuple[Any, float]] = {}
+    outcome: dict[str, Any] = {}
 
     def ingest(name: str, engine: OpenSearchEngine) -> None:
         seen = [0]
@@ -88,13 +301,11 @@ def test_node_killed_during_ingests(
             if seen[0] - count < 600 <= seen[0]:
                 everybody.wait(120)
 
-        begun = time.monotonic()
         try:
-            result: Any = write(name, engine, progress)
+            outcome[name] = write(name, engine, progress)
         except Exception as error:  # looked at below
             everybody.abort()
-            result = error
-        outcome[name] = result, time.monotonic() - begun
+            outcome[name] = error
 
     def write(name: str, engine: OpenSearchEngine, progress: Callable[[int], object] | None = None) -> Any:
         if name.startswith("fresh"):
@@ -108,7 +319,7 @@ def test_node_killed_during_ingests(
 
     # Clients that know the other nodes have finished without help.
     for kind in final:
-        result, _ = outcome[f"{kind}-all"]
+        result = outcome[f"{kind}-all"]
         if isinstance(result, Exception):
             raise result
         assert result.added + result.updated == len(documents if kind == "fresh" else [*changed, *added])
@@ -116,7 +327,7 @@ def test_node_killed_during_ingests(
 
     # The others have stopped, and say how to go on: one by another node, one when the node is back.
     for name in ("fresh-one", "place-one"):
-        line = one_line(outcome[name][0])
+        line = one_line(outcome[name])
         assert "Connection refused" in line
         assert "run the same command again" in line
     elsewhere = through(engines["fresh-one"], survivor.url)
@@ -124,7 +335,7 @@ def test_node_killed_during_ingests(
     mend(cluster)
     write("place-one", engines["place-one"])
 
-    cluster.nodes[0].request("GET", GREEN)
+    green(cluster.nodes[0])
     for name, engine in engines.items():
         for node in cluster.nodes:
             assert_holds(engine, node, final[name.split("-")[0]])
@@ -135,26 +346,30 @@ def test_node_killed_during_queries(
 ) -> None:
     plain = make(cluster, tmp_path, "queries")
     plain.write(documents)
-    cluster.nodes[0].request("GET", GREEN)
+    green(cluster.nodes[0])
     streams = {}
     for kind in ("query_then_fetch", "dfs_query_then_fetch"):
         engine = through(plain, search_type=kind)
         streams[kind] = Stream(engine, texts, rankings(engine, texts), threads=2)
     victim = manager(cluster)
+
+    def more(count: int) -> None:
+        """Wait until each stream has had so many more right answers."""
+        wanted = {kind: stream.answers.right + count for kind, stream in streams.items()}
+        wait_until(lambda: all(streams[kind].answers.right >= n for kind, n in wanted.items()))
+
     with streams["query_then_fetch"], streams["dfs_query_then_fetch"]:
-        time.sleep(2)
+        more(20)
         victim.kill()
-        time.sleep(4)
+        more(50)  # of the nodes that are left
         victim.start().wait(3)
-        victim.request("GET", GREEN)
-        time.sleep(2)
-        ended = time.monotonic()
+        green(victim)
+        more(20)
     for stream in streams.values():
         answers = stream.answers
         assert not answers.wrong, answers.wrong[:3]
         assert all("searching: " in line for line in answers.errors), answers.errors
-        assert answers.gap < 15
-        assert max(answers.times[:-1]) > ended - 1
+        assert answers.gap < 45
 
 
 # -- 4. to 7. features ---------------------------------------------------------------------------------
@@ -163,10 +378,9 @@ def test_node_killed_during_queries(
 def test_node_killed_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], small_steps: None
 ) -> None:
-    documents = documents[:1600]
     engine = make(cluster, tmp_path, "killed")
     engine.write(documents)
-    cluster.nodes[0].request("GET", GREEN)
+    green(cluster.nodes[0])
     victim = next(node for node in cluster.nodes if node is not manager(cluster))
     calls = 0
 
