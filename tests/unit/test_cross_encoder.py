@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.cli.query import show
 from rerank.cli.tune import _show as show_tuned
+
+from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import UsageError
 from rerank.formats import write_qrels
 from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
