@@ -85,16 +85,12 @@ class Grid:
     """Weight settings for one normalization.
 
     weights: (G, S), rounded as in Linear. shares: (G, S), rows sum to 1.
-    levels:  distinct weights per signal, ascending. at: (G, S) positions in ``levels``.
     spread:  (S,) standard deviations of the normalized scores, to compare weights of raw scores.
     """
 
     def __init__(self, normalization: str, weights: Array, spread: Array | float = 1.0) -> None:
         self.spread = spread
         self.normalization, self.weights = normalization, weights.round(DECIMALS) + 0.0  # never -0.0
-        columns = [np.unique(column, return_inverse=True) for column in self.weights.T]
-        self.levels: list[Array] = [levels for levels, _ in columns]
-        self.at: Integers = np.stack([at.reshape(-1) for _, at in columns], axis=1)
 
     def __len__(self) -> int:
         return len(self.weights)

@@ -61,10 +61,11 @@ def normalize(scores: NDArray[Any], method: str) -> Array:
 
 
 def _z_score(column: Array) -> Array:
-    """Use exact sums, for any order."""
-    deviations = column - math.fsum(column.tolist()) / len(column)
-    deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
-    return deviations / deviation if deviation > 0 else np.zeros_like(column)
+    """Sums of sorted numbers are equal for any order."""
+    ordered = np.sort(column)
+    mean = ordered.sum() / len(column)
+    deviation = math.sqrt(((ordered - mean) ** 2).sum() / len(column))
+    return (column - mean) / deviation if deviation > 0 else np.zeros_like(column)
 
 
 def _rank(column: Array) -> Array:

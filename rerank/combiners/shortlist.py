@@ -16,16 +16,15 @@ Setting = tuple[int, ...]
 
 COARSE = 300  # most settings of the first grid
 BEAM = 6  # settings whose neighbors are measured
-KEPT = 40  # settings of the shortlist
 
 
-def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array]) -> Integers:
+def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], kept: int) -> Integers:
     """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
 
     measure: (G, n_signals) integer weights -> (G,) values.
 
-    Starts with a coarse grid, then moves parts between signals in smaller steps. Keeps the best settings, the
-    best without each signal, and single signals.
+    Starts with a coarse grid, then moves parts between signals in smaller steps. Keeps the ``kept`` best
+    settings, the best without each signal, and single signals.
     """
     values: dict[Setting, float] = {}
 
@@ -52,7 +51,7 @@ def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array]) 
         for signal in range(n_signals):
             climb(2, step, signal)
     without = [one for signal in range(n_signals) for one in best(1, signal)]
-    return np.array(list(dict.fromkeys((*best(KEPT), *without, *singles))), dtype=np.int64)
+    return np.array(list(dict.fromkeys((*best(kept), *without, *singles))), dtype=np.int64)
 
 
 def _coarse(n_signals: int, parts: int) -> list[Setting]:

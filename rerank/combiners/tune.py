@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rerank.combiners.grid import PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import Linear
-from rerank.combiners.measure import Judged, judge, sum_values
+from rerank.combiners.measure import Judged, estimated_means, judge, sum_values
 from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
@@ -33,6 +33,8 @@ WORK = 300_000_000
 """Most settings times candidates of a complete larger grid: a second."""
 SAMPLE = 200
 """Queries for searching larger grids; all queries choose from the shortlist."""
+KEPT, KEPT_OF_SAMPLE = 40, 12
+"""Settings of the shortlist, if it comes from all queries and if from a sample: more would only cost time."""
 
 FEW, NOISE = 200, 0.2
 """With fewer than FEW queries, settings at most NOISE / sqrt(queries) below the best one are averaged.
@@ -294,6 +296,7 @@ def _grid(
     """Return all settings, or a shortlist from some queries."""
     count = len(table.signals)
     queries = [query for query in judged if len(query.positions)]
+    kept = KEPT if len(queries) <= SAMPLE else KEPT_OF_SAMPLE
     if len(queries) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
         queries = [queries[index] for index in sorted(chosen.tolist())]
@@ -305,16 +308,12 @@ def _grid(
         return Grid(normalization, weight_grid(normalization, count, parts), spread)
     if not queries:
         return Grid(normalization, np.eye(count))
-    sample = replace(table, scores=np.full((len(table), *table.scores.shape[1:]), np.nan))
-    for query, row in zip(queries, rows):
-        sample.scores[query.row, : query.count] = row / spread
+    columns = [np.ascontiguousarray((row / spread).T, np.float32) for row in rows]
 
     def measured(settings: Integers) -> Array:
-        grid = Grid("none", settings / parts)
-        (values,) = sum_values(sample, queries, [grid], measure, [0] * len(queries))
-        return np.asarray(values[0])
+        return estimated_means(queries, columns, settings / parts, measure)
 
-    weights = shortlist(count, parts, measured) / spread
+    weights = shortlist(count, parts, measured, kept) / spread
     if normalization != "none":
         return Grid(normalization, weights / parts)
     thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)

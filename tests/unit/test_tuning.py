@@ -132,7 +132,7 @@ def test_the_search_of_a_large_grid_reaches_the_best_of_all_settings(monkeypatch
 @given(st.integers(2, 7), st.sampled_from([1, 10, 20, 21]), st.integers(0, 9))
 def test_a_shortlist_has_settings_that_use_all_parts(n_signals, parts, seed):
     best = np.random.default_rng(seed).dirichlet(np.ones(n_signals)) * parts
-    settings = shortlist(n_signals, parts, lambda rows: -np.abs(rows - best).sum(axis=1))
+    settings = shortlist(n_signals, parts, lambda rows: -np.abs(rows - best).sum(axis=1), 40)
     assert (settings.sum(axis=1) == parts).all()
     assert (settings >= 0).all()
     assert len({tuple(row) for row in settings.tolist()}) == len(settings)
