@@ -127,18 +127,6 @@ def test_settings_that_cannot_be(changes):
         DenseConfig.of(**changes)
 
 
-def test_the_papers_settings():
-    paper = DenseConfig.of("paper")
-    assert (paper.objective, paper.gamma) == ("quintuplet", 0.5)
-    assert (paper.margin, paper.semantic_margin) == (2.0, 0.5)
-    assert (paper.related, paper.positives) == (0, "levels")
-    assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
-    assert (paper.passage_tokens, paper.best) == (128, 5)
-    assert DenseConfig.of("paper", related=64, epochs=None).related == 64
-    with pytest.raises(UsageError, match="preset"):
-        DenseConfig.of("quick")
-
-
 def test_bfloat16_is_used_where_it_is_asked_for(tiny):
     found = []
     for asked in ("fp32", "bf16"):

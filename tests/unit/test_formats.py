@@ -19,6 +19,7 @@ from rerank.formats import (
     read_categories,
     read_corpus,
     read_labeled_pairs,
+    read_pairs,
     read_qrels,
     read_queries,
     read_run,
@@ -40,6 +41,7 @@ def read_known_pairs(path):
 
 
 RECORD = '{"_id": "ok", "text": ""}\n'
+PAIR = '{"query": "a", "document": "b"}\n'
 QRELS, RUN, PAIRS = "q1 0 d1 1\n", "q1 Q0 a 1 1 t\n", "x\ty\t1\n"
 HEADER = "query-id\tcorpus-id\tscore\n"
 BAD = [
@@ -85,6 +87,12 @@ BAD = [
     (read_known_pairs, PAIRS + "x\tz\t1\n", ": 2 pairs, and all related; add unrelated pairs"),
     (read_known_pairs, "a\tb\trelated\n", ": no pairs"),
     (read_known_pairs, "x\tq\t1\nx\ty\t0\nx\tw\t1\n", ":1: there is no document 'q' (2 unknown ids"),
+    (read_pairs, PAIR + "[1]", ":2: not a JSON object"),
+    (read_pairs, PAIR + "{", ":2: invalid JSON"),
+    (read_pairs, PAIR + '{"query": "a"}', ":2: missing field document"),
+    (read_pairs, PAIR + '{"query": 3, "document": "b"}', ":2: query: expected"),
+    (read_pairs, PAIR + '{"query": " ", "document": "b"}', ":2: query is empty"),
+    (read_pairs, "\n", ": no pairs"),
     (read_unlabeled_pairs, "a\tb\n", ": no pairs"),
     (read_unlabeled_pairs, "x\ty\t1\tz\n", ":1: 4 filled columns, not 2"),
 ]

@@ -107,6 +107,18 @@ def test_a_file_of_queries_is_reported(run, made, tmp_path):
     assert asked not in run("ingest", made / "corpus.jsonl", "-w", tmp_path / "other").err
 
 
+def test_judgments_that_name_nothing_known_are_counted(run, made, tmp_path):
+    (tmp_path / "odd.tsv").write_text("q1\towl\t1\nq1\tgone\t1\nq3\towl\t1\nstranger\towl\t1\n")
+    judged = ("--queries", made / "queries.jsonl", "--qrels", tmp_path / "odd.tsv", "-w", made / "ws")
+    tune = ("tune", "--stack", "tfidf,bm25", "--out", tmp_path / "stack.json")
+    for command in (tune, ("evaluate", "--stack", "bm25")):
+        done = run(*command, *judged)
+        assert done.code == 0, done.err
+        assert "1 judged query is not in the query file" in done.err
+        assert "1 relevant document is not in the workspace" in done.err
+        assert "1 query retrieves nothing" in done.err
+
+
 def test_titles_fit_a_terminal_and_are_whole_elsewhere(run, made, monkeypatch):
     command = ("query", "night", "--stack", "bm25", "-w", made / "ws")
     whole = run(*command).out

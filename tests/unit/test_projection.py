@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
-from rerank.formats import read_pairs
+from rerank.errors import TrainingError, UsageError, WorkspaceError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import MOST_GAMMA, ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
@@ -311,24 +310,3 @@ def test_texts_that_are_alike_are_one(workspace):
 def test_reciprocal_ranks_share_ties():
     assert reciprocal_rank(np.ones((2, 2))) == pytest.approx(1 / 1.5)
     assert reciprocal_rank(np.eye(3)) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("[1]", "not a JSON object"),
-        ("{", "invalid JSON"),
-        ('{"query": "a"}', "missing field document"),
-        ('{"query": 3, "document": "b"}', "query: expected"),
-        ('{"query": " ", "document": "b"}', "query is empty"),
-    ],
-)
-def test_pairs_that_are_none(tmp_path, line, what):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"query": "a", "document": "b"}\n' + line + "\n")
-    with pytest.raises(InputError, match=rf"pairs\.jsonl:2: {what}") as caught:
-        read_pairs(path)
-    assert "\n" not in str(caught.value)
-    path.write_text("\n")
-    with pytest.raises(InputError, match="no pairs"):
-        read_pairs(path)
