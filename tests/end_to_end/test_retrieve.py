@@ -137,20 +137,6 @@ def test_a_cluster_without_the_plugin(run, node, small, trained, write_lines, tm
         node.request("DELETE", f"/{index}-*")
 
 
-def test_the_same_hits_on_a_cluster(run, knn_node, small, trained, tmp_path, asked):
-    index, folder = f"retrieve-{secrets.token_hex(4)}", tmp_path / "ws"
-    made = run("ingest", small.corpus, "-w", folder, "--url", knn_node.url, "--index", index, "--replicas", 0)
-    assert made.code == 0, made.err
-    try:
-        shutil.copytree(trained / "rankers", folder / "rankers")
-        assert run("encode", "--retrieve", "text", "-w", folder).code == 0
-        query = ["query", asked, "--stack", "text", "--retrieve", "text", "--depth", 20, "-k", 20, "--json"]
-        here, there = (run(*query, "-w", where).json["hits"] for where in (trained, folder))
-        assert [(hit["id"], hit["found_by"]) for hit in there] == [(hit["id"], ["text"]) for hit in here]
-    finally:
-        knn_node.request("DELETE", f"/{index}-*")
-
-
 @pytest.mark.parametrize("graph", [True, False])
 def test_an_attached_index(run, knn_node, small, trained, tmp_path, asked, graph):
     with index_of_others(knn_node, small.documents[:30], graph=graph) as index:

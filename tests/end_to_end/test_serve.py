@@ -74,28 +74,6 @@ def test_unknown_categories_are_ignored_and_reported(server, small):
     assert (bare["scores"], nothing["unknown_categories"]) == (nothing["scores"], ["Qqqqq"])
 
 
-def test_search_takes_categories_and_depth_and_leaves_signals_out(server, trained, run, small):
-    category = small.documents[0]["categories"][0]
-    options = ("--category", category, "--depth", 5, "--stack", STACK, "-w", trained, "--json")
-    expected = run("query", WORDS, *options).json
-    asked = {"query": WORDS, "categories": [category], "depth": 5}
-    assert server.post("/v1/search", asked).json == expected
-    hits = server.post("/v1/search", {**asked, "explain": False}).json["hits"]
-    assert [hit["id"] for hit in hits] == [hit["id"] for hit in expected["hits"]]
-    assert "signals" not in hits[0]
-
-
-def test_search_takes_filters(server, trained, run, small):
-    category = small.documents[0]["categories"][0]
-    expected = run("query", WORDS, "--filter", f"categories={category}", "-w", trained, "--json").json
-    assert 0 < expected["candidates"] < len(small.documents)
-    asked = {"query": WORDS, "filter": [f"categories={category}"]}
-    assert server.post("/v1/search", asked).json == expected
-    assert (
-        "no document has a field 'x'" in server.post("/v1/search", {**asked, "filter": ["x=1"]}).json["error"]
-    )
-
-
 def shuffled(body: dict[str, Any]) -> dict[str, Any]:
     """The same hits in another order."""
     order = np.random.default_rng(0).permutation(len(body["ids"])).tolist()

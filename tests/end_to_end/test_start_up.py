@@ -66,7 +66,7 @@ def test_as_a_module_and_the_version(spawn):
         [sys.executable, "-m", "rerank.cli", "--version"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert re.fullmatch(r"rerank, version \d+\.\d+\S*\n", done.stdout), done

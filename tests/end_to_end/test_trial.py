@@ -66,15 +66,6 @@ def test_candidates_of_different_first_stages_are_told(run, small, judged):
     assert [row["first_stage"] for row in rows] == ["tfidf", "bm25", "tfidf"]
 
 
-def test_a_query_is_ranked_by_the_stack_in_use(run, ws):
-    found = run("query", "wolves and their prey", "-w", ws, "--json").json
-    named = run("query", "wolves and their prey", "-w", ws, "--stack", STACK, "--json").json
-    assert found == named
-    used = [row for row in run("status", "-w", ws, "--json").json["releases"] if row["in_use"]]
-    assert [row["stack"] for row in used] == [rerank.Workspace.open(ws).releases.stack.__str__()]
-    assert ", active since " in run("status", "-w", ws).out
-
-
 def test_a_lone_signal_has_its_own_scores(run, ws):
     hits = run("query", "histones kill bacteria", "-w", ws, "--stack", "bm25", "--json").json["hits"]
     assert all(hit["score"] == hit["signals"]["bm25"]["raw"] for hit in hits)
