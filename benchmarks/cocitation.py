@@ -31,15 +31,20 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+sys.path.insert(0, str(Path(__file__).parent / "papers"))
+
 import numpy as np
 import torch
+from ablations import HardTriplets
 from classify import classified, headings
 
 from rerank.evaluation.significance import holm, randomization_test
@@ -47,13 +52,16 @@ from rerank.formats.jats import read_jats
 from rerank.progress import Progress
 from rerank.rankers.dense import structure
 from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.neighbors import CitedNeighbors
+from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
+from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.citations import Citations
-from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Mention
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
@@ -61,7 +69,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sentence": {"strategy": "sentence"},
     "paragraph": {"strategy": "paragraph"},
     "section": {"strategy": "section"},
-    "direct": {"strategy": "direct"},
+    "direct": {"strategy": "sentence"},
     "hard 1.0": {"strategy": "sentence", "hard": 5},
     "links (paper 000)": {"objective": "quintuplet"},
     "hard 0.4": {"strategy": "sentence", "hard": 2},
@@ -200,9 +208,9 @@ class Tasks:
         for ref in range(len(own)):
             if own.keys[ref] in place:
                 ids = own.neighbors(ref, "document")
-                level = own.finest(ref, ids)
+                level = finest(own, ref, ids)
                 mates: dict[str, list[int]] = {one: [] for one in LEVELS}
-                for other, one in zip(own.names(ids), level.tolist()):
+                for other, one in zip(own.names(ids), level):
                     if other in place:
                         mates[LEVELS[one - 1]].append(place[other])
                 yield place[own.keys[ref]], mates
@@ -264,6 +272,44 @@ class Remembering(DenseTask):
         self.encoding.outputs = Remembering.kept
         if not Remembering.kept:
             super().fill_cache()
+
+
+def changed(of: CitedNeighbors, graph: CitationGraph, hard: int, citing: bool) -> CitedNeighbors:
+    """Return neighbors with hard negatives, or citing documents with their references (SPECTER)."""
+    options = {name: getattr(of.triplets, name) for name in ("network", "usable", "level", "direct")}
+    if not citing:
+        return replace(of, triplets=HardTriplets(**options, hard=hard))
+    pairs = {(paper, one.reference) for paper, cited in graph.papers() for one in cited}
+    network = CoCitations.of(
+        (f"{number}", [Mention(paper, 0, 0, 0), Mention(ref, 0, 0, 0)])
+        for number, (paper, ref) in enumerate(sorted(pairs))
+        if paper != ref
+    )
+    texts, refs = graph.places(network)
+    usable = texts >= 0
+    usable[usable] = of.usable[texts[usable]]
+    papers = {paper for paper, _ in pairs}
+    triplets = CitingTriplets(network, usable, citing=np.array([key in papers for key in network.keys]))
+    return replace(of, triplets=triplets, texts=texts, refs=refs)
+
+
+@dataclass
+class CitingTriplets(TripletSampler):
+    """Triplets of citing documents. citing: (V,) bool."""
+
+    citing: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+
+    def targets(self) -> np.ndarray:
+        found = super().targets()
+        return found[self.citing[found]]
+
+
+def finest(network: CoCitations, ref: int, others: np.ndarray) -> list[int]:
+    """Return the finest common level with others: 1 sentence to 4 document."""
+    found = np.full(len(others), len(LEVELS), np.int8)
+    for place in range(len(LEVELS) - 1, 0, -1):
+        found[np.isin(others, network.neighbors(ref, LEVELS[place - 1]))] = place
+    return found.tolist()
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
@@ -350,7 +396,7 @@ def run(args: Any, path: Path) -> None:
         return TextEncoder.load("minilm", layers=args.layers, longest=args.tokens)
 
     encoder = load()
-    texts = Texts.read(documents, encoder.tokens, structure_from="cocitation")
+    texts = Texts.read(documents, encoder.tokens, cited=True)
     assert isinstance(texts.graph, CitationGraph)
     tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool, args.test_negatives)
     whole = [Document(row["key"], row["title"], row["abstract"]) for row in rows]
@@ -385,6 +431,7 @@ def run(args: Any, path: Path) -> None:
             encoder, told = load(), {}
             if how != "untrained":
                 changes = {"objective": "cocitation", **STRATEGIES[how]}
+                hard, citing = changes.pop("hard", 0), how == "direct"
                 config = DenseConfig.of(
                     **changes,
                     model="minilm",
@@ -399,8 +446,11 @@ def run(args: Any, path: Path) -> None:
                     seed=seed,
                 )
                 of = texts if "strategy" in changes else linked()
-                fit = Remembering(of, encoder, config, Progress()).fit()
-                told = {"loss": fit.history[-1].loss, **fit.counts}
+                found = Structure.find(of, config)
+                if citing or hard:
+                    found = replace(found, neighbors=changed(found.neighbors, texts.graph, hard, citing))
+                fit = Remembering(of, encoder, config, Progress(), structure=found).fit()
+                told = {"loss": fit.history[-1].loss}
             trained = time.process_time() - begin
             encoder.model.eval()
             vectors = encoder.encode([one[: encoder.room] for one in titles])

@@ -33,19 +33,11 @@ import numpy as np
 
 from rerank.formats import read_corpus
 from rerank.formats.jats import Article, read_jats
-from rerank.rankers.dense.triplets import Strategy, TripletSampler
+from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
 from rerank.references import CitationCounts
-
-STRATEGIES: dict[str, tuple[Strategy, int]] = {
-    "sentence": ("sentence", 0),
-    "paragraph": ("paragraph", 0),
-    "section": ("section", 0),
-    "document": ("document", 0),
-    "sentence, 2 of 5 hard": ("sentence", 2),
-}
 
 
 def peak() -> float:
@@ -101,8 +93,8 @@ def articles(archive: Path) -> Iterator[Document]:
 
 
 def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:
-    for name, (strategy, hard) in STRATEGIES.items():
-        sampler = TripletSampler(network, usable, strategy, hard)
+    for name in LEVELS:
+        sampler = TripletSampler(network, usable, name)
         rng = np.random.default_rng(0)
         targets = rng.permutation(sampler.targets()).tolist()
         begin, drawn = clock(), 0

@@ -9,9 +9,7 @@ With an archive, the script ingests the collection of the demo with the citation
 rankers text and meta train on the train queries, as in the demo. ``cocited`` trains on the citations.
 ``--settings`` changes its settings.
 
-With a folder, ``cocited`` trains on pairs of documents that one document links to (``strategy=document``). If
-the judgments were made from links, pass ``--leave-out``. It excludes pairs of documents that are both
-relevant for a dev or test query.
+With a folder, ``cocited`` trains on pairs of documents that one document links to (``strategy=document``).
 
 Stacks are tuned on dev queries and measured on test queries. p is the p value of ``rerank evaluate`` against
 the base stack. ``--cv`` cross-validates the weights over all queries except train queries. p is then from a
@@ -120,7 +118,6 @@ def main() -> None:
     parser.add_argument("--cv", type=int, metavar="FOLDS")
     parser.add_argument("--deals", type=int, default=1, help="Number of fold assignments. Default: 1.")
     parser.add_argument("--normalizations", nargs="+", default=TRIED, help="Normalizations for --cv.")
-    parser.add_argument("--leave-out", action="store_true", help="Exclude pairs from dev and test judgments.")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--base", default="tfidf,text,meta", help="Stack without cocited.")
     parser.add_argument("--seed", type=int, default=0)
@@ -134,8 +131,6 @@ def main() -> None:
     config: dict[str, Any] = {**COCITED, "seed": args.seed}
     if args.source.is_dir():
         config["strategy"] = "document"
-    if args.leave_out:
-        config["leave_out"] = tuple(str(path) for name, path in files.items() if name != "train")
     config |= dict(one.split("=") for one in args.settings)
     if args.small:
         config |= {"layers": 2, "steps": 60, "every": 30, "passages": 1}
@@ -151,7 +146,6 @@ def main() -> None:
         if "untrained" not in there:
             start = {**config, "steps": 1, "rate": 1e-12, "held_out": 0.0, "train_layers": 0}
             start.pop("every")
-            start.pop("leave_out", None)
             train(workspace, ("dense",), config=start, as_name="untrained", progress=Say())
         stacks.insert(1, f"{args.base},untrained")
     if args.cv:

@@ -123,6 +123,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.concept.graph import ConceptGraph
     from rerank.rankers.concept.task import Concepts, ConceptTask
+    from rerank.rankers.encoder.batching import Loss
 
     objective, *changes = how.split("+")
     preset = "default"
@@ -130,6 +131,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     if objective == "paper":
         preset, objective = "paper", settings.pop("objective", "graph-component")
     hops, ratio = int(settings.pop("hops", 1)), float(settings.pop("ratio", 2.0))
+    dropped = {name for name in ("gc_nce", "moco") if settings.pop(name, "true") == "false"}
     config = ConceptConfig.of(preset, objective=objective, seed=seed, **settings)
     encoder = config.load()
     kept = data.pairs["dev"]
@@ -141,7 +143,14 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     tokens = encoder.tokens([data.documents[one].content for one in ids])
     texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
     begin, cpu = time.time(), time.process_time()
-    trainer = ConceptTask(Concepts(graph, ids, texts, kept), encoder, config, Say())
+
+    class Variant(ConceptTask):
+        """Without the contrasts of components (``gc_nce=false``) or of texts (``moco=false``)."""
+
+        def contrasts(self) -> list[Loss]:
+            return [one for name, one in zip(("gc_nce", "moco"), super().contrasts()) if name not in dropped]
+
+    trainer = Variant(Concepts(graph, ids, texts, kept), encoder, config, Say())
     fit = trainer.fit()
     seconds, cpu = time.time() - begin, time.process_time() - cpu
     encoded = Encoded(data, encoder)
@@ -149,7 +158,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     scores = {}
     for part in PARTS[1:]:
         a, b = encoded.ends(data.pairs[part])
-        scores[part] = cosines(a, b) if head is None else head.relatedness(a, b)
+        scores[part] = head.relatedness(a, b)
         scores[f"{part} cosine"] = cosines(a, b)
     return {
         **scores,
@@ -159,7 +168,6 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
         "seconds": seconds,
         "cpu": cpu,
         "drawn": len(graph.related) - len(given.related),
-        "contrast_bytes": trainer.objective.memory,
     }
 
 

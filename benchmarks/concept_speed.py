@@ -1,6 +1,6 @@
 """Measure the time, memory and storage of the ranker `concept`.
 
-    python benchmarks/concept_speed.py                          1,000 candidates, by head and by cosine
+    python benchmarks/concept_speed.py                          1,000 candidates
     python benchmarks/concept_speed.py DATA/ecbplus --training  time of a step and memory, by objective
     python benchmarks/concept_speed.py DATA/ecbplus --storage   AUC on dev: vector lengths, fp16, int8
 
@@ -55,11 +55,9 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     query, stored = vectors[0], vectors[1:].astype(np.float16)
     parts = {name: rng.normal(size=width).astype(np.float32) for name in PARTS}
-    heads = [Head(**parts, bias=0.0), None]
-    ways = [ConceptRanker(name="concept", width=width, head=head) for head in heads]
-    found = best_of(repeats, *(lambda one=one: one.score(query, stored) for one in ways))
-    for name, seconds in zip(("head", "cosine"), found):
-        print(f"{count} candidates by the {name}: {seconds * 1e3:.2f} ms, {2 * width} bytes each")
+    ranker = ConceptRanker(name="concept", width=width, head=Head(**parts, bias=0.0))
+    (seconds,) = best_of(repeats, lambda: ranker.score(query, stored))
+    print(f"{count} candidates: {seconds * 1e3:.2f} ms, {2 * width} bytes each")
 
 
 def concepts(data: Path, encoder: TextEncoder) -> Concepts:
@@ -72,7 +70,7 @@ def concepts(data: Path, encoder: TextEncoder) -> Concepts:
 
 
 def training(data: Path, repeats: int, tokens: int) -> None:
-    ways = ({"objective": "classifier"}, {"moco": False}, {"gc_nce": False}, {})
+    ways = ({"objective": "classifier"}, {})
     trainers: list[ConceptTask] = []
     for changes in ways:
         config = ConceptConfig.of(passage_tokens=tokens, **changes)
@@ -94,11 +92,10 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     found = best_of(repeats, *(partial(step, loop) for loop in loops))
     for changes, one, seconds in zip(ways, trainers, found):
         name = ", ".join(f"{key} {value}" for key, value in changes.items()) or "graph-component"
-        seconds += centroids if "components" in one.objective.contrasts else 0
+        seconds += centroids if one.objective.contrasts else 0
         print(
             f"{name}: {seconds:.3f} s a step of {len(drawn.documents)} texts with {len(drawn.related)} pairs,"
-            f" {seconds / found[0]:.2f} of the classifier's; momentum encoder, queue and centroids"
-            f" {one.objective.memory / 1e6:.1f} MB"
+            f" {seconds / found[0]:.2f} of the classifier's"
         )
 
 

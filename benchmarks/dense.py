@@ -73,7 +73,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     passages = Passages.of(texts, loaded, 1)
     pool = [passages.get(d).tolist() for d in test.pool.tolist()]
     if how == "untrained":
-        return {"recall": test.recall(loaded.encode(pool)).tolist()}
+        return {"recall": recall_of(test, loaded.encode(pool)).tolist()}
     config, variant = config_of(
         how,
         **options,
@@ -88,12 +88,10 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     task = task_of(Texts(texts.tokens, graph), loaded, config, variant, Say())
     fit = task.fit()
     return {
-        "recall": test.recall(loaded.encode(pool)).tolist(),
+        "recall": recall_of(test, loaded.encode(pool)).tolist(),
         "best": fit.best,
         "share": fit.share,
         "steps": fit.steps,
-        "rate": task.rate,
-        "masked": fit.counts["masked"] / max(fit.counts["anchors"], 1),
         "seconds": time.time() - begin,
         "cpu": time.process_time() - cpu,
         "history": [asdict(m) for m in fit.history],
@@ -145,6 +143,13 @@ def main() -> None:
     table(args, done)
 
 
+def recall_of(test: HeldOut, vectors: np.ndarray, cutoffs: tuple[int, ...] = (5, 10)) -> np.ndarray:
+    """Recall of the held-out links: (anchors, cut-offs). vectors: unit length, of the pool."""
+    hits = test.ranked(vectors).cumsum(axis=1)
+    many = np.maximum(test.wanted.sum(axis=1), 1)
+    return hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
+
+
 def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
     """Hold out the test links. Asserts that the training graph contains none of them."""
     graph, held = texts.graph.hold_out(share, split)
@@ -152,7 +157,7 @@ def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
     test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
     overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
     print(
-        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for the test ({overlap}"
+        f"{size} documents, {len(held)} linked pairs held out for the test ({overlap}"
         f" of them in the training graph), looked for by {len(test.anchors)} documents",
         flush=True,
     )

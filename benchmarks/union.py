@@ -9,7 +9,7 @@ query, which other load affects least. Finally, it prints the share of the exact
 NumPy, over all) that the engine finds. `rerank evaluate` prints the effect on the ranking.
 
 The second command times the exact search of the local engine over random vectors of 200 fp16 numbers, on
-one core. It sends single queries in a process that has searched before, and 64 queries together.
+one core. It sends single queries, and 64 queries together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from rerank.arrays import passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery
-from rerank.engines.local.nearest import Vectors
+from rerank.engines.local.nearest import nearest
 from rerank.formats import read_queries
 from rerank.stack.parse import parse_retrieve, retriever_depths
 from rerank.stack.signals import lexical
@@ -120,20 +120,16 @@ def synthetic(rows: int) -> None:
         matrix[begin : begin + 100_000] = block / np.linalg.norm(block, axis=1, keepdims=True)
     queries = rng.normal(size=(64, WIDTH)).astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    vectors, none = Vectors(WIDTH), np.empty(0, np.int64)
+    none = np.empty(0, np.int64)
 
     def search(some: np.ndarray) -> list[np.ndarray]:
-        return list(vectors.top(matrix, some, DEPTH, none, lambda found: [f"{r:09}" for r in found.tolist()]))
+        return list(nearest(matrix, some, DEPTH, 0, none, lambda found: [f"{r:09}" for r in found.tolist()]))
 
-    first = milliseconds(lambda: search(queries[:1]))[0]
-    second = milliseconds(lambda: search(queries[:1]))[0]
     one = np.median([milliseconds(lambda i=i: search(queries[i : i + 1]))[0] for i in range(20)])
     many = milliseconds(lambda: search(queries))[0] / len(queries)
     print(
-        f"{rows:,} rows: {one:.2f} ms a query (the first of a process {first:.0f}, the second {second:.0f})",
-        end="",
+        f"{rows:,} rows: {one:.2f} ms a query, {many:.2f} ms when 64 are asked together",
     )
-    print(f", {many:.2f} ms when 64 are asked together; {rows * WIDTH / 2**20:.0f} MiB of memory")
 
 
 def main() -> None:

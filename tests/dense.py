@@ -34,12 +34,12 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
     base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
     if changes.get("held_out") != 0:
         base["average"] = False
-    if "linked" in changes.values():
+    if "strategy" in changes:
         base.pop("related")
     config = DenseConfig.of(**{**base, "precision": "fp32", **changes})
     encoder = TextEncoder.load(tiny, longest=16)
     documents = collection() if documents is None else documents
-    texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
+    texts = Texts.read(documents, encoder.tokens, cited=config.strategy is not None)
     return DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
 
 

@@ -52,7 +52,7 @@ import numpy as np
 import torch
 from ablations import config_of, task_of
 from classify import classified, headings
-from dense import SPLIT, apart, documents, encoder
+from dense import SPLIT, apart, documents, encoder, recall_of
 from page import show
 from running import Say, Step, arguments, carry_out
 
@@ -61,6 +61,7 @@ from rerank.files import write_text
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -193,7 +194,7 @@ def by_links(of: Prepared, vectors: np.ndarray, seed: int) -> dict[str, np.ndarr
     """Return measure -> one value per document, for the tasks on links."""
     usable = np.flatnonzero(of.texts.usable)
     pool = vectors[of.test.pool]
-    recall = of.test.recall(pool, (1, 5, 10))
+    recall = recall_of(of.test, pool, (1, 5, 10))
     found = {"success@1": (recall[:, 0] > 0).astype(float), "R@5": recall[:, 1], "R@10": recall[:, 2]}
     rng = np.random.default_rng((SPLIT, seed, 1))
     nearer = []
@@ -279,7 +280,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     settings |= {"passage_tokens": options.tokens, "seed": seed}
     if preset == "paper":
         settings |= dict(change.split("=", 1) for change in changes)
-        config, variant = DenseConfig.of("paper", **settings), "paper"
+        config, variant = DenseConfig.of("paper", **settings), None
     else:
         config, variant = config_of(
             how,
@@ -291,7 +292,8 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
             **settings,
         )
     texts = Texts(of.texts.tokens, of.graph)
-    fit = task_of(texts, loaded, config, variant, Say()).fit()
+    given = (texts, loaded, config)
+    fit = (task_of(*given, variant, Say()) if variant else DenseTask(*given, Say())).fit()
     after = measured(of, loaded, seed)
     np.savez(kept(options, name, how, seed), **after)
     base = kept(options, name, "quintuplet", seed)

@@ -1,19 +1,22 @@
-"""Variants of ``dense`` for the experiments of paper 000: other losses, and neighbors by hops."""
+"""Variants of ``dense`` for the experiments of the papers: other losses, neighbors and triplets."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.losses import Quintuplet, TripletLoss, make_loss
-from rerank.rankers.dense.neighbors import Neighbors
+from rerank.rankers.dense.losses import Contrastive, RowLoss, SemanticLoss, TripletLoss, Vectors, make_loss
+from rerank.rankers.dense.neighbors import Neighbors, StructuralPair, by_pagerank
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
+from rerank.rankers.dense.triplets import Triplet, TripletSampler
 from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -22,41 +25,101 @@ RELATED, FARTHEST = 64, 3
 """Maximum number of related documents per document, and maximum number of hops to them."""
 
 
-def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
-    """Return the settings of ``objective+name=value+...``, and the name of the variant.
+class Halves(Loss):
+    """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5)."""
+
+    def __init__(self, gamma: float, structure: RowLoss, semantics: RowLoss) -> None:
+        super().__init__()
+        self.halves = [(w, half) for w, half in ((1 - gamma, structure), (gamma, semantics)) if w]
+        self.reads = tuple(dict.fromkeys(name for _, half in self.halves for name in half.reads))
+
+    def forward(self, vectors: Vectors) -> Tensor:
+        return sum(weight * half(vectors) for weight, half in self.halves)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A loss and the neighbors: of ``levels``, ``linked`` or ``hops``."""
+
+    loss: Loss
+    neighbors: str
+
+
+def config_of(how: str, **settings: Any) -> tuple[DenseConfig, Variant]:
+    """Return the settings of ``objective+name=value+...``, and the variant.
 
     Objectives: the objectives of ``DenseConfig``, ``structure`` (gamma 0), ``semantics`` (gamma 1),
-    ``fixed-margin`` and ``triplet``. Values: settings of ``DenseConfig``, ``positives=row`` (linked
-    documents, without levels) and ``neighbors=hops``.
+    ``fixed-margin`` and ``triplet``. Values: settings of ``DenseConfig``, ``gamma``, ``structural_margin``,
+    ``semantic_margin``, ``temperature``, ``positives=row`` (linked documents, without levels) and
+    ``neighbors=hops``.
     """
     objective, *changes = how.split("+")
-    given = dict(change.split("=", 1) for change in changes)
-    variant = "hops" if given.pop("neighbors", None) == "hops" else objective
-    values: dict[str, Any] = {**settings, **given}
-    if objective == "triplet" or values.get("positives") == "row":
-        values["positives"] = "linked"
-    if objective in ("structure", "semantics"):
-        values["gamma"] = 0.0 if objective == "structure" else 1.0
-    products = ("contrastive", "quintuplet", "cocitation")
-    values["objective"] = objective if objective in products else "quintuplet"
-    return DenseConfig.of(**values), variant
+    given: dict[str, Any] = {**settings, **dict(change.split("=", 1) for change in changes)}
+    linked = given.pop("positives", None) == "row" or objective == "triplet"
+    neighbors = given.pop("neighbors", "linked" if linked else "levels")
+    gamma = float(given.pop("gamma", {"structure": 0, "semantics": 1}.get(objective, 0.5)))
+    margin = float(given.pop("structural_margin", 2.0))
+    semantics = SemanticLoss(float(given.pop("semantic_margin", 0.5)))
+    structure = TripletLoss(margin, by_level=objective != "fixed-margin")
+    temperature = float(given.pop("temperature", 0.05))
+    losses = {
+        "contrastive": Contrastive(temperature),
+        "triplet": TripletLoss(margin),
+        "cocitation": make_loss("cocitation"),
+    }
+    loss = losses.get(objective) or Halves(gamma, structure, semantics)
+    known = objective if objective in ("contrastive", "quintuplet", "cocitation") else "quintuplet"
+    return DenseConfig.of(**given, objective=known), Variant(loss, neighbors)
 
 
 def task_of(
-    texts: Texts, encoder: TextEncoder, config: DenseConfig, variant: str, progress: Progress
+    texts: Texts, encoder: TextEncoder, config: DenseConfig, variant: Variant, progress: Progress
 ) -> DenseTask:
     """Return the training task of a variant."""
-    loss: Loss = make_loss(config)
-    if variant == "triplet":
-        loss = TripletLoss(config.margin)
-    elif variant == "fixed-margin":
-        one_margin = TripletLoss(config.margin)
-        loss = Quintuplet(config.gamma, semantic=config.semantic_margin, structure=one_margin)
-    structure = Structure.find(texts, config, progress)
-    if variant == "hops":
-        found = by_hops(structure.graph, texts.usable, seed=config.seed)
-        structure = Structure(structure.graph, structure.held_out, found)
-    return DenseTask(texts, encoder, config, progress, structure=structure, loss=loss)
+    graph, held = texts.graph.hold_out(config.held_out, config.seed)
+    if variant.neighbors == "hops":
+        found = by_hops(graph, texts.usable, seed=config.seed)
+    elif variant.neighbors == "linked":
+        found = by_links(graph, texts.usable)
+    else:
+        found = by_pagerank(graph, texts.usable, config.related, seed=config.seed)
+    structure = Structure(graph, held, found)
+    return DenseTask(texts, encoder, config, progress, structure=structure, loss=variant.loss)
+
+
+class LinkedNeighbors(Neighbors):
+    """Linked documents, without levels."""
+
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
+        """Draw a linked and an unlinked document."""
+        near = self.near(anchor)
+        if not len(near):
+            return StructuralPair(anchor)
+        positive = int(near[int(rng.integers(len(near)))])
+        other = self.unrelated(anchor, rng)
+        return StructuralPair(anchor, 1, positive, other) if other >= 0 else StructuralPair(anchor)
+
+
+def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
+    """Return linked documents, scored by weight."""
+    rows = graph.matrix().tocoo()
+    kept = usable[rows.row] & usable[rows.col]
+    return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
+
+
+@dataclass
+class HardTriplets(TripletSampler):
+    """Triplets of which ``hard`` have a negative of the same section (Ding et al., figure 3)."""
+
+    hard: int = 0
+
+    def draw(self, target: int, rng: np.random.Generator) -> list[Triplet]:
+        """Replace the first negatives by hard ones."""
+        easy = super().draw(target, rng)
+        near, positives = (self.network.neighbors(target, one) for one in (self.widest, self.level))
+        others = np.setdiff1d(near[self.usable[near]], positives)
+        found = rng.permutation(others)[: self.hard].tolist()
+        return [one._replace(negative=hard) for one, hard in zip(easy, found)] + easy[len(found) :]
 
 
 def by_hops(

@@ -16,7 +16,9 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         self._tokens = [(token.secret.encode(), token) for token in settings.tokens]
-        self._hosts = {name.lower().rstrip(".") for name in ("localhost", settings.host, *settings.allow_host)}
+        self._hosts = {
+            name.lower().rstrip(".") for name in ("localhost", settings.host, *settings.allow_host)
+        }
         self.open = not settings.tokens
         """Whether no token is needed."""
 

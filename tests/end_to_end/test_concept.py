@@ -60,14 +60,6 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     given = ("--pairs", train, "--dev-pairs", dev, "-w", folder)
     measured = run("pairs", "evaluate", "--ranker", "concept", *given)
     assert measured.code == 0, measured
-    again = run(*command, *options(tiny, "--steps", 3, "--score", "cosine", "--as", "near"), "-w", folder)
-    assert again.code == 0, again
-    near = Workspace.open(folder).ranker("near")
-    assert (near.retrieves, near.bounds) == (True, (-1.0, 1.0))
-    check_ranker(near, documents=[Document(one["_id"], text=one["text"]) for one in TEXTS])
-    found = run("query", "w0 w1 w2", "--stack", "near*1", "--retrieve", "near", "--json", "-w", folder)
-    assert found.code == 0, found
-    assert len(found.json["hits"]) > 0
 
 
 @pytest.mark.parametrize(

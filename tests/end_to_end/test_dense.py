@@ -20,7 +20,7 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     (trained,) = report["rankers"]
     assert (trained["name"], trained["family"], trained["variant"]) == ("dense", "dense", "dense")
     found = trained["details"]
-    assert found["unknown"] == found["self_links"] == found["duplicates"] == found["without_text"] == 1
+    assert found["unknown"] == found["without_text"] == 1
     assert found["history"][0]["step"] == 0
     best = next(m for m in found["history"] if (m["step"], m["share"]) == (trained["epoch"], found["share"]))
     assert best["NDCG"] == max(m["NDCG"] for m in found["history"]) == trained["dev"]
@@ -53,32 +53,3 @@ def test_a_pretrained_encoder_needs_no_links(run, tiny, tmp_path, write_lines):
     assert not (folder / "training").exists()
     hits = run("query", "w2 w3", "--stack", "dense", "--json", "-w", folder).json["hits"]
     assert hits[0]["id"] == "d2"
-
-
-def test_links_that_judgments_repeat_are_not_learned_from(run, linked, tiny, tmp_path):
-    train = ("train", "dense", *options(tiny, "--steps", 1, "--held-out", 0), "-w", linked)
-    (before,) = run(*train, "--json").json["rankers"]
-    rows = [f"q{t}\td{i}\t1" for t in (0, 1) for i in range(t, 48, 6)]  # all documents of two topics
-    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
-    (left,) = run(*train, "--leave-out", tmp_path / "test.tsv", "--json").json["rankers"]
-    judged = [{f"d{i}" for i in range(t, 48, 6)} for t in (0, 1)]
-    inside = {
-        frozenset((d["_id"], link))
-        for d in linked_documents()
-        for link in d["links"]
-        if link != d["_id"] and any({d["_id"], link} <= topic for topic in judged)
-    }
-    assert left["details"]["judged"] == len(inside) > 20
-    assert left["details"]["train_links"] == before["details"]["train_links"] - len(inside)
-    shown = run(*train, "--leave-out", tmp_path / "test.tsv")
-    for part in (
-        f"{len(inside)} linked pairs that judgments give the same query are left out",
-        "1 link to an id that no document has is left out",
-        "1 link of a document to itself is left out",
-        "1 link given twice is left out",
-    ):
-        assert part in shown.err
-    gone = run(*train, "--leave-out", tmp_path / "gone.tsv")
-    assert gone.code != 0
-    assert "gone.tsv" in gone.err
-    assert gone.err.count("\n") == 1

@@ -49,11 +49,10 @@ def test_two_documents(run, made, tiny):
     two = made([{**d, "links": ["d1"]} for d in documents(2)], "two")
     done = run("train", "dense", *options(tiny, "--steps", 2), "-w", two)
     assert (done.code, done.out) == (1, "")
-    assert "anchors had a negative" in done.err
+    assert "no anchor had a negative" in done.err
     one = made([{**documents(1)[0], "links": ["d0"]}], "one")
-    run("train", "dense", *options(tiny), "-w", one).fails(1, "1 to themselves")
+    run("train", "dense", *options(tiny), "-w", one).fails(1, "no two linked documents")
     run("query", "w1", "--stack", "dense", "-w", one).fails(1, f"rerank train dense -w {one}`")
-    run("train", "dense", *options(tiny, "--accumulate", 3), "-w", one).fails(2, "3 equal parts")
 
 
 def test_one_batch_only(run, made, tiny):
@@ -152,8 +151,6 @@ def test_the_papers_settings_run(run, made, tiny):
     found = fitted(done)
     assert [m["step"] for m in found["history"]] == [0, 2]
     assert (found["epoch"], found["held_out"], "NDCG" in found["history"][-1]) == (2, 0, False)
-    assert 0 < found["active_structural"] <= found["anchors"]
-    assert 0 < found["semantic"] <= found["anchors"]
     settings = json.loads(next(folder.glob("rankers/dense-*/ranker.json")).read_text())["trained"]["settings"]
     assert (settings["objective"], settings["related"], settings["epochs"]) == ("quintuplet", 0, 1)
     hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).json["hits"]
@@ -204,11 +201,8 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
     last = failed.err.splitlines()[-1]
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
     assert "--passage-tokens" in last
-    assert "--accumulate" in last
     assert "Traceback" not in failed.err
     assert stored(folder) == before
-    assert forks.start(*large, "--accumulate", "24", limits=limits).result().code == 0
-    assert stored(folder) != before
 
 
 def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, forks, made, tiny):
@@ -277,12 +271,7 @@ def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
         patch.setattr(Workspace, "install", killed)
         assert run(*train, folder).code == 130
     assert nothing_left(folder)
-    again = run(*train, folder)
-    again = fitted(again)
-    assert again["rate"] == 0  # not a step was taken
-    for one in (again, want):  # the speed
-        one["rate"] = one["details"]["rate"] = one["remarks"] = 0
-    assert again == want
+    assert fitted(run(*train, folder)) == want
     assert stored(folder)[:2] == stored(whole)[:2]
 
 
@@ -295,7 +284,7 @@ def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny,
     process.kill()
     assert run("train", "dense", "--untrained", "--model", tiny, "-w", folder).code == 0
     train = ("train", "dense", *settings)
-    run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")
+    run(*train, "--strategy", "document", "-w", folder).fails(1, "other settings", "--restart")
     arrays = load_file(model / "model.safetensors")
     save_file({k: v + np.float32(0.01) for k, v in arrays.items()}, model / "model.safetensors",
               metadata={"format": "pt"})  # fmt: skip

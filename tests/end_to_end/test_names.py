@@ -22,7 +22,7 @@ def named(run, tiny, write_lines, tmp_path_factory):
     quick = options(tiny, "--steps", 2, "-w", folder / "ws")
     for more in (
         ("dense", "--as", "citations", *quick),
-        ("dense", "--as", "cocited-2", "--structure-from", "cocitation", *quick),
+        ("dense", "--as", "cocited-2", "--strategy", "document", *quick),
         ("lsi", "--as", "topics", "--text-pairs", pairs, "--dim", 4, "-w", folder / "ws"),
         ("cllsi", "--as", "both.sides", "--text-pairs", pairs, "--dim", 3, "-w", folder / "ws"),
     ):

@@ -60,9 +60,6 @@ def test_neighbors_of_the_worked_example():
     assert [near(network, "a", level) for level in LEVELS[:3]] == ["be", "bce", "bcde"]
     assert [near(network, "b", level) for level in LEVELS[:3]] == ["acd", "acd", "acd"]
     assert [near(network, "c", level) for level in LEVELS[:3]] == ["b", "abd", "abd"]
-    ids = network.neighbors(network.at("a"), "document")
-    level = network.finest(network.at("a"), ids)
-    assert dict(zip(network.names(ids), level.tolist())) == {"b": 1, "e": 1, "c": 2, "d": 3}
 
 
 mentions = st.lists(

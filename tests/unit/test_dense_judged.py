@@ -108,7 +108,7 @@ def test_prompts_start_queries_and_documents(workspace, tiny, tmp_path):
     assert task.encoder.tokens.frame == plain.encoder.tokens.frame
 
 
-@pytest.mark.parametrize("option", [{"untrained": True}, {"related": 8}, {"structure_from": "categories"}])
+@pytest.mark.parametrize("option", [{"untrained": True}, {"related": 8}, {"strategy": "section"}])
 def test_options_of_links_are_refused(workspace, tiny, option):
     with pytest.raises(UsageError, match="has no effect with --qrels"):
         train(workspace, "dense", **JUDGED, config={"model": tiny, **option})

@@ -57,7 +57,7 @@ class Given:
 def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny, name):
     fit = train(tiny, objective=name, steps=30, every=10, rate=4e-3, average=False)
     first, best = fit.history[0], max(fit.history, key=lambda m: m.measures["NDCG"])
-    assert best.measures["R@10"] > min(first.measures["R@10"] + 0.2, 0.95)
+    assert best.measures["NDCG"] > min(first.measures["NDCG"] + 0.1, 0.95)
     assert fit.best == best.step > 0
     assert fit.share == best.share
 
@@ -146,7 +146,6 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, unin
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
     done = train(tiny, folder, **SHORT)  # its last checkpoint stays until the ranker is stored
     assert done.history == whole.history
-    assert done.counts == rest.counts == whole.counts
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(done).items())
 
 
@@ -219,10 +218,11 @@ def test_a_loss_with_a_state_goes_on_to_the_same_result(tiny, tmp_path, monkeypa
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny, monkeypatch):
     found = []
-    for accumulate in (1, 3):
-        task = trainer(tiny, accumulate=accumulate, objective="quintuplet")
+    for most in (10_000, 16 * 5):
+        monkeypatch.setattr("rerank.rankers.encoder.batching.MOST", most)
+        task = trainer(tiny, objective="quintuplet")
         model = task.encoder.model
         model.train = lambda mode=True, model=model: model  # without dropout, which is drawn part by part
         loss = task.backward(next(task.batches(0)))
@@ -284,18 +284,6 @@ def test_nothing_that_is_held_out_is_learned_from(tiny):
     assert held
     assert not held & {tuple(pair) for pair in task.graph.pairs().tolist()}
     assert not (task.evaluator.wanted & task.evaluator.known).any()
-
-
-def test_recall_by_hand():
-    graph = LinkGraph.from_edges(list("abcd"), np.array([0]), np.array([1]))
-    test = HeldOut.of(graph, np.array([[0, 2], [0, 3]], dtype=np.int32), np.ones(4, bool), size=4, seed=0)
-    vectors_ = np.array([[1, 0], [1, 0], [0.9, 0.1], [0, 1]], dtype=np.float32)
-    found = test.recall(vectors_, cutoffs=(1, 2))
-    first = [{0: 1, 2: 1, 3: 0}[anchor] for anchor in test.pool[test.anchors].tolist()]  # 3 finds 2 first
-    measured = test.measure(lambda rows: vectors_[rows])
-    assert (measured["Success@1"], measured["R@5"]) == (np.mean(first), 1)
-    row = test.pool[test.anchors].tolist().index(0)
-    assert found[row].tolist() == [0.5, 1]  # b, a training link, is not in the ranking
 
 
 # --------------------------------------------------------------------------------------------- bad input

@@ -87,7 +87,7 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["text"], {"walks": 3}, "walks has no effect with text; it is a setting of meta, joint"),
         (["text"], {"epoch": 3}, "setting 'epoch' is unknown; did you mean epochs"),
         (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
-        (["dense"], {"gamma": 0.3}, "gamma has no effect with --objective contrastive"),
+        (["dense"], {"strategy": "section", "related": 8}, "related has no effect with --strategy section"),
     ],
 )
 def test_settings_that_nothing_reads_are_refused(names, config, what):

@@ -87,7 +87,7 @@ def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
 
 
 def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.rankers.encoder.batching._free", lambda: 1000)
+    monkeypatch.setattr("rerank.rankers.encoder.batching._memory", lambda: 1000)
     cache = BatchEncoder(encoder, 1)
     assert not cache.fill(texts)
     encoder.model.eval()

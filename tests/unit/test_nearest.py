@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rerank.arrays import to_float32
-from rerank.engines.local.nearest import PassageVectors, Vectors
+from rerank.engines.local.nearest import nearest
 
 NONE = np.empty(0, np.int64)
 
@@ -38,17 +38,16 @@ def test_the_best_products_above_zero(dtype, together):
     queries[3] = matrix[100].astype(np.float32)
     queries[4] = 0
     dead = np.array([100, 7, 4999])
-    vectors = Vectors(24)
     wanted = [ranked_of_one(matrix, query, set(dead.tolist())) for query in queries]
-    check_top(vectors, matrix, queries, together, dead, wanted)
+    check_top(0, matrix, queries, together, dead, wanted)
 
 
-def check_top(vectors, matrix, queries, together, dead, wanted):
+def check_top(passages, matrix, queries, together, dead, wanted):
     for depth in (1, 30, 1000, 10_000):
         found = [
             rows.tolist()
             for begin in range(0, 20, together)
-            for rows in vectors.top(matrix, queries[begin : begin + together], depth, dead, names)
+            for rows in nearest(matrix, queries[begin : begin + together], depth, passages, dead, names)
         ]
         assert found == [sorted(rows[:depth]) for rows in wanted]
 
@@ -57,9 +56,8 @@ def test_rows_that_are_added_are_found():
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(3000, 16)).astype(np.float16)
     query = rng.normal(size=(1, 16)).astype(np.float32)
-    vectors = Vectors(16)
     for count in (0, 1, 1000, 1000, 3000):
-        (rows,) = vectors.top(matrix[:count], query, 50, NONE, names)
+        (rows,) = nearest(matrix[:count], query, 50, 0, NONE, names)
         assert rows.tolist() == sorted(ranked_of_one(matrix[:count], query[0])[:50])
 
 
@@ -105,5 +103,4 @@ def test_the_largest_of_several_cosines(dtype, together):
     queries[4] = 0
     dead = np.array([100, 7, 2999])
     wanted = [ranked_of_several(matrix, 3, query, set(dead.tolist())) for query in queries]
-    vectors = PassageVectors(3)
-    check_top(vectors, matrix, queries, together, dead, wanted)
+    check_top(3, matrix, queries, together, dead, wanted)

@@ -11,7 +11,7 @@ from scipy.sparse import random as random_sparse
 
 from rerank.errors import UsageError
 from rerank.rankers.dense.neighbors import level_size, levels
-from rerank.rankers.graphs.links import LinkGraph, judged_together
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.records import Document
 from tests.graphs import pagerank_matrix
@@ -104,7 +104,7 @@ def test_links_become_a_graph_and_what_is_held_out_is_gone_in_both_directions():
         ]
     )
     assert whole.ids == ["a", "b", "c", "later", "alone"]
-    assert vars(whole.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
+    assert (whole.adjacency.nnz, whole.unknown) == (5, 1)
     assert whole.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     assert whole.matrix().toarray()[0].tolist() == [0, 1, 1, 0, 0]
     rest, held = whole.hold_out(0.5, seed=1)
@@ -115,20 +115,3 @@ def test_links_become_a_graph_and_what_is_held_out_is_gone_in_both_directions():
     assert kept | gone == {tuple(pair) for pair in whole.pairs().tolist()}
     assert whole.hold_out(0.5, seed=1)[1].tolist() == held.tolist()
     assert LinkGraph.of([]).pairs().shape == (0, 2)
-
-
-def test_pairs_judged_together_are_those_that_share_a_relevant_query():
-    documents = [
-        Document("a", links=("b", "c", "d")),
-        Document("b", links=("a", "c")),
-        Document("c"),
-        Document("d", links=("c",)),
-    ]
-    graph = LinkGraph.of(documents)
-    test = {"q1": {"a": 2, "b": 1, "d": 0}, "q2": {"c": 1}, "q3": {"nowhere": 1, "a": 1}}
-    other = {"q1": {"c": 1, "d": 1}}  # another file's q1 is another query
-    assert judged_together(graph, [test, other]).tolist() == [[0, 1], [2, 3]]
-    left = graph.without(judged_together(graph, [test, other]))
-    assert left.pairs().tolist() == [[0, 2], [0, 3], [1, 2]]
-    assert not len(judged_together(left, [test, other]))
-    assert not len(judged_together(graph, []))

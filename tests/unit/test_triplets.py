@@ -30,9 +30,9 @@ def large():
     return CoCitations.of(papers)
 
 
-def sampler(network, strategy="sentence", hard=0, usable=None, **options):
+def sampler(network, level="sentence", usable=None, **options):
     usable = np.ones(len(network), bool) if usable is None else usable
-    return TripletSampler(network, usable, strategy, hard, **options)
+    return TripletSampler(network, usable, level, **options)
 
 
 def drawn(of, target, times=20):
@@ -44,33 +44,24 @@ def names(network, of, key):
 
 
 def test_targets_and_negatives_of_the_worked_example(worked):
-    easy, hard = sampler(worked), sampler(worked, hard=2)
+    easy = sampler(worked)
     assert sorted(worked.names(easy.targets())) == list("abcde")
     assert not drawn(easy, worked.at("a"))  # all others are near
     assert [names(worked, easy, key) for key in "bcde"] == [{"e"}, {"e"}, {"e"}, {"b", "c", "d"}]
-    assert [names(worked, hard, key) for key in "bcde"] == [
-        {"e"},  # no hard one, although X has c in another sentence: Y has it in the same
-        {"a", "d", "e"},
-        {"a", "c", "e"},
-        {"b", "c", "d"},
-    ]
     assert "".join(worked.names([one.positive for one in drawn(easy, worked.at("c"), 1)])) == "bbbbb"
 
 
-@pytest.mark.parametrize("strategy", ["sentence", "paragraph", "section", "document"])
-@pytest.mark.parametrize("hard", [0, 3])
-def test_properties_of_every_triplet(large, strategy, hard):
-    of, flags = sampler(large, strategy, hard), set()
+@pytest.mark.parametrize("name", ["sentence", "paragraph", "section", "document"])
+def test_properties_of_every_triplet(large, name):
+    of, count = sampler(large, name), 0
     level, widest = large.levels[of.level], large.levels[of.widest]
     for target in of.targets().tolist():
-        for positive, negative, finest, is_hard in drawn(of, target, 1):
+        for positive, negative in drawn(of, target, 1):
             assert len({target, positive, negative}) == 3
             assert level.shared(target, positive)
-            assert large.finest(target, np.array([positive]))[0] == finest
-            assert bool(widest.shared(target, negative)) == is_hard
-            assert not (is_hard and level.shared(target, negative))
-            flags.add(is_hard)
-    assert flags == {False, hard > 0 and of.level != of.widest} | {False}
+            assert not widest.shared(target, negative)
+            count += 1
+    assert count > 100
 
 
 def test_every_neighbor_is_drawn_equally_often():

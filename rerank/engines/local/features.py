@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +13,7 @@ from rerank.arrays import feature_width
 from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.files import disk
-from rerank.engines.local.nearest import PassageVectors, Vectors
+from rerank.engines.local.nearest import nearest
 from rerank.errors import UsageError, WorkspaceError
 
 if TYPE_CHECKING:
@@ -29,11 +27,6 @@ _COPIED = 1024  # rows that are copied together
 
 class Features(FeatureFiles):
     """Features in files."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._vectors: dict[tuple[str, str], Vectors] = {}
-        self._mutex = threading.Lock()
 
     def nearest(
         self,
@@ -57,15 +50,8 @@ class Features(FeatureFiles):
             raise WorkspaceError(
                 f"the stored {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
             )
-        with self._mutex:
-            if (name, version) not in self._vectors:
-                for other in [key for key in self._vectors if key[0] == name]:
-                    del self._vectors[other]
-                self._vectors[name, version] = (
-                    PassageVectors(query.passages) if query.passages else Vectors(vectors.shape[1])
-                )
-            searched = self._vectors[name, version]
-        return searched.top(matrix, vectors, depth, excluded[excluded < len(matrix)], ids)
+        dead = excluded[excluded < len(matrix)]
+        return nearest(matrix, vectors, depth, query.passages, dead, ids)
 
     def copy(self, other: Features, rows: NDArray[np.int64]) -> None:
         """Copy rows, ascending, to the rows 0, 1, ..."""

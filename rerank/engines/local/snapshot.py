@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import Features
+from rerank.engines.local.nearest import first
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf, best
 from rerank.filters import Filter
@@ -134,13 +135,7 @@ class Lexical:
             if self._filtered is not None and len(scores):
                 scores = np.where(self._filtered.rows, scores, 0.0)
             rows, scores = best(scores, depth)
-        if len(rows) > depth:  # ties are included
-            first = int(np.searchsorted(-scores, -scores[depth - 1]))
-            tied = rows[first:]
-            ids = snapshot.ids(tied)
-            kept = tied[sorted(range(len(ids)), key=ids.__getitem__)[: depth - first]]
-            rows, scores = np.concatenate([rows[:first], kept]), scores[:depth]
-        return rows, scores
+        return first(rows, scores, depth, snapshot.ids)  # ties are included
 
     def scores(self, signal: str, rows: Rows) -> Scores:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.config import Count, NonNegative, Positive, option
+from rerank.config import Count, option
 from rerank.rankers.encoder.config import EncoderConfig
 
 Objective = Literal["graph-component", "classifier"]
-Score = Literal["head", "cosine"]
 
 PAPER: Mapping[str, Any] = {
     "batch": 32,
@@ -24,7 +23,6 @@ PAPER: Mapping[str, Any] = {
 """Ma et al. 2023, section 4.2 and table 4. The batch and the length of texts are not in the paper."""
 WHOLE: Mapping[str, Any] = {"train_layers": 0, "steps": 200, "every": 20, "rate": 5e-5}
 """All layers learn: for a GPU or a night."""
-_MOMENTUM = ("queue", "momentum", "temperature")
 
 
 class ConceptConfig(EncoderConfig, frozen=True):
@@ -37,30 +35,12 @@ class ConceptConfig(EncoderConfig, frozen=True):
     objective: Annotated[
         Objective, option("Loss: the classifier with both contrasts, or the classifier only.")
     ] = "graph-component"
-    score: Annotated[Score, option("Score: the probability of the head, or the cosine of the encoder.")] = (
-        "head"
-    )
-    beta: Annotated[NonNegative, option("Weight of the two contrasts.")] = 0.1
-    gc_nce: Annotated[bool, option("Contrast texts with components.")] = True
-    moco: Annotated[bool, option("Contrast texts with each other, by a momentum encoder.")] = True
-    queue: Annotated[Count, option("Number of keys of the momentum encoder that are kept.")] = 256
+    queue: Annotated[Count, option("Maximum number of keys of the momentum encoder that are kept.")] = 256
     momentum: Annotated[float, option("Momentum m of the second encoder.", ge=0, lt=1)] = 0.99
-    temperature: Annotated[Positive, option("Temperature of the softmax over the queue.")] = 0.1
-
-    @property
-    def contrasts(self) -> tuple[bool, bool]:
-        """Whether texts are contrasted with components and texts."""
-        both = self.objective == "graph-component" and self.beta > 0
-        return both and self.gc_nce, both and self.moco
 
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""
         found = super().unread()
-        if not self.moco:
-            found |= dict.fromkeys(_MOMENTUM, "--moco false")
-        idle = (*_MOMENTUM, "gc_nce", "moco")
         if self.objective == "classifier":
-            found |= dict.fromkeys(("beta", *idle), "--objective classifier")
-        elif not self.beta:
-            found |= dict.fromkeys(idle, "--beta 0")
+            found |= dict.fromkeys(("queue", "momentum"), "--objective classifier")
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,15 +43,11 @@ class ConceptFitter:
             "texts": len(graph.ids),
             "components": graph.groups,
             "largest_component": int(graph.sizes.max()),
-            "alone": int((graph.sizes == 1).sum()),
             "related": len(graph.related),
             "unrelated": len(graph.unrelated),
-            **asdict(graph.counts),
+            "withheld": graph.withheld,
+            "disagreeing": graph.disagreeing,
             "kept_pairs": len(kept),
-            "batches_without_related": run.counts.get("without_related", 0),
-            "contrast_bytes": task.objective.memory,
-            "rate": task.rate,
-            "seconds": run.cpu,
         }
         threshold = run.kept.measures.get("threshold", 0.5)
         ranker = ConceptRanker.of(name, encoder, task.head(), threshold, {**task.record(run), **counts})
@@ -78,10 +74,9 @@ def read_concepts(
     graph = ConceptGraph.of(pairs, kept)
     for label, found in (("related", graph.related), ("unrelated", graph.unrelated)):
         if not len(found):
-            counts = graph.counts
             raise TrainingError(
-                f"no pair to learn from is {label} ({counts.withheld} are dev pairs, {counts.disagreeing}"
-                " have both labels); give --labeled-pairs with related and unrelated pairs"
+                f"no pair to learn from is {label} ({graph.withheld} are dev pairs, {graph.disagreeing} have"
+                " both labels); give --labeled-pairs with related and unrelated pairs"
             )
     ids = Concepts.ids_of(graph, kept)
     tokens: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []

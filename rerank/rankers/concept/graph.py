@@ -16,31 +16,12 @@ Pairs = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PairCounts:
-    """Counts of labeled pairs.
-
-    repeated: again with the same label, in either order.
-    reflexive: of one document.
-    disagreeing: with both labels; excluded.
-    contradictions: unrelated within a component.
-    withheld: excluded dev pairs.
-    implied: related dev pairs in a component.
-    """
-
-    repeated: int = 0
-    reflexive: int = 0
-    disagreeing: int = 0
-    contradictions: int = 0
-    withheld: int = 0
-    implied: int = 0
-
-
-@dataclass(frozen=True)
 class ConceptGraph:
     """N documents, ordered by id.
 
     related, unrelated: labeled pairs.
     component: (N,) by first document.
+    withheld, disagreeing: number of excluded pairs: dev pairs, pairs with both labels.
 
     >>> pairs = [LabeledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]
     >>> pairs += [LabeledPair(*pair, False) for pair in ("AE", "FG")]
@@ -53,22 +34,17 @@ class ConceptGraph:
     related: Pairs
     unrelated: Pairs
     component: NDArray[np.int64]
-    counts: PairCounts
+    withheld: int = 0
+    disagreeing: int = 0
 
     @classmethod
     def of(cls, pairs: Iterable[LabeledPair], kept: Iterable[LabeledPair] = ()) -> ConceptGraph:
         """Return the graph without dev pairs ``kept``."""
         labels: dict[tuple[str, str], set[bool]] = {}
-        repeated = reflexive = 0
         for pair in pairs:
-            if pair.a == pair.b:
-                reflexive += 1
-                continue
-            known = labels.setdefault(pair.key, set())
-            repeated += pair.related in known
-            known.add(pair.related)
-        dev = {pair.key: pair.related for pair in kept}
-        withheld = labels.keys() & dev.keys()
+            if pair.a != pair.b:
+                labels.setdefault(pair.key, set()).add(pair.related)
+        withheld = labels.keys() & {pair.key for pair in kept}
         disagreeing = {key for key in labels.keys() - withheld if len(labels[key]) > 1}
         for key in withheld | disagreeing:
             del labels[key]
@@ -79,18 +55,9 @@ class ConceptGraph:
             found = sorted((place[a], place[b]) for (a, b), known in labels.items() if known == {label})
             return np.array(found, dtype=np.int64).reshape(-1, 2)
 
-        related, unrelated = positions(True), positions(False)
+        related = positions(True)
         component = _components(len(ids), related)
-        of = {one: int(component[i]) for one, i in place.items()}
-        counts = PairCounts(
-            repeated,
-            reflexive,
-            len(disagreeing),
-            int((component[unrelated[:, 0]] == component[unrelated[:, 1]]).sum()),
-            len(withheld),
-            sum(label and a != b and a in of and of[a] == of.get(b) for (a, b), label in dev.items()),
-        )
-        return cls(ids, related, unrelated, component, counts)
+        return cls(ids, related, positions(False), component, len(withheld), len(disagreeing))
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:

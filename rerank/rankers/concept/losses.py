@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +16,12 @@ from torch.nn import functional
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
-if TYPE_CHECKING:
-    from rerank.rankers.concept.config import ConceptConfig
-
 SMOOTHING = 10.0
 """alpha in the concentration of a component (Ma et al. 2023, table 4)."""
 CONCENTRATION = 0.1
 """Mean concentration of the components."""
+BETA, TEMPERATURE = 0.1, 0.1
+"""Weight of the two contrasts; temperature of the softmax over the queue (Ma et al. 2023, table 4)."""
 DISTANCE = 4.0
 """Initial bias of the head, and minus the sum of its weights of |u - v|."""
 
@@ -84,11 +84,6 @@ class Classifier(Loss):
         logits = self.logits(*(pairs.anchor[end] for end in pairs.ends.T))
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
         return (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
-
-    def count(self, pairs: PairBatch) -> dict[str, int]:
-        """Count pairs, related pairs, and batches without any."""
-        related = int(pairs.related.sum())
-        return {"pairs": len(pairs.related), "related": related, "without_related": int(not related)}
 
     def head(self) -> Head:
         """Return the head."""
@@ -188,11 +183,9 @@ class MomentumLoss(Loss):
     keys: Tensor
     documents: Tensor
 
-    def __init__(
-        self, encoding: BatchEncoder, queue: int = 256, momentum: float = 0.99, temperature: float = 0.1
-    ) -> None:
+    def __init__(self, encoding: BatchEncoder, queue: int = 256, momentum: float = 0.99) -> None:
         super().__init__()
-        self.encoding, self.momentum, self.temperature = encoding, momentum, temperature
+        self.encoding, self.momentum = encoding, momentum
         self.parameters_of_encoder = encoding.encoder.trainable()
         slow = (parameter.detach().clone() for parameter in self.parameters_of_encoder)
         self.slow = nn.ParameterList(nn.Parameter(one, requires_grad=False) for one in slow)
@@ -230,7 +223,7 @@ class MomentumLoss(Loss):
         hidden = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
         negatives = vectors @ self.keys.to(vectors.dtype).T
         own = (vectors * keys).sum(dim=1, keepdim=True)
-        logits = torch.cat((own, negatives.masked_fill(hidden, float("-inf"))), dim=1) / self.temperature
+        logits = torch.cat((own, negatives.masked_fill(hidden, float("-inf"))), dim=1) / TEMPERATURE
         return logits.logsumexp(dim=1) - logits[:, 0]
 
     def on_step_end(self, step: int) -> None:
@@ -248,48 +241,29 @@ class MomentumLoss(Loss):
 class ConceptLoss(Loss):
     """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7).
 
-    contrasts: in use, of components and of texts.
+    contrasts: of components and of texts, or none.
     """
 
     rate_factor = Classifier.rate_factor
 
-    def __init__(self, config: ConceptConfig, component: NDArray[np.int64], encoding: BatchEncoder) -> None:
+    def __init__(self, width: int, contrasts: Sequence[Loss]) -> None:
         super().__init__()
-        width, (with_components, with_momentum) = encoding.encoder.width, config.contrasts
-        self.beta, self.classifier = config.beta, Classifier(width)
-        self.contrasts = nn.ModuleDict()
-        if with_components:
-            self.contrasts["components"] = GraphComponentLoss(component, width)
-        if with_momentum:
-            self.contrasts["momentum"] = MomentumLoss(
-                encoding, config.queue, config.momentum, config.temperature
-            )
-
-    @property
-    def memory(self) -> int:
-        """Bytes of momentum encoder, queue and centroids."""
-        return sum(one.numel() * one.element_size() for one in self.contrasts.state_dict().values())
+        self.classifier, self.contrasts = Classifier(width), contrasts
+        self.parts = nn.ModuleList(contrasts)
 
     def forward(self, pairs: Any) -> Tensor:
         """Return the weighted sum."""
         total: Tensor = self.classifier(pairs)
-        for part in self.contrasts.values():
-            total = total + self.beta * part(pairs)
+        for part in self.contrasts:
+            total = total + BETA * part(pairs)
         return total
-
-    def count(self, pairs: Any) -> dict[str, int]:
-        """Return the classifier's counts."""
-        return self.classifier.count(pairs)
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
         """Notify the contrastive losses."""
-        for part in self._losses():
+        for part in self.contrasts:
             part.on_epoch_start(epoch, encode)
 
     def on_step_end(self, step: int) -> None:
         """Notify the contrastive losses."""
-        for part in self._losses():
+        for part in self.contrasts:
             part.on_step_end(step)
-
-    def _losses(self) -> list[Loss]:
-        return [part for part in self.contrasts.values() if isinstance(part, Loss)]

@@ -26,7 +26,6 @@ HEAD = "head.safetensors"
 class ConceptRanker(EncoderRanker):
     """Scores by head probability, averaged over both orders (Ma et al. 2023, equation 6).
 
-    head: None: cosine.
     threshold: least score of related texts.
 
     Feature: unit vector of E fp16; zeros without text.
@@ -35,19 +34,17 @@ class ConceptRanker(EncoderRanker):
     family: ClassVar[str] = "concept"
     variant: ClassVar[str] = "concept"  # type: ignore[misc]
 
-    head: Head | None
-    threshold: float = 0.5
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
 
-    def __post_init__(self) -> None:
-        self.retrieves = self.head is None
-        self.bounds = (-1.0, 1.0) if self.head is None else (0.0, 1.0)
+    head: Head
+    threshold: float = 0.5
 
     @classmethod
     def of(
-        cls, name: str, encoder: TextEncoder, head: Head | None, threshold: float, trained: Mapping[str, Any]
+        cls, name: str, encoder: TextEncoder, head: Head, threshold: float, trained: Mapping[str, Any]
     ) -> ConceptRanker:
         """Wrap a trained encoder and head."""
-        version = content_hash(encoder.version(), head.arrays().values() if head else ())
+        version = content_hash(encoder.version(), head.arrays().values())
         return cls(
             name=name,
             width=encoder.width,
@@ -64,9 +61,6 @@ class ConceptRanker(EncoderRanker):
         One side may be (E,). Order does not matter.
         """
         a, b = to_float32(a), to_float32(b)
-        if self.head is None:
-            cosines: NDArray[np.float64] = (a @ b if b.ndim == 1 else (a * b).sum(axis=-1)).astype(np.float64)
-            return cosines
         found = self.head.relatedness(a, b)
         for side in (a, b):
             found[~np.any(side, axis=-1)] = 0.0
@@ -87,15 +81,13 @@ class ConceptRanker(EncoderRanker):
     def save(self, folder: Path) -> None:
         """Write also the head."""
         super().save(folder)
-        if self.head is not None:
-            write_bytes(folder / HEAD, save(self.head.arrays()))
+        write_bytes(folder / HEAD, save(self.head.arrays()))
 
     def own_record(self) -> dict[str, Any]:
         """Return fields of ``ranker.json``."""
-        return {"score": "cosine" if self.head is None else "head", "threshold": self.threshold}
+        return {"threshold": self.threshold}
 
     @classmethod
     def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
         """Return the class arguments."""
-        with_head = record.pop("score") == "head"
-        return {**record, "head": Head.from_arrays(load_file(folder / HEAD)) if with_head else None}
+        return {**record, "head": Head.from_arrays(load_file(folder / HEAD))}

@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
-from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1
+from rerank.evaluation.pairs import accuracy, auc, best_threshold
 from rerank.progress import Progress
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import Head
-from rerank.rankers.concept.losses import ConceptLoss
-from rerank.rankers.encoder.batching import Encode
+from rerank.rankers.concept.losses import ConceptLoss, GraphComponentLoss, MomentumLoss
+from rerank.rankers.encoder.batching import Encode, Loss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.checkpoint import Measurement
 from rerank.records import LabeledPair
 from rerank.text import plural
 
@@ -47,9 +46,9 @@ class Concepts:
 
 
 class DevPairs:
-    """Labeled pairs. head: current head; None: cosine."""
+    """Labeled pairs. head: returns the current head."""
 
-    def __init__(self, concepts: Concepts, head: Callable[[], Head | None]) -> None:
+    def __init__(self, concepts: Concepts, head: Callable[[], Head]) -> None:
         place = {one: i for i, one in enumerate(concepts.ids)}
         ends = np.array([(place[pair.a], place[pair.b]) for pair in concepts.kept], dtype=np.int64)
         self.documents, at = np.unique(ends, return_inverse=True)
@@ -58,19 +57,15 @@ class DevPairs:
         self.head = head
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return AUC (decides), threshold, accuracy, F1 and cosine AUC."""
-        head, vectors, related = self.head(), encode(self.documents), self.related
-        a, b = vectors[self.first], vectors[self.second]
-        cosines = np.einsum("ij,ij->i", a, b).astype(np.float64)
-        scores = head.relatedness(a, b) if head else cosines
+        """Return AUC (decides), and the threshold with its accuracy."""
+        vectors, related = encode(self.documents), self.related
+        scores = self.head().relatedness(vectors[self.first], vectors[self.second])
         threshold = best_threshold(scores, related)
-        found = {
+        return {
             "AUC": auc(scores, related),
             "threshold": threshold,
             "accuracy": accuracy(scores, related, threshold),
-            "F1": f1(scores, related, threshold),
         }
-        return found | ({"cosine AUC": auc(cosines, related)} if head else {})
 
 
 class ConceptTask(EncoderTask):
@@ -91,17 +86,29 @@ class ConceptTask(EncoderTask):
     ) -> None:
         self.concepts, graph = concepts, concepts.graph
         sampler = PairSampler(graph, self.text, min(config.batch, len(graph.ids)), config.seed)
-        self._check_config(config)
+        if config.objective == "graph-component" and graph.groups < 2:
+            raise TrainingError(
+                f"the related pairs make {plural(graph.groups, 'component[|s]')}, and two are needed for"
+                " contrasts; give pairs of more groups, or --objective classifier"
+            )
         evaluator = DevPairs(concepts, self.head) if concepts.kept else None
         super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
         """Return the classifier with contrastive losses."""
-        return ConceptLoss(self.config, self.concepts.graph.shared, self.encoding)
+        return ConceptLoss(self.encoding.encoder.width, self.contrasts())
 
-    def head(self) -> Head | None:
-        """Return the current head; None: cosine."""
-        return self.objective.classifier.head() if self.config.score == "head" else None
+    def contrasts(self) -> list[Loss]:
+        """Return the contrastive losses."""
+        if self.config.objective == "classifier":
+            return []
+        graph, encoding, queue = self.concepts.graph, self.encoding, self.config.queue
+        components = GraphComponentLoss(graph.shared, encoding.encoder.width)
+        return [components, MomentumLoss(encoding, min(queue, len(graph.ids)), self.config.momentum)]
+
+    def head(self) -> Head:
+        """Return the current head."""
+        return self.objective.classifier.head()
 
     def identity(self) -> Iterable[bytes]:
         """Yield texts and pairs."""
@@ -122,39 +129,14 @@ class ConceptTask(EncoderTask):
 
     def report_data(self) -> None:
         """Report components and excluded pairs."""
-        graph, counts = self.concepts.graph, self.concepts.graph.counts
+        graph = self.concepts.graph
         largest = int(graph.sizes.max())
         self.progress.say(
             f"{plural(len(graph.ids), 'text[|s]')} in {plural(graph.groups, 'component[|s]')} of related"
-            f" texts, the largest of {largest}; {int((graph.sizes == 1).sum())} without related texts"
+            f" texts, the largest of {largest}; left out: {plural(graph.withheld, 'dev pair[|s]')},"
+            f" {plural(graph.disagreeing, 'pair[|s]')} with both labels"
         )
-        for number, text in (
-            (counts.withheld, "pair[ is a dev pair, and| are dev pairs, and] left out"),
-            (counts.disagreeing, "pair[ has|s have] both labels, and [is|are] left out"),
-            (counts.contradictions, "pair[ is|s are] unrelated within a component, and [stays|stay] so"),
-            (counts.implied, "dev pair[ follows|s follow] from the others by transitivity"),
-        ):
-            if number:
-                self.progress.say(plural(number, text))
         if 2 * largest > len(graph.ids):
             self.progress.say(
                 "one component has more than half of the texts: contrasts of components have little effect"
-            )
-
-    def check(self, measured: Measurement) -> None:
-        """Raise TrainingError without related pairs."""
-        if "related" in self.counts and not self.counts["related"]:
-            raise TrainingError(f"no batch of {self.config.batch} texts had a related pair; raise --batch")
-
-    def _check_config(self, config: ConceptConfig) -> None:
-        graph, (with_components, with_momentum) = self.concepts.graph, config.contrasts
-        if with_momentum and config.queue > len(graph.ids):
-            raise TrainingError(
-                f"a queue of {config.queue} keys is longer than {plural(len(graph.ids), 'text[|s]')}"
-                f" to learn from; give --queue {len(graph.ids)} or less"
-            )
-        if with_components and graph.groups < 2:
-            raise TrainingError(
-                f"the related pairs make {plural(graph.groups, 'component[|s]')}, and two are needed for"
-                " contrasts; give pairs of more groups, or --gc-nce false, or --objective classifier"
             )

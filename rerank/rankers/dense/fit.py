@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rerank.config import values_of
@@ -15,21 +15,11 @@ from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.checkpoint import TrainingRun
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
-
-RELATED = {"links": "linked", "categories": "with a common category", "cocitation": "cited together"}
-"""Pairs of documents, by their relation."""
-_LEFT_OUT = {
-    "unknown": "link[ to an id|s to ids] that no document has",
-    "self_links": "link[|s] of a document to itself",
-    "duplicates": "link[|s] given twice",
-    "judged": "linked pair[|s] that judgments give the same query",
-    "without_text": "document[|s] without text",
-    "left_out": "categor[y|ies] or linking document[|s] that relate[s|] too many documents",
-}
 
 
 @dataclass(frozen=True)
@@ -58,29 +48,30 @@ class DenseFitter:
             return self._judged(job.data, texts, encoder, ranker, name)
         task = DenseTask(texts, encoder, config, progress, job.checkpoint(name))
         run = self._run(task, name)
-        counts = {**asdict(texts.graph.counts), "left_out": texts.graph.left_out}
-        counts["without_text"] = int((~texts.usable).sum())
-        missing = {reason: counts[reason] for reason in _LEFT_OUT}
-        for reason, count in missing.items():
-            if count:
-                progress.say(plural(count, f"{_LEFT_OUT[reason]} [is|are] left out"))
-        pairs, relation = len(task.graph.pairs()), config.structure_from
+        graph = task.graph
+        if isinstance(graph, LinkGraph):
+            pairs, relation, unknown = len(graph.pairs()), "linked", graph.unknown
+        else:
+            assert config.strategy is not None
+            pairs, relation, unknown = graph.network.levels[config.strategy].pairs(), "cited together", 0
         details = {
-            "documents": len(texts.tokens),
+            "documents": len(texts.tokens) - texts.outside,
             "outside": texts.outside,
-            "structure_from": relation,
-            "links": texts.graph.counts.links,
+            "without_text": int((~texts.usable).sum()),
+            "unknown": unknown,
             "train_links": pairs,
             "held_out": len(task.held),
-            **run.counts,
         }
-        outside = f" and {plural(texts.outside, 'reference[|s] outside the collection')}"
-        remark = (
-            f"{plural(len(texts.tokens) - texts.outside, 'document[|s]')}{outside * bool(texts.outside)},"
-            f" {plural(pairs, 'pair[|s]')} {RELATED[relation]} to learn from,"
-            f" {len(task.held):,} held out"
-        )
-        return task.result(run, ranker(task.record(run)), "held-out pairs", remark, {**missing, **details})
+        words = {
+            "documents": "document[|s]",
+            "outside": "reference[|s] outside the collection",
+            "without_text": "text[|s] without words",
+            "unknown": "link[|s] to unknown ids",
+            "train_links": f"pair[|s] {relation} to learn from",
+            "held_out": "pair[|s] held out",
+        }
+        parts = (plural(count, words[name]) for name, count in details.items() if count)
+        return task.result(run, ranker(task.record(run)), "held-out pairs", ", ".join(parts), details)
 
     def _run(self, task: EncoderTask, name: str) -> TrainingRun:
         run = task.fit()
@@ -99,19 +90,14 @@ class DenseFitter:
         job = self.job
         task = JudgedTask(data, texts.tokens, encoder, self.config, job.progress, job.checkpoint(name))
         run, pairs = self._run(task, name), len(task.neighbors.ids)
-        remark, details = f"{plural(pairs, 'pair[|s]')} to learn from", {"pairs": pairs, **run.counts}
+        remark, details = f"{plural(pairs, 'pair[|s]')} to learn from", {"pairs": pairs}
         return task.result(run, ranker(task.record(run)), "dev queries", remark, details)
 
     def _read(self, encoder: TextEncoder) -> Texts:
         """Tokenize the documents and read their relation. Raises TrainingError without documents."""
-        engine, config = self.job.engine, self.config
+        engine, cited = self.job.engine, self.config.strategy is not None
         if not (size := len(engine)):
             raise TrainingError("there are no documents yet; run `rerank ingest` first")
-        separator = encoder.separator if config.separator else None
-        relation = config.structure_from
+        separator = encoder.separator if cited else None
         with self.job.progress.step("read documents", size, "doc") as advance:
-            documents = engine.documents()
-            texts = Texts.read(
-                documents, encoder.tokens, advance, structure_from=relation, separator=separator
-            )
-        return texts.without_judged(config.leave_out)
+            return Texts.read(engine.documents(), encoder.tokens, advance, cited=cited, separator=separator)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rerank.evaluation.ranks import NDCG
 from rerank.rankers.encoder.batching import Encode
+from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.links import LinkGraph
 
 ANCHORS = 500
@@ -33,7 +34,7 @@ class HeldOut:
     @classmethod
     def of(
         cls,
-        graph: LinkGraph,
+        graph: LinkGraph | CitationGraph,
         held: NDArray[np.int32],
         usable: NDArray[np.bool_],
         *,
@@ -51,7 +52,7 @@ class HeldOut:
 
         rng = np.random.default_rng((seed, 1))
         held = held[usable[held].all(axis=1)]
-        links = csr_matrix((np.ones(len(held)), (*held.T,)), shape=graph.adjacency.shape)
+        links = csr_matrix((np.ones(len(held)), (*held.T,)), shape=(len(usable), len(usable)))
         links = links + links.T
         count, ends = min(anchors, max(1, size // 2)), rng.permutation(np.unique(held))
         needed = np.union1d(ends[:count], links[ends[:count]].indices)
@@ -62,40 +63,27 @@ class HeldOut:
         extra = rng.permutation(rest)[: max(0, size - len(needed))]
         pool = np.sort(np.concatenate((needed, extra))).astype(np.int64)
         at = np.searchsorted(pool, np.sort(ends[:count]))
-        wanted, known = (one[pool[at]][:, pool].toarray() > 0 for one in (links, graph.matrix()))
+        rows = (links[pool[at]], graph.near(pool[at]))
+        wanted, known = (one[:, pool].toarray() > 0 for one in rows)
         known[np.arange(len(at)), at] = True
         assert not (known & wanted).any(), "a held-out link is in the training graph"
         return cls(pool, at, wanted, known)
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Return means over anchors; NDCG decides."""
-        vectors = encode(self.pool)
-        recall = self.recall(vectors, (1, 5, 10))
-        return {
-            "NDCG": float(self.ndcg(vectors).mean()),
-            "Success@1": float((recall[:, 0] > 0).mean()),
-            "R@5": float(recall[:, 1].mean()),
-            "R@10": float(recall[:, 2].mean()),
-        }
-
-    def recall(self, vectors: NDArray[np.float32], cutoffs: tuple[int, ...] = (5, 10)) -> NDArray[np.float64]:
-        """Return recall, (A, cut-offs). vectors: (P, E), unit length."""
-        hits = self._ranked(vectors).cumsum(axis=1)
-        many = np.maximum(self.wanted.sum(axis=1), 1)
-        found: NDArray[np.float64] = hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
-        return found
+        """Return the mean NDCG of the anchors, which decides."""
+        return {"NDCG": float(self.ndcg(encode(self.pool)).mean())}
 
     def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return NDCG without cut-off, (A,). vectors: (P, E), unit length."""
         ndcg = np.zeros(len(self.anchors))
-        for anchor, wanted in enumerate(self._ranked(vectors)):
+        for anchor, wanted in enumerate(self.ranked(vectors)):
             ranks = np.flatnonzero(wanted)[:, None]
             grades = np.ones(len(ranks))
             ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(wanted))[0]
         return ndcg
 
-    def _ranked(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Mark held-out links by rank, (A, P) bool."""
+    def ranked(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Mark held-out links by rank, (A, P) bool. vectors: (P, E), unit length."""
         scores = vectors[self.anchors] @ vectors.T
         scores[self.known] = -np.inf
         return np.take_along_axis(self.wanted, np.argsort(-scores, axis=1, kind="stable"), axis=1)

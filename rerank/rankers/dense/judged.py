@@ -159,7 +159,7 @@ class JudgedTask(EncoderTask):
 
     def make_loss(self) -> Loss:
         """Return the contrastive loss with negatives of the first stage."""
-        return Contrastive(self.config.temperature, hard=True)
+        return Contrastive(hard=True)
 
     def identity(self) -> Iterable[bytes]:
         """Yield texts and pairs."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rerank.rankers.dense.config import Objective
 from rerank.rankers.encoder.batching import Loss
-
-if TYPE_CHECKING:
-    from rerank.rankers.dense.config import DenseConfig
 
 FLOOR = 1e-12
 """Least squared distance: the root has no gradient at 0."""
@@ -43,14 +40,7 @@ class Vectors:
 
 
 class RowLoss(Loss):
-    """Mean of :meth:`rows`.
-
-    name:   name of the count.
-    hinged: whether rows can be 0.
-    """
-
-    name: ClassVar[str] = "structural"
-    hinged: ClassVar[bool] = True
+    """Mean of :meth:`rows`."""
 
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
         """Return losses, (B,), and their validity, (B,) bool."""
@@ -61,14 +51,6 @@ class RowLoss(Loss):
         losses, valid = self.rows(vectors)
         return losses[valid].sum() / valid.sum().clamp_min(1)
 
-    def count(self, vectors: Vectors) -> dict[str, int]:
-        """Count valid losses, and losses above 0."""
-        losses, valid = self.rows(vectors)
-        counts = {self.name: int(valid.sum())}
-        if self.hinged:
-            counts[f"active_{self.name}"] = int((losses[valid] > 0).sum())
-        return counts
-
 
 class Contrastive(RowLoss):
     """InfoNCE: -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) (van den Oord et al. 2018).
@@ -76,8 +58,6 @@ class Contrastive(RowLoss):
     c: cosines with positives; other related positives are excluded.
     hard: also with the negatives of all anchors.
     """
-
-    hinged: ClassVar[bool] = False
 
     def __init__(self, temperature: float = 0.05, hard: bool = False) -> None:
         super().__init__()
@@ -135,7 +115,6 @@ class SemanticLoss(RowLoss):
     """
 
     reads = ("anchor", "corrupted")
-    name: ClassVar[str] = "semantic"
 
     def __init__(self, margin: float = 0.5) -> None:
         super().__init__()
@@ -151,42 +130,25 @@ class SemanticLoss(RowLoss):
 
 
 class Quintuplet(Loss):
-    """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5).
+    """L = (L_phi + L_psi) / 2 (Raman et al. 2021, equation 5)."""
 
-    structure: replaces L_phi.
-    """
+    reads = ("anchor", "positive", "negative", "corrupted")
 
-    def __init__(
-        self,
-        gamma: float = 0.5,
-        structural: float = 2.0,
-        semantic: float = 0.5,
-        structure: RowLoss | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        halves = (
-            (1 - gamma, structure or TripletLoss(structural, by_level=True)),
-            (gamma, SemanticLoss(semantic)),
-        )
-        self.halves = [(weight, half) for weight, half in halves if weight]
-        self.reads = tuple(dict.fromkeys(name for _, half in self.halves for name in half.reads))
+        self.structure, self.semantics = TripletLoss(2.0, by_level=True), SemanticLoss(0.5)
 
     def forward(self, vectors: Vectors) -> Tensor:
-        """Return the weighted sum."""
-        return torch.stack([weight * half(vectors) for weight, half in self.halves]).sum()
-
-    def count(self, vectors: Vectors) -> dict[str, int]:
-        """Return all counts."""
-        return {name: value for _, half in self.halves for name, value in half.count(vectors).items()}
+        """Return the mean of both halves."""
+        mean: Tensor = (self.structure(vectors) + self.semantics(vectors)) / 2
+        return mean
 
 
-def make_loss(config: DenseConfig) -> Loss:
-    """Return the configured loss."""
-    if config.objective == "contrastive":
-        return Contrastive(config.temperature)
-    if config.objective == "cocitation":
-        return TripletLoss(config.margin)
-    return Quintuplet(config.gamma, config.margin, config.semantic_margin)
+def make_loss(objective: Objective) -> Loss:
+    """Return the loss of an objective."""
+    losses = {"contrastive": Contrastive, "quintuplet": Quintuplet, "cocitation": TripletLoss}
+    made: Loss = losses[objective]()
+    return made
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:

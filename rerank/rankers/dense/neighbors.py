@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
-from rerank.rankers.dense.triplets import EACH, Strategy, TripletSampler
+from rerank.rankers.dense.triplets import EACH, TripletSampler
 from rerank.rankers.graphs.citation_graph import CitationGraph
-from rerank.rankers.graphs.cocitation import LEVELS, Ids
+from rerank.rankers.graphs.cocitation import Ids, Level
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.text import plural
@@ -116,19 +116,6 @@ class Neighbors:
         return StructuralPair(anchor)
 
 
-class LinkedNeighbors(Neighbors):
-    """Linked documents, without levels."""
-
-    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw a linked and an unlinked document."""
-        near = self.near(anchor)
-        if not len(near):
-            return StructuralPair(anchor)
-        positive = int(near[int(rng.integers(len(near)))])
-        other = self.unrelated(anchor, rng)
-        return StructuralPair(anchor, 1, positive, other) if other >= 0 else StructuralPair(anchor)
-
-
 @dataclass(frozen=True)
 class CitedNeighbors(Neighbors):
     """Texts cited together (Ding et al.).
@@ -143,13 +130,12 @@ class CitedNeighbors(Neighbors):
     refs: Ids = field(kw_only=True)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return texts cited nearby, nearest first; never negatives."""
-        ref, network = int(self.refs[document]), self.triplets.network
+        """Return texts cited nearby; never negatives."""
+        ref = int(self.refs[document])
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)
-        refs = network.neighbors(ref, self.triplets.widest)
-        refs = refs[self.triplets.usable[refs]]
-        return self.texts[refs[np.argsort(network.finest(ref, refs), kind="stable")]]
+        refs = self.triplets.network.neighbors(ref, self.triplets.widest)
+        return self.texts[refs[self.triplets.usable[refs]]]
 
     @property
     def paired(self) -> NDArray[np.bool_]:
@@ -163,14 +149,11 @@ class CitedNeighbors(Neighbors):
         return found
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw a triplet; levels: 4 sentence to 1 document."""
+        """Draw a triplet, another one each turn."""
         found = self.triplets.draw(int(self.refs[anchor]), rng) if self.refs[anchor] >= 0 else []
         if turn >= len(found):
             return StructuralPair(anchor)
-        positive, negative, level, _ = found[turn]
-        return StructuralPair(
-            anchor, len(LEVELS) + 1 - level, int(self.texts[positive]), int(self.texts[negative])
-        )
+        return StructuralPair(anchor, 1, *(int(self.texts[ref]) for ref in found[turn]))
 
 
 def levels(related: int) -> int:
@@ -217,46 +200,20 @@ def by_pagerank(
     return Neighbors.of(rows, ids[rows, columns], scores[rows, columns], usable)
 
 
-def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
-    """Return linked documents, scored by weight."""
-    rows = graph.matrix().tocoo()
-    kept = usable[rows.row] & usable[rows.col]
-    return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
-
-
-def by_citations(
-    graph: CitationGraph, usable: NDArray[np.bool_], strategy: Strategy, hard: int = 0
-) -> CitedNeighbors:
+def by_citations(graph: CitationGraph, usable: NDArray[np.bool_], level: Level) -> CitedNeighbors:
     """Return neighbors from triplets; see :class:`TripletSampler`."""
-    network = graph.direct if strategy == "direct" else graph.network
+    network = graph.network
     texts, refs = graph.places(network)
     with_text = texts >= 0
     with_text[with_text] = usable[texts[with_text]]
-    only, direct, place = None, [], {key: place for place, key in enumerate(network.keys)}
-    if strategy == "direct":
-        citing = {paper for paper, _ in graph.papers()}
-        only = np.array([key in citing for key in network.keys], np.bool_)
-    else:
-        cited = ((paper, one.reference) for paper, mentions in graph.papers() for one in mentions)
-        direct = [(place[a], place[b]) for a, b in cited if a in place and b in place]
-    excluded = [(a, b) for a, b in refs[graph.excluded].tolist() if min(a, b) >= 0]
-    triplets = TripletSampler(
-        network,
-        with_text,
-        strategy,
-        hard,
-        direct=_both_ways(direct),
-        excluded=_both_ways(excluded),
-        only=only,
-    )
+    place = {key: place for place, key in enumerate(network.keys)}
+    direct: dict[int, list[int]] = {}
+    for paper, mentions in graph.papers():
+        if (citing := place.get(paper)) is not None:
+            cited = [place[one.reference] for one in mentions if one.reference != paper]
+            direct.setdefault(citing, []).extend(cited)
+            for one in cited:
+                direct.setdefault(one, []).append(citing)
+    triplets = TripletSampler(network, with_text, level, direct)
     nothing = Neighbors.of([], [], [], usable)
     return CitedNeighbors(**vars(nothing), triplets=triplets, texts=texts, refs=refs)
-
-
-def _both_ways(pairs: list[tuple[int, int]]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for a, b in pairs:
-        if a != b:
-            found.setdefault(a, []).append(b)
-            found.setdefault(b, []).append(a)
-    return found

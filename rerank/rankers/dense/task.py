@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ POOL = 2000
 
 
 class DenseTask(EncoderTask):
-    """Trains on links, categories or co-citations.
+    """Trains on links or co-citations.
 
     structure, loss: None: from options.
     graph:           training pairs.
@@ -52,7 +51,7 @@ class DenseTask(EncoderTask):
         structure: Structure | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.texts, self._loss = texts, loss or make_loss(config)
+        self.texts, self._loss = texts, loss or make_loss(config.objective)
         structure = structure or Structure.find(texts, config, progress)
         self.graph, self.held = structure.graph, structure.held_out
         self.cut = Passages.of(texts, encoder, config.passages)
@@ -77,11 +76,12 @@ class DenseTask(EncoderTask):
         """Yield texts and links."""
         graph = self.texts.graph
         yield json.dumps(graph.ids).encode()
+        yield self.texts.tokens.flat.tobytes()
         if isinstance(graph, CitationGraph):
             yield graph.digest().encode()
-        links = graph.adjacency
-        for array in (self.texts.tokens.flat, links.indptr, links.indices, links.data):
-            yield array.tobytes()
+        else:
+            for array in (graph.adjacency.indptr, graph.adjacency.indices):
+                yield array.tobytes()
 
     def text(self, document: int) -> NDArray[np.int32]:
         """Return the first passage."""
@@ -93,15 +93,10 @@ class DenseTask(EncoderTask):
             for start in self.cut.starts(document):
                 yield self.cut.get(document, start)
 
-    def count(self, vectors: Any) -> None:
-        """Count also anchors without structural pair."""
-        super().count(vectors)
-        self.counts["masked"] = self.counts.get("masked", 0) + int((vectors.level == 0).sum())
-
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if no anchor has a pair."""
-        if not any(self.counts.get(name, 0) for name in ("structural", "semantic")):
+        """Raise TrainingError if no anchor has a negative."""
+        if not measured.loss:
             raise TrainingError(
-                f"none of {int(self.counts['anchors'])} anchors had a negative: all documents of a batch are"
-                " related, or none is; add documents, raise --batch, or lower --related"
+                "no anchor had a negative: all documents of a batch are related, or none is; add documents,"
+                " raise --batch, or lower --related"
             )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.formats import read_qrels
 from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.encoder.passages import windows
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph
-from rerank.rankers.graphs.links import LinkGraph, judged_together
-from rerank.rankers.graphs.relations import Relation, relation_graph
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
 BATCH = 256
@@ -27,15 +26,13 @@ BATCH = 256
 class Texts:
     """N texts: documents, then titles of outside references.
 
-    tokens:      without special tokens.
-    graph:       relation.
-    categorized: number of documents with categories.
-    outside:     number of references.
+    tokens:  without special tokens.
+    graph:   relation.
+    outside: number of references.
     """
 
     tokens: Ragged
-    graph: LinkGraph
-    categorized: int = 0
+    graph: LinkGraph | CitationGraph
     outside: int = 0
 
     @classmethod
@@ -45,42 +42,29 @@ class Texts:
         tokenize: Callable[[list[str]], list[list[int]]],
         progress: Callable[[int], object] | None = None,
         *,
-        structure_from: Relation = "links",
+        cited: bool = False,
         separator: Sequence[int] | None = None,
     ) -> Texts:
-        """Tokenize streamed documents. separator: tokens after titles."""
+        """Tokenize streamed documents. cited: relate by citations. separator: tokens after titles."""
         flat: list[NDArray[np.int32]] = []
-        categorized = 0
 
         def stream() -> Iterator[Document]:
-            nonlocal categorized
             rest = iter(documents)
             while batch := list(islice(rest, BATCH)):
-                for document, tokens in zip(batch, document_tokens(batch, tokenize, separator)):
-                    flat.append(np.array(tokens, dtype=np.int32))
-                    categorized += bool(document.categories)
-                    yield document
+                found = document_tokens(batch, tokenize, separator)
+                flat.extend(np.array(tokens, dtype=np.int32) for tokens in found)
+                yield from batch
                 if progress is not None:
                     progress(len(batch))
 
-        graph = relation_graph(stream(), structure_from)
+        graph = CitationGraph.of(Citations.of(stream())) if cited else LinkGraph.of(stream())
         outside = graph.ids[len(flat) :]
         if isinstance(graph, CitationGraph):
             names = [graph.citations.titles[key] for key in outside]
             flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(names)]
         joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
         offsets = np.cumsum([0, *(len(one) for one in flat)]).astype(np.int64)
-        return cls(Ragged(joined, offsets), graph, categorized, len(outside))
-
-    def without_judged(self, files: Sequence[str]) -> Texts:
-        """Exclude pairs relevant to one query in ``files``."""
-        if not files:
-            return self
-        judgments = [read_qrels(file) for file in files]
-        pairs = judged_together(self.graph, judgments)
-        graph = self.graph.without(pairs)
-        assert not len(judged_together(graph, judgments))
-        return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
+        return cls(Ragged(joined, offsets), graph, len(outside))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
         """Return the maximum passage count, from 1 to ``most``."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
 
-MEMORY = 0.25
-"""Share of the free memory that the outputs of frozen layers may take."""
+MEMORY = 0.125
+"""Share of the memory that the outputs of frozen layers may take."""
+MOST = 1 << 15
+"""Tokens of a batch that are encoded with gradient at once."""
 TOLERANCE = 1e-4
 """Largest difference between the model and its two halves, one after the other."""
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
@@ -46,10 +48,6 @@ class Loss(nn.Module):
     def forward(self, vectors: Any) -> Tensor:
         """Return the loss, a scalar."""
         raise NotImplementedError
-
-    def count(self, vectors: Any) -> dict[str, int]:
-        """Return counts for reports."""
-        return {}
 
     def on_epoch_start(self, epoch: int, encode: Encode) -> None:
         """Prepare an epoch; not called on resume within it."""
@@ -111,7 +109,7 @@ class BatchEncoder:
 
         Fixed batches make training reproducible.
         """
-        special, room = sum(len(part) for part in self.encoder.tokens.frame), MEMORY * _free()
+        special, room = sum(len(part) for part in self.encoder.tokens.frame), MEMORY * _memory()
         for text in texts():
             room -= 2 * self.encoder.model.config.hidden_size * (len(text) + special)
             if room < 0:
@@ -138,19 +136,17 @@ class BatchEncoder:
         """Return unit vectors, (n, E), without dropout."""
         return self.encoder.encode(texts, self._encode)
 
-    def backward(
-        self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1
-    ) -> float:
-        """Add gradients in ``accumulate`` parts; return the loss.
+    def backward(self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor]) -> float:
+        """Add gradients; return the loss.
 
-        Negatives come from all parts (Gao et al. 2021, gradient cache).
+        More than MOST tokens are encoded in parts. Negatives come from all parts (Gao et al. 2021, gradient
+        cache).
 
         loss: of (n, E) vectors.
         """
-        if accumulate == 1:
+        device, size = self.encoder.device, max(1, MOST // self.encoder.tokens.longest)
+        if len(texts) <= size:
             return _backward(loss(self.encode(texts)))
-        device = self.encoder.device
-        size = max(1, -(-len(texts) // accumulate))
         parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
         on_gpu = device.type == "cuda"
         states: list[tuple[Tensor, Tensor | None]] = []
@@ -251,10 +247,6 @@ def _shallow(module: Any) -> Any:
     return found
 
 
-def _free() -> int:
-    """Return free memory in bytes."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
-        return 1024 * int(lines["MemAvailable"].split()[0])  # includes the cache of files
-    except (OSError, ValueError, KeyError):
-        return 1 << 32
+def _memory() -> int:
+    """Return the bytes of memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

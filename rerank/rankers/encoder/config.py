@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from rerank.config import Count, Natural, Options, Positive, option
-from rerank.errors import UsageError
 from rerank.rankers.encoder.modules import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder
 
@@ -50,7 +49,6 @@ class EncoderConfig(ModelConfig, frozen=True):
         Count | None, option("Maximum number of steps, instead of epochs.", instead_of="epochs")
     ] = None
     batch: Annotated[int, option("Texts of a step, which are compared with each other.", ge=2)] = 64
-    accumulate: Annotated[Count, option("Encode a batch in N parts, to save memory.")] = 1
     rate: Annotated[Positive, option("Learning rate.")] = 1e-4
     every: Annotated[
         Count | None, option("Steps between measurements. none: half an epoch, at least 10.")
@@ -60,13 +58,6 @@ class EncoderConfig(ModelConfig, frozen=True):
         bool, option("At the end, also try weights between the untrained and the last ones.")
     ] = True
     seed: Annotated[Natural, option("Random seed.")] = 0
-
-    def __post_init__(self) -> None:
-        if self.batch % self.accumulate:
-            raise UsageError(
-                f"--batch {self.batch} cannot be cut into {self.accumulate} equal parts; give"
-                f" a multiple, or another --accumulate"
-            )
 
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""

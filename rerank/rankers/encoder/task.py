@@ -24,7 +24,6 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Checkpoint, TrainingRun
 from rerank.rankers.training.job import TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
-from rerank.text import plural
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
@@ -56,7 +55,6 @@ class EncoderTask(Task):
     """Trains encoder and loss.
 
     evaluator: None: keep the last step.
-    rate: sequences per second.
     """
 
     def __init__(
@@ -69,9 +67,7 @@ class EncoderTask(Task):
         checkpoint: Path | None = None,
     ) -> None:
         self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
-        self.progress, self.counts = progress or Progress(), {}
-        self.steps_per_epoch = sampler.steps()
-        self.sequences, self.rate = 0, 0.0
+        self.progress, self.steps_per_epoch = progress or Progress(), sampler.steps()
         self.checkpoint = None
         if checkpoint is not None:
             self.checkpoint = Checkpoint(checkpoint, self._key(), self.name, values_of(config))
@@ -129,7 +125,6 @@ class EncoderTask(Task):
             run = self.trainer().fit()
         self.encoder.precision = "auto"
         self.encoder.model.to("cpu").eval()
-        self.rate = self.sequences / run.wall if run.wall else 0.0
         return run
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -145,25 +140,14 @@ class EncoderTask(Task):
         return self.sampler.epoch(epoch, skip)
 
     def backward(self, batch: Batch) -> float:
-        """Add the gradient in ``accumulate`` parts."""
+        """Add the gradient."""
         reads = self.objective.reads
-        texts = batch.texts(reads)
-        self.sequences += len(texts)
 
         def loss(encoded: Tensor) -> Tensor:
-            vectors = batch.with_vectors(encoded, reads)
-            self.count(vectors)
-            value: Tensor = self.objective(vectors)
+            value: Tensor = self.objective(batch.with_vectors(encoded, reads))
             return value
 
-        return self.encoding.backward(texts, loss, self.config.accumulate)
-
-    def count(self, vectors: Any) -> None:
-        """Add to the training counts."""
-        with torch.no_grad():
-            counted = self.objective.count(vectors)
-        for name, value in {"anchors": len(vectors.anchor), **counted}.items():
-            self.counts[name] = self.counts.get(name, 0) + value
+        return self.encoding.backward(batch.texts(reads), loss)
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
@@ -224,8 +208,8 @@ class EncoderTask(Task):
             f"{next(iter(run.kept.measures), 'nothing')} of {pairs}",
             "untrained",
             "step",
-            (f"{remark}; {plural(run.steps, 'step[|s]')} at {self.rate:.1f} sequences/s",),
-            {**details, "history": self.record(run)["history"], "share": run.share, "rate": self.rate},
+            (remark,),
+            {**details, "history": self.record(run)["history"], "share": run.share},
             [(one.step, one.loss, one.value) for one in run.history if one.share == 1],
             self.checkpoint.discard if self.checkpoint and not run.interrupted else dict,
         )
@@ -240,6 +224,5 @@ def _memory_errors(batch: int) -> Iterator[None]:
         if isinstance(error, RuntimeError) and not any(part in str(error) for part in NO_MEMORY):
             raise
         raise TrainingError(
-            f"a batch of {batch} does not fit into memory; lower --batch or --passage-tokens, or raise"
-            " --accumulate"
+            f"a batch of {batch} does not fit into memory; lower --batch or --passage-tokens"
         ) from error

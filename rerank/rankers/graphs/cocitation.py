@@ -156,10 +156,3 @@ class CoCitations:
     def neighbors(self, ref: int, level: Level) -> Ids:
         """Return references that share groups of this level, ascending."""
         return self.levels[level].neighbors(ref)
-
-    def finest(self, ref: int, others: Ids) -> NDArray[np.int8]:
-        """Return finest common levels: 1 sentence, 2 paragraph, 3 section, 4 document."""
-        found = np.full(len(others), len(LEVELS), np.int8)
-        for place in range(len(LEVELS) - 1, 0, -1):
-            found[np.isin(others, self.neighbors(ref, LEVELS[place - 1]))] = place
-        return found

@@ -58,22 +58,18 @@ class Measurement:
 class TrainingRun:
     """Position and result of a training; random numbers depend only on seed and step.
 
-    steps: of the optimizer. losses: since the last measurement. counts: see ``Task.counts``.
+    steps: of the optimizer. losses: since the last measurement.
     stale: consecutive measurements without gain.
     best: step of the best state; 0: initial. share: see ``between``.
-    wall, cpu: seconds since it was started or resumed.
     """
 
     steps: int = 0
     losses: list[float] = field(default_factory=list)
-    counts: dict[str, Any] = field(default_factory=dict)
     history: list[Measurement] = field(default_factory=list)
     stale: int = 0
     best: int = 0
     share: float = 1.0
     interrupted: bool = False
-    wall: float = 0.0
-    cpu: float = 0.0
 
     @property
     def kept(self) -> Measurement:
@@ -131,7 +127,7 @@ class Checkpoint:
                     f"{self.folder}: a training with other settings, or of another model or other documents,"
                     f" was interrupted here; repeat its command to continue it, or add --restart to drop it"
                 )
-            run = convert(record["run"] | {"wall": 0, "cpu": 0}, TrainingRun)
+            run = convert(record["run"], TrainingRun)
             weights, best, moments = (
                 load_file(self._path(name))
                 for name in (f"model-{run.steps}", f"best-{run.best}", f"optimizer-{run.steps}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +24,11 @@ class Task:
     name: of the ranker.
     model: all parameters; checkpoints save its ``state_dict``.
     steps_per_epoch: batches.
-    counts: figures for reports.
     """
 
     name: str
     model: torch.nn.Module
     steps_per_epoch: int
-    counts: dict[str, float]
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
         """New optimizers; ``lr`` is the highest learning rate."""
@@ -126,7 +123,6 @@ class Trainer:
             self.run, weights, self._best = resumed
             self.task.model.load_state_dict(weights)
             self.progress.say(f"{self.task.name} continues at {self._position()}")
-        self.task.counts = self.run.counts
         try:
             self.task.on_start(bool(resumed))
             if self.options.first and not self.run.history:
@@ -168,12 +164,9 @@ class Trainer:
         self.progress.start(f"train {self.task.name}", total, "step")
         self.progress.advance(run.steps)
         for batch in self._batches():
-            wall, cpu = time.monotonic(), time.process_time()
             if run.steps % self.task.steps_per_epoch == 0:
                 self.task.on_epoch_start(run.steps // self.task.steps_per_epoch)
             loss = self.step(batch, run.steps)
-            run.wall += time.monotonic() - wall
-            run.cpu += time.process_time() - cpu
             if not np.isfinite(loss):
                 raise TrainingError(f"the loss is not finite at step {run.steps}; lower --rate")
             run.steps += 1
