@@ -10,7 +10,6 @@ import pytest
 from rerank.cli import output
 
 import rerank
-from tests.watch import Watch
 
 STACK = "tfidf,text,meta"
 
@@ -74,26 +73,12 @@ def test_a_lone_signal_has_its_own_scores(run, ws):
     assert "raise --depth" in few.err
 
 
-def test_what_is_held_out_is_tuned_on_and_an_interrupted_training_is_repeated(run, small, ws, judged):
+def test_what_is_held_out_is_tuned_on(run, small, ws, judged):
     held = ws / "held-out.tsv"
     told = run("train", "lsi", "--dim", 20, *judged(small.train)).out
     assert f", held out of the judgments: tune on {held}; candidates by tfidf\n" in told
     tuned = run("tune", "--stack", "tfidf,lsi", *judged(held))
     assert "comes out too large" not in tuned.out
-    workspace, queries = rerank.Workspace.open(ws), rerank.read_queries(small.queries)
-    report = rerank.train(
-        workspace,
-        ["s2net", "opca"],
-        queries=queries,
-        qrels=rerank.read_qrels(small.train),
-        config={"dim": 20, "init": "lsi"},
-        progress=Watch(at=12, unit="iteration"),
-    )
-    assert [(one.ranker.name, one.interrupted) for one in report.rankers] == [("s2net", True)]
-    assert "interrupted" not in run("status", "-w", ws).out
-    again = ("train", "s2net", "--init", "lsi", *judged(small.train))
-    assert run(*again, "--dim", 30).code == 0
-    run(*again, "--restart").fails(2, "--restart has no effect with s2net")
 
 
 def test_ctrl_c_says_what_is_kept_and_what_was_not_reached(run, small, plain, monkeypatch):

@@ -1,7 +1,4 @@
-"""Rules of the page on architecture that code can check: what may be imported where, and what gets installed.
-
-That imports point down its list of layers is checked in test_docs.py.
-"""
+"""Rules of the page on architecture that code can check: imports, and what gets installed."""
 
 from __future__ import annotations
 
@@ -133,6 +130,24 @@ def test_base_classes_do_not_know_their_kinds():
             "rerank.categories",
             "rerank.records",
         }
+
+
+def test_imports_point_down():
+    """As the page on architecture lists the layers: a module imports only from lower lines."""
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
+    layers = page.partition("```layers\n")[2].partition("```")[0].splitlines()
+    level = {name: len(layers) - place for place, names in enumerate(layers) for name in names.split()}
+    units = {path: path.relative_to(ROOT / "rerank").parts[0].removesuffix(".py") for path in LIBRARY}
+    units |= dict.fromkeys(COMMANDS, "cli")
+    units |= dict.fromkeys((ROOT / "index_templates").rglob("*.py"), "index_templates")
+    wrong = []
+    for path, unit in units.items():
+        if unit == "__init__":
+            continue
+        assert unit in level, f"docs/explanation/architecture.md puts {unit} in no layer"
+        used = {module.split(".")[1] for module in imports(tree(path)) if module.startswith("rerank.")}
+        wrong += [(name_of(path), one) for one in used if one != unit and level[one] >= level[unit]]
+    assert not wrong
 
 
 @cache

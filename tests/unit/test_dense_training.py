@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import rerank
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages, Texts
@@ -172,50 +170,6 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*restart"):
         train(tiny, folder, steps=8, every=3)
-
-
-class Remembers(Contrastive):
-    """With a head that learns, a slow copy of it, a queue of keys, and a center of each epoch."""
-
-    epochs: ClassVar[list[int]] = []
-
-    def __init__(self, width=32):
-        super().__init__()
-        self.head = torch.nn.Parameter(torch.eye(width))
-        self.register_buffer("slow", torch.eye(width))
-        self.register_buffer("queue", torch.zeros(3, width))
-        self.register_buffer("center", torch.zeros(width))
-
-    def rows(self, vectors):
-        keys = vectors.positive.detach() @ self.slow
-        apart = (vectors.anchor @ self.head - keys - self.queue.sum(dim=0)).square().mean(dim=1)
-        if torch.is_grad_enabled():
-            self.queue = torch.cat((self.queue, keys[:1].detach()))[-3:]
-        losses, valid = super().rows(vectors)
-        return losses + apart + (vectors.anchor @ self.center).square(), valid
-
-    def on_epoch_start(self, epoch, encode):
-        self.epochs.append(epoch)
-        self.center.copy_(torch.from_numpy(encode(np.arange(10)).mean(axis=0)))
-
-    def on_step_end(self, step):
-        self.slow = 0.9 * self.slow + 0.1 * self.head.detach()
-
-
-@pytest.mark.parametrize("at", [4, 7])
-def test_a_loss_with_a_state_goes_on_to_the_same_result(tiny, tmp_path, monkeypatch, at):
-    """Steps 1 to 5 are the first epoch; checkpoints are written after steps 3 and 6."""
-    short = {"steps": 8, "every": 3, "average": False}
-    monkeypatch.setattr(Remembers, "epochs", [])
-    whole = train(tiny, loss=Remembers(), **short)
-    assert Remembers.epochs == [0, 1]
-    folder = tmp_path / "checkpoint"
-    assert train(tiny, folder, Watch(at=at), loss=Remembers(), **short).interrupted
-    Remembers.epochs.clear()
-    rest, theirs = train(tiny, folder, loss=Remembers(), **short), weights_of(whole)
-    assert Remembers.epochs == ([1] if at == 4 else [])
-    assert rest.history == whole.history
-    assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny, monkeypatch):

@@ -1,6 +1,5 @@
-"""The documentation says what the code does: commands and options, links, and the layers of imports."""
+"""The documentation says what the code does: commands and options, and links."""
 
-import ast
 import os
 import re
 import subprocess
@@ -133,38 +132,3 @@ def test_images_exist():
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^()\s]+)\)", page.read_text("utf-8")):
             assert (page.parent / target).is_file(), f"{page.name}: {target}"
-
-
-def test_imports_point_down():
-    """As the page on architecture lists the layers: a module imports only from lower lines."""
-    text = (DOCS / "explanation" / "architecture.md").read_text("utf-8")
-    layers = next(block for language, block in FENCE.findall(text) if language == "layers").splitlines()
-    level = {name: len(layers) - place for place, names in enumerate(layers) for name in names.split()}
-    sources = {
-        path: path.relative_to(ROOT / "rerank").parts[0].removesuffix(".py") for path in package("rerank")
-    }
-    sources |= {path: folder for folder in ("cli", "index_templates") for path in package(folder)}
-    wrong = []
-    for path, unit in sources.items():
-        if unit == "__init__":
-            continue
-        assert unit in level, f"docs/explanation/architecture.md puts {unit} in no layer"
-        for used in imported(path):
-            if used != unit and level[used] >= level[unit]:
-                wrong.append(f"{path.relative_to(ROOT)} imports {used}")
-    assert not wrong
-
-
-def package(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
-
-
-def imported(path: Path) -> set[str]:
-    """Top-level modules and folders of rerank that a file imports, those for type checkers included."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rerank."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            found |= {name.name.split(".")[1] for name in node.names if name.name.startswith("rerank.")}
-    return found

@@ -213,20 +213,3 @@ def test_runs_of_other_systems_are_compared():
     ]
     with pytest.raises(UsageError, match="runs"):
         compare({"old": runs["old"]}, QRELS)
-
-
-def test_reports_show_themselves_as_tables(workspace):
-    report = evaluate(workspace, ["bm25"], queries=QUERIES, qrels=QRELS, measures=["RR"])
-    head, rule, *rows = repr(report).splitlines()
-    assert head.split() == ["protocol", "stack", "RR", "delta", "p_holm"]
-    assert set(rule) == {"-", " "}
-    assert [row.split()[1] for row in rows] == ["tfidf", "bm25"]
-    assert report._repr_html_().count("<tr>") == 3
-    found = workspace.search("night <b>", k=1, stack="tfidf*0.5 + bm25*0.5")
-    assert (len(found), found[0]["id"], found[0]["text"]) == (1, "wolf", TEXTS["wolf"])
-    assert set(found.to_json()["hits"][0]["signals"]) == {"tfidf", "bm25"}
-    assert len(repr(workspace.pipeline(["bm25"]))) < 200
-    assert len(repr(found.answer.ranking)) < 200
-    assert len(repr(found.answer)) < 300
-    assert repr(workspace.engine) == f"LocalEngine({str(workspace.folder / 'engine')!r})"
-    assert "<td>wolf</td>" in found.answer.ranking._repr_html_()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -40,21 +39,7 @@ def test_every_route_has_a_name_of_its_own_for_its_pipeline():
     assert all(route.route == name for name, route in ROUTES.items())
 
 
-def test_the_plugins_pipeline():
-    assert plugin.body(HookOptions(URL, "text", 50, 0.02, "error")) == {
-        "request_processors": [
-            {"rerank_stack": {"url": URL, "depth": 50, "timeout": 20, "on_failure": "error", "stack": "text"}}
-        ],
-        "response_processors": [{"rerank_stack": {}}],
-    }
-    assert "stack" not in plugin.body(HookOptions(URL))["request_processors"][0]["rerank_stack"]
-
-
-def test_a_shadow():
-    wanted = HookOptions(URL, shadow=True)
-    made = plugin.body(wanted)["request_processors"][0]["rerank_stack"]
-    assert made["shadow"]
-    assert "shadow" not in plugin.body(HookOptions(URL))["request_processors"][0]["rerank_stack"]
+def test_what_only_the_route_plugin_can():
     for more in ({"shadow": True}, {"add_to": "other"}):
         with pytest.raises(UsageError, match="are for the route plugin"):
             stock.settings(HookOptions(URL, **more))
@@ -100,38 +85,8 @@ def test_a_token_is_in_no_request_that_is_shown():
     assert stock.connector("a", HookOptions(URL))["credential"]["token"]  # ML Commons wants one
 
 
-def test_the_stock_pipeline():
-    made = stock.body(HookOptions(URL, depth=70, id_field="id"), "m1")
-    assert made["description"].startswith(f"{MADE}: ")
-    assert made["request_processors"][1]["script"]["params"] == {"depth": 70}
-    rerank = made["response_processors"][0]["rerank"]
-    assert (rerank["ml_opensearch"], rerank["ignore_failure"]) == ({"model_id": "m1"}, True)
-    failing = stock.body(HookOptions(URL, on_failure="error"), "m1")
-    assert failing["response_processors"][0]["rerank"]["ignore_failure"] is False
-
-
 def test_descriptions_are_such_as_ml_commons_takes():
     assert re.fullmatch(r"""[A-Za-z0-9 .,!?():@\-_'/"]+""", MADE)
-
-
-# ------------------------------------------------------------------------------------- is it there already?
-
-
-@pytest.mark.parametrize(
-    "change", [{"service": "http://other:1"}, {"stack": "text"}, {"timeout": 9.0}, {"token": "sesame"}]
-)
-def test_a_connector_that_does_something_else(change):
-    wanted = HookOptions(URL, "bm25,text")
-    made = stock.connector("a", wanted)
-    assert made == stock.connector("a", replace(wanted, timeout=0.5))  # whole seconds
-    assert made != stock.connector("a", replace(wanted, **change))
-
-
-@pytest.mark.parametrize("change", [{"depth": 9}, {"on_failure": "error"}, {"id_field": "other"}])
-def test_what_only_the_pipeline_says_leaves_the_connector(change):
-    wanted = HookOptions(URL, "bm25,text", id_field="id")
-    assert stock.connector("a", wanted) == stock.connector("a", replace(wanted, **change))
-    assert stock.body(wanted, "m") != stock.body(replace(wanted, **change), "m")
 
 
 # ------------------------------------------------------------------------------------ does the service fit?

@@ -38,13 +38,6 @@ def test_every_stemmed_language_has_its_analysis_and_every_analysis_a_template()
     assert composed | {f"rerank-index-{lang}" for lang in LANGUAGES} == FILES
 
 
-@pytest.mark.parametrize("code", sorted(STEMMERS))
-def test_the_stemmer_is_the_languages_own(code):
-    settings = index_body(code, shards=3, replicas=1)["settings"]["index"]
-    assert settings["analysis"]["filter"]["rerank_stemmer"]["language"] == STEMMERS[code]
-    assert (settings["number_of_shards"], settings["number_of_replicas"]) == (3, 1)
-
-
 def test_bodies_are_independent():
     index_body("en", shards=1, replicas=0, k1=2.0)["mappings"]["properties"].clear()
     body = index_body("en", shards=1, replicas=0)

@@ -15,7 +15,7 @@ import pytest
 
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
-from rerank.errors import BusyError, WorkspaceError
+from rerank.errors import WorkspaceError
 from rerank.records import Candidates, Document
 from rerank.text import analyzer
 
@@ -165,23 +165,6 @@ class TestFolder:
 
 class TestSeveral:
     """One writes while others read."""
-
-    def test_second_writer(self, engine: LocalEngine) -> None:
-        other = LocalEngine.open(engine.folder)
-        engine.write(documents(TEXTS))
-
-        def stream():  # type: ignore[no-untyped-def]
-            yield Document("4", text="lists")
-            for attempt in (
-                lambda: other.write([Document("5")]),
-                lambda: engine.write([Document("5")]),
-                lambda: other.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 1)))]),
-            ):
-                with pytest.raises(BusyError, match="another process is writing"):
-                    attempt()
-
-        engine.write(stream())
-        assert other.ids() == ["1", "2", "3", "4"]
 
     def test_readers_keep_the_old_state_and_then_follow(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))

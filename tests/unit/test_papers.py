@@ -107,37 +107,6 @@ def test_a_claim_of_several_parts(scripts: Any) -> None:
     assert all_of(["not decided", "does not hold", holds]) == "does not hold"
 
 
-def test_claims_follow_from_the_runs(scripts: Any) -> None:
-    """By hand: weighted is above tf-idf at both, plain falls below it, the gain of joint is not tested."""
-    paper = scripts("paper_003")
-
-    def row(full: float, plain: float, joint: float) -> dict[str, Any]:
-        values = {"tfidf": 0.5, "text": 0.4, "tfidf,text,meta": full, "text,meta": plain, "joint": joint}
-        tests = [
-            {"stack": "joint", "against": "text", "p": 0.3},
-            {"stack": "tfidf,text,meta", "against": "tfidf", "p": 0.001},
-            {"stack": "text,meta", "against": "tfidf", "p": 0.001},
-        ]
-        return {"rows": {name: {"nDCG": value} for name, value in values.items()}, "tests": tests}
-
-    counts = {"40": row(0.6, 0.55, 0.41), "1000": row(0.7, 0.3, 0.42)}
-    step = {"kind": "pool-first", "counts": counts, "command": "c", "seed": 0}
-    run = paper.Runs([step, {**step, "seed": 1}])
-    parts = [{**step, "counts": {count: found}} for count, found in counts.items()]
-    assert (run.seeds, paper.Runs(parts).seeds, paper.Runs([{**step, "seeds": 3}]).seeds) == (2, 1, 3)
-    key = ("pool-first", "debian.it", "mlp")
-    found = {one.says: one for one in paper.claims({key: run, ("pool-random", *key[1:]): run}, [])}
-    verdicts = {
-        says.split(" ")[0]: one.verdict for says, one in found.items() if "debian.it, MLP" in one.figures
-    }
-    assert verdicts["Weighted"] == verdicts["Plain"] == "holds"
-    assert verdicts["Text"] == "not decided"  # p 0.3
-    assert verdicts["and"] == "not tested (same direction)"  # 0.01 grows to 0.02
-    assert "40: +0.1000 (p 0.0010); 1,000: +0.2000 (p 0.0010)" in found[
-        "Weighted reranking is above tf-idf at every number of documents"
-    ].figures  # fmt: skip
-
-
 def test_a_step_is_done_again_without_what_it_leaves(scripts: Any, tmp_path: Path) -> None:
     step = scripts("running").Step("train", "", dict, tmp_path / "ranker", ("table",))
     (tmp_path / "train.json").touch()

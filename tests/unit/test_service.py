@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.combiners.linear import Linear
-from rerank.errors import BusyError, EngineError, InputError, UsageError
+from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.service import logs
-from rerank.service.app import _refusal
 from rerank.service.endpoints import RequestContext
 from rerank.service.hook import _QUICK, hook
 from rerank.service.schemas import HookCall
@@ -24,23 +23,6 @@ from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.workspace import Workspace
 from tests.endpoints import call
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "message"),
-    [
-        (UsageError("--retrieve 'x': no retriever"), 422, "no retriever"),
-        (InputError("'a,b' is not tuned"), 422, "'a,b' is not tuned"),
-        (BusyError("somebody writes"), 503, "somebody writes"),
-        (TimeoutError(), 504, "not done within 10 seconds"),
-        (EngineError("http://inside:9200 refused"), 502, "the engine cannot answer"),
-        (KeyError("inside"), 500, "the service failed (KeyError); see its log"),
-    ],
-)
-def test_errors(error, status, message):
-    refused = _refusal(error, "/v1/search", Settings(folder="."))
-    assert refused.status == status
-    assert message in str(refused)
 
 
 def test_an_explanation_that_is_too_long(tmp_path, monkeypatch):
