@@ -202,7 +202,7 @@ def like_the_demo(small: Small, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """WriteResult, trained and tuned by the console command; not to be changed: see ``workspace``."""
+    """A workspace with trained rankers and a tuned stack; not to be changed: see ``workspace``."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # one process trains for all
         shared = shared.parent
@@ -217,15 +217,14 @@ def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _train(small: Small, folder: Path) -> None:
-    done = run_apart("ingest", small.corpus, "--categories", small.categories, "-w", folder)
-    assert done.code == 0, done.err
-    files = ("--queries", small.queries, "--qrels")
-    done = run_apart(
-        "train", "text", "meta", *files, small.train, "--dev-qrels", small.dev, "--epochs", 4, "-w", folder
-    )
-    assert done.code == 0, done.err
-    done = run_apart("tune", "--stack", "tfidf,text,meta", *files, small.dev, "-w", folder)
-    assert done.code == 0, done.err
+    files, where = ("--queries", small.queries, "--qrels"), ("-w", folder)
+    for command in (
+        ("ingest", small.corpus, "--categories", small.categories),
+        ("train", "text", "meta", *files, small.train, "--dev-qrels", small.dev, "--epochs", 4),
+        ("tune", "--stack", "tfidf,text,meta", *files, small.dev),
+    ):
+        done = run_here(*command, *where)
+        assert done.code == 0, done.err
 
 
 @pytest.fixture

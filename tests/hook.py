@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
+from tests.commands import run_here, write_json_lines
 from tests.node import VERSION, CannotRunError, Node, free_port
 from tests.plugin import SETTINGS, build, put_pipeline, rights, set_token
 from tests.unavailable import unavailable
@@ -286,6 +287,18 @@ def beyond(node: Node, user: str, page: str, begin: str) -> tuple[set[str], set[
     asked = node.request("GET", "/_rights")["actions"][user]
     unnamed = {one for one in asked if not any(fnmatchcase(one, pattern) for pattern in named)}
     return unnamed, {pattern for pattern in named if not any(fnmatchcase(one, pattern) for one in asked)}
+
+
+def articles(node: Node, small: Any, trained: Path, folder: Path) -> Path:
+    """A workspace in the index "articles" of the node, with rankers that were trained elsewhere."""
+    few = write_json_lines(folder.parent / "few.jsonl", small.documents[:20])
+    where = ("--index", "articles", "--replicas", 0, "--url", node.url)
+    done = run_here("ingest", few, "-w", folder, "--categories", small.categories, *where)
+    assert done.code == 0, done.err
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    done = run_here("ingest", small.corpus, "--replace", "-w", folder)
+    assert done.code == 0, done.err
+    return folder
 
 
 def texts(small: Any, count: int) -> list[str]:

@@ -34,7 +34,7 @@ ML_COMMONS = ("opensearch-job-scheduler", "opensearch-knn", "opensearch-ml-plugi
 JAVA = {"2": range(11, 24), "3": range(21, 1000)}  # what OpenSearch 2.x and 3.x run on
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-AlwaysPreTouch")
 """Options of Java for nodes of a minute: a start takes 15 seconds of CPU instead of 26."""
-_PATIENCE = 180.0  # seconds to answer; it takes 10 to 15 on two idle cores
+_PATIENCE = 400.0  # seconds to answer; it takes 10 to 15 on two idle cores
 
 
 class CannotRunError(Exception):

@@ -19,6 +19,7 @@ import pytest
 from rerank import Stack, Workspace
 from rerank.records import SearchTemplate
 from tests.hook import TOKEN, flat, hook_status
+from tests.hook import ids as found
 from tests.hook import texts as query_texts
 from tests.node import Node
 from tests.plugin import put_pipeline
@@ -102,10 +103,6 @@ def search(node: Node, text: str, index: str = "library", pipeline: str = "", **
     found: dict[str, Any] = node.request("POST", path, {"query": query, "size": 10, **more})
     assert found["_shards"]["failed"] == 0
     return found
-
-
-def found(answer: dict[str, Any]) -> list[str]:
-    return [hit["_id"] for hit in answer["hits"]["hits"]]
 
 
 def expected(run: Any, folder: Path, text: str) -> list[dict[str, Any]]:

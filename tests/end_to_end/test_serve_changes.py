@@ -188,7 +188,7 @@ def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small
         wait_until(lambda: server.metric("rerank_requests_in_hand") == 4)
         server.process.send_signal(signal.SIGTERM)
         assert [answer.result().status for answer in asked] == [200] * 4
-        assert server.process.wait(20) == 0
+        assert server.process.wait(120) == 0
 
 
 def test_several_workers(script, workspace, tmp_path):

