@@ -10,8 +10,6 @@ import pytest
 
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.rankers.concept.head import PARTS, Head
-from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
@@ -65,29 +63,3 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
         assert answer.found["dense"] == len(wanted) > 0
         assert {hit.id for hit in answer.ranking if "dense" in hit.found_by} == set(wanted)
         assert answer.recomputed == {}
-
-
-@pytest.mark.parametrize("kind", kinds(VECTORS))
-def test_relatedness(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
-    """``concept`` in a stack, by its head."""
-    encoder = TextEncoder.load(tiny, longest=16)
-    rng = np.random.default_rng(3)
-    parts = {name: rng.normal(size=encoder.width).astype(np.float32) for name in PARTS}
-    ranker = ConceptRanker.of("related", encoder, Head(**parts, bias=0.1), 0.5, {})
-    documents = [
-        Document(f"{i:03}", text=" ".join(f"w{w}" for w in rng.integers(40, size=9))) for i in range(40)
-    ]
-    query = Query("q", "w3 w14 w15")
-    vectors = ranker.vectors([query.text, *(one.text for one in documents)])
-    for engine in VECTORS[kind](tmp_path, request):
-        engine.write(documents)
-        engine.write_features([Encoder("related", ranker.version, ranker.encode_documents, False, 0)])
-        answer = Pipeline(engine, {"related": ranker}).answer(
-            query, replace(Stack.parse("related"), depth=40)
-        )
-        assert answer.recomputed == {}
-        assert len(answer.ranking) > 3
-        for hit in answer.ranking:
-            place = int(hit.id) + 1
-            wanted = ranker.relatedness(vectors[:1], vectors[place : place + 1])[0]
-            assert hit.signals["related"].raw == pytest.approx(wanted, abs=2e-3)

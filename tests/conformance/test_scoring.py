@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import Encoder, Engine, SearchRequest
-from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import ScoringInput, ScoringResult
 from tests.conformance.test_engines import ENGINES, kinds
+from tests.rankers import Plain
 
 IDS = ["a", "b", "c", "d", "e"]
 DOCUMENTS = [Document(id, text="tree " * (i + 1), categories=(id,)) for i, id in enumerate(IDS)]
@@ -21,26 +21,16 @@ SIGNALS = ("tfidf", "words", "bm25")
 QUERY = Query("q", "tree")
 
 
-class Words(Ranker):
+class Words(Plain):
     """Score: how many words a document has."""
 
-    family, name, version, bounds = "words", "words", "v1", (0.0, 1000.0)
+    family, name, bounds = "words", "words", (0.0, 1000.0)
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         return np.array([[len(document.text.split()), 1] for document in documents], np.float16)
 
     def encode_query(self, query: Query) -> np.ndarray:
         return np.array([1, 0], np.float32)
-
-    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features.astype(np.float64) @ query
-
-    def save(self, folder: Path) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def load(cls, folder: Path) -> Words:
-        raise NotImplementedError
 
 
 @pytest.fixture(params=kinds(ENGINES))
@@ -101,11 +91,3 @@ def test_by_ids_is_by_search(engine: Engine) -> None:
     assert {id: raw[1] for id, raw in by_id(again).items()} == {
         id: raw[1] for id, raw in by_id(found).items()
     }
-
-
-def test_a_deleted_document_is_unknown(engine: Engine) -> None:
-    given = by_ids(engine)
-    engine.write([], delete=["b"])
-    scored = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf").score(QUERY, given)
-    assert scored.unknown == 1
-    assert [id for id, raw in by_id(scored).items() if not any(raw)] == ["b"]

@@ -28,9 +28,6 @@ class Same(Plain):
     def encode_query(self, query: Query) -> np.ndarray:
         return np.array([c in query.categories for c in TOPICS], np.float32)
 
-    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features.astype(np.float64) @ query
-
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -25,9 +25,6 @@ class Dictionary(Plain):
     def encode_query(self, query: Query) -> np.ndarray:
         return np.array([word in query.text.split() for word in WORDS.values()], np.float32)
 
-    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features.astype(np.float64) @ query
-
 
 TEXTS = {"w": "un lupo grigio", "f": "una volpe grigia", "b": "un lupo e una volpe", "o": "un gufo"}
 QUERY = Query("q", "fox", lexical_text="lupo")

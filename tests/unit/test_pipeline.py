@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,16 +12,16 @@ from rerank.categories import CategoryNames
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
-from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
 from rerank.search.build_table import TableRequest, score_table, top
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import INFERENCE_DEPTH
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.stack import Stack
+from tests.rankers import Plain
 
 
-class Counting(Ranker):
+class Counting(Plain):
     """Score: (document's words + 10 * its categories that the query has) * scale. Features are fp16."""
 
     family = "counting"
@@ -45,19 +43,6 @@ class Counting(Ranker):
     def encode_query(self, query: Query) -> np.ndarray:
         self.queries.append(query)
         return np.array([1, *(10 * (c in query.categories) for c in "abc")], np.float32)
-
-    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
-        return features.astype(np.float64) @ query
-
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        record = {"family": self.family, "name": self.name, "version": self.version, "scale": self.scale}
-        (folder / "ranker.json").write_text(json.dumps(record))
-
-    @classmethod
-    def load(cls, folder: Path) -> Counting:
-        record = json.loads((folder / "ranker.json").read_text())
-        return cls(record["name"], record["version"], record["scale"])
 
 
 def documents(n=30):
