@@ -8,8 +8,6 @@ import shutil
 
 import pytest
 
-from tests.commands import index_of_others
-
 SIGNALS = "tfidf,text,meta"
 
 
@@ -135,27 +133,3 @@ def test_a_cluster_without_the_plugin(run, node, small, trained, write_lines, tm
         assert run(*query).code == 0
     finally:
         node.request("DELETE", f"/{index}-*")
-
-
-@pytest.mark.parametrize("graph", [True, False])
-def test_an_attached_index(run, knn_node, small, trained, tmp_path, asked, graph):
-    with index_of_others(knn_node, small.documents[:30], graph=graph) as index:
-        folder = tmp_path / "ws"
-        fields = ["title=name", "text=body"]
-        done = run("attach", "--url", knn_node.url, "--index", index, *fields, "-w", folder)
-        assert done.code == 0, done.err
-        shutil.copytree(trained / "rankers", folder / "rankers")
-        query = ["query", asked, "--stack", "bm25*0.5+text*0.5", "--retrieve", "bm25,text", "--depth", 5]
-        run(*query, "-w", folder).fails(2, "cannot retrieve", "rerank encode --retrieve text")
-        assert run("encode", "--retrieve", "text", "-w", folder, "--json").json["encoded"]["text"] == 30
-        union = run(*query, "-w", folder, "--json", "-k", 10).json
-        assert union["found"]["text"] == 5
-        # Every candidate has the score that it has among all documents.
-        everything = run(*query[:4], "--depth", 30, "-k", 30, "-w", folder, "--json").json["hits"]
-        scores = {hit["id"]: hit["signals"] for hit in everything}
-        for hit in union["hits"]:
-            if hit["id"] in scores:
-                for name in ("bm25", "text"):
-                    assert hit["signals"][name]["raw"] == pytest.approx(scores[hit["id"]][name]["raw"])
-            else:
-                assert hit["signals"]["bm25"]["raw"] == 0

@@ -19,6 +19,7 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.workflows.training_data import DataReport, Inputs, training_data
 from tests.judged import QUERIES, RELEVANT, qrels, topical
+from tests.watch import Watch
 
 CONFIG = {"passage_tokens": 16, "batch": 12, "epochs": 4, "every": 8, "rate": 4e-3, "precision": "fp32"}
 
@@ -72,22 +73,10 @@ def test_training_raises_dev_and_gives_an_ordinary_dense(workspace, tiny):
 
 
 def test_an_interrupted_training_continues_to_the_same_ranker(workspace, tiny, tmp_path):
-    class Interrupt(Progress):
-        steps = -1
-
-        def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-            self.steps = 0 if title == "train dense" else -1
-
-        def advance(self, count: int = 1) -> None:
-            self.steps += count if self.steps >= 0 else 0
-            if self.steps == 12:
-                raise KeyboardInterrupt
-
     config = {**CONFIG, "model": tiny, "average": False}
     shutil.copytree(workspace.folder, tmp_path / "other")
     (whole,) = train(Workspace.open(tmp_path / "other"), "dense", **JUDGED, config=config).rankers
-    watch = Interrupt()
-    (part,) = train(workspace, "dense", **JUDGED, config=config, progress=watch).rankers
+    (part,) = train(workspace, "dense", **JUDGED, config=config, progress=Watch(at=12)).rankers
     assert part.interrupted
     assert 0 < part.epochs < whole.epochs
     (again,) = train(workspace, "dense", **JUDGED, config=config).rankers
