@@ -54,14 +54,13 @@ class Workspace(WorkspaceFolder):
         Raises BusyError.
         """
         wrong = self._installed.verify()
-        for folder in ("stacks", "releases"):
-            for path in sorted((self.folder / folder).glob("*.json")):
-                try:
-                    Stack.load(path)
-                except RerankError as error:
-                    wrong[str(path)] = str(error)
+        for path in sorted((self.folder / "stacks").glob("*.json")):
+            try:
+                Stack.load(path)
+            except RerankError as error:
+                wrong[str(path)] = str(error)
         try:
-            _ = self.releases
+            self.releases.all()
         except RerankError as error:
             wrong[str(self.folder / "releases.json")] = str(error)
         try:

@@ -1,9 +1,9 @@
-"""Stack versions of a workspace: releases/N.json (immutable), releases.json (activations)."""
+"""Stack versions of a workspace, in one file: the versions and their activations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -50,11 +50,14 @@ class Activation(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True):
     history: tuple[Activation, ...]
+    stacks: dict[int, Any]
 
 
 @dataclass(frozen=True)
 class Releases:
-    """Stack versions in a workspace. history: activations, oldest first; the last not undone is active.
+    """Stack versions in a workspace.
+
+    history: activations, oldest first; the last not undone is active. stacks: number -> JSON of a stack.
 
     >>> import tempfile
     >>> releases = Releases.load(Path(tempfile.mkdtemp()))
@@ -68,6 +71,7 @@ class Releases:
 
     folder: Path
     history: tuple[Activation, ...] = ()
+    stacks: Mapping[int, Any] = field(default_factory=dict)
 
     @cached_property
     def active(self) -> Release | None:
@@ -101,8 +105,7 @@ class Releases:
     @property
     def numbers(self) -> list[int]:
         """All version numbers, newest first."""
-        stems = (path.stem for path in (self.folder / "releases").glob("*.json"))
-        return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+        return sorted(self.stacks, reverse=True)
 
     def all(self) -> list[Release]:
         """Read all versions, newest first. Raises WorkspaceError for a damaged one."""
@@ -110,8 +113,7 @@ class Releases:
 
     def recent(self, count: int) -> list[Release]:
         """Read up to ``count`` versions, active first, then by last activation."""
-        there = set(self.numbers)
-        latest = [one.number for one in (*self._live[-1:], *reversed(self.history)) if one.number in there]
+        latest = [one.number for one in (*self._live[-1:], *reversed(self.history))]
         return [self._release(number) for number in list(dict.fromkeys(latest))[:count]]
 
     def find(self, number: int) -> Release:
@@ -124,17 +126,14 @@ class Releases:
 
     def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
         """Activate a stack; an equal one keeps its number. The caller must hold a lock."""
-        number = next((one for one in self.numbers if self._equal(one, stack)), None)
-        if number is None:
-            known = (*self.numbers, *(one.number for one in self.history), 0)
-            number = max(known) + 1
-            self._path(number).parent.mkdir(exist_ok=True)
-            stack.save(self._path(number))
-        elif number == self.number:
+        data = msgspec.json.decode(msgspec.json.encode(stack.to_json()))
+        number = next((one for one in self.numbers if self.stacks[one] == data), None)
+        if number is not None and number == self.number:
             return self
+        number = number or max((*self.stacks, 0)) + 1
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         history = (*self.history, Activation(number, now, dict(gate or {})))
-        return Releases(self.folder, history[-_HISTORY:])._saved()
+        return Releases(self.folder, history[-_HISTORY:], {**self.stacks, number: data})._saved()
 
     def previous(self) -> Release:
         """Return the previously active version. Raises UsageError if there is none."""
@@ -144,12 +143,11 @@ class Releases:
         """Activate the previous version. Raises UsageError if there is none."""
         end = self._before() + 1
         undone = (msgspec.structs.replace(one, undone=True) for one in self.history[end:])
-        return Releases(self.folder, (*self.history[:end], *undone))._saved()
+        return Releases(self.folder, (*self.history[:end], *undone), self.stacks)._saved()
 
     def _before(self) -> int:
-        others = set(self.numbers) - {self.number}
         for place in range(len(self.history) - 1, -1, -1):
-            if not self.history[place].undone and self.history[place].number in others:
+            if not self.history[place].undone and self.history[place].number != self.number:
                 return place
         raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
 
@@ -158,7 +156,10 @@ class Releases:
         """Read a workspace's history. Raises WorkspaceError for a damaged file."""
         path = folder / FILE
         try:
-            return cls(folder, msgspec.json.decode(path.read_bytes(), type=_File).history)
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            if unknown := {one.number for one in file.history} - file.stacks.keys():
+                raise msgspec.ValidationError(f"version {min(unknown)} is missing")
+            return cls(folder, file.history, file.stacks)
         except FileNotFoundError:
             return cls(folder)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -168,24 +169,17 @@ class Releases:
             ) from error
 
     def _saved(self) -> Releases:
-        text = msgspec.json.format(msgspec.json.encode(_File(self.history)), indent=2)
+        text = msgspec.json.format(msgspec.json.encode(_File(self.history, dict(self.stacks))), indent=2)
         write_text(self.folder / FILE, f"{text.decode()}\n")
         return self
 
-    def _path(self, number: int) -> Path:
-        return self.folder / "releases" / f"{number}.json"
-
     def _release(self, number: int) -> Release:
         try:
-            return Release(number, Stack.load(self._path(number)))
-        except InputError as error:
-            raise WorkspaceError(f"{error}; choose another stack: {_CHOOSE}") from error
-
-    def _equal(self, number: int, stack: Stack) -> bool:
-        try:
-            return self._release(number).stack == stack
-        except RerankError:
-            return False
+            return Release(number, Stack.from_json(self.stacks[number]))
+        except (InputError, WorkspaceError) as error:
+            raise WorkspaceError(
+                f"{self.folder / FILE}: version {number}: {error}; choose another stack: {_CHOOSE}"
+            ) from error
 
 
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:

@@ -117,7 +117,7 @@ def stacks(workspace: Workspace) -> Stacks:
     ]
     versions = []
     for one in releases.all():
-        path = workspace.folder / "releases" / f"{one.number}.json"
+        path = workspace.folder / "releases.json"
         row = _state(workspace, one.stack, path, active is not None and one.number == active.number)
         row.version, row.since = one.number, since.get(one.number)
         row.gate = gates.get(one.number, {})

@@ -238,8 +238,8 @@ def test_what_cannot_be(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     path.write_text('{"history": [{}]}')
     with pytest.raises(WorkspaceError, match=r"releases\.json: damaged"):
         workspace.search("apple")
-    path.write_text('{"history": [{"version": 7, "since": "", "gate": {}}]}')
-    with pytest.raises(WorkspaceError, match=r"7\.json: no such stack file.*; choose another stack"):
+    path.write_text('{"history": [{"version": 7, "since": "", "gate": {}}], "stacks": {}}')
+    with pytest.raises(WorkspaceError, match=r"releases\.json: damaged.*choose a stack"):
         workspace.search("apple")
     path.unlink()
     assert workspace.default_stack == "tfidf"
