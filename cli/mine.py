@@ -36,7 +36,7 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
 @options.command(
     "pairs",
     "Input",
-    option("--from qrels|categories|links|titles", "Relation.", dest="source", required=True),
+    option("--from qrels|categories|links", "Relation.", dest="source", required=True),
     option("--qrels FILE", "Judgments, for --from qrels."),
     "Output",
     option(
@@ -53,7 +53,7 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
 def pairs(
     workspace: Workspace,
     progress: output.Bar,
-    source: Literal["qrels", "categories", "links", "titles"],
+    source: Literal["qrels", "categories", "links"],
     qrels: Qrels | None,
     out: str,
     split: tuple[float, ...] | None,

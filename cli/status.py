@@ -24,7 +24,7 @@ RELEASES = 4
     "status", option("--verify", "Check all files for corruption. Exit code 1 if a file is corrupted.")
 )
 def command(workspace: Workspace, progress: output.Bar, verify: bool) -> Output:
-    """Show documents, rankers, stacks and interrupted work of a workspace."""
+    """Show documents, rankers, and stacks of a workspace."""
     from rerank.workflows.status import status
 
     if verify:
@@ -37,13 +37,6 @@ def command(workspace: Workspace, progress: output.Bar, verify: bool) -> Output:
 def _show(report: StatusReport, default: str) -> None:
     documents = plural(report.documents, "document[|s]")
     click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.place}")
-    for left in report.unfinished:
-        step = f"{left.done} of {left.of} steps" if left.done else "before the first step"
-        name = ["--as", left.name] if left.name != left.variant else []
-        click.echo(
-            f"training of {left.name} was interrupted ({step}): {suggested('train', left.variant, *name)},"
-            " with the same options, continues it; --restart discards it"
-        )
     for ranker in report.rankers:
         if ranker.error:
             click.echo(f"ranker {ranker.name}: {ranker.error}")

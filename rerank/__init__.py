@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rerank.formats import read_qrels as read_qrels
     from rerank.formats import read_queries as read_queries
     from rerank.formats import read_run as read_run
-    from rerank.notebook import NotebookProgress as NotebookProgress
     from rerank.rankers.base import Ranker as Ranker
     from rerank.records import Candidates as Candidates
     from rerank.records import Document as Document
@@ -59,7 +58,6 @@ _MODULES = {
     "rerank.engines.opensearch": ("OpenSearchEngine",),
     "rerank.errors": ("RerankError",),
     "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
-    "rerank.notebook": ("NotebookProgress",),
     "rerank.rankers.base": ("Ranker",),
     "rerank.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
     "rerank.report_page.page": ("evaluation_page",),

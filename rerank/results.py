@@ -6,10 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
-from importlib import import_module
 from typing import Any
-
-from rerank.errors import NotInstalledError
 
 MOST_ROWS = 50
 """Rows that a table shows at most."""
@@ -55,16 +52,6 @@ class Report:
     def rows(self) -> list[dict[str, Any]]:
         """Return table rows with equal keys."""
         return []
-
-    def to_frame(self) -> Any:
-        """Return the rows as ``pandas.DataFrame``. Raises NotInstalledError without pandas."""
-        try:
-            pandas = import_module("pandas")
-        except ModuleNotFoundError as error:
-            if error.name != "pandas":
-                raise
-            raise NotInstalledError("pandas", "a table as a DataFrame") from error
-        return pandas.DataFrame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

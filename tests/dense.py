@@ -87,7 +87,7 @@ def wait_for_step(process, folder, step, name="dense"):
     state = folder / "training" / name / "state.json"
     while process.poll() is None:
         try:
-            if json.loads(state.read_text())["about"]["done"] >= step:
+            if json.loads(state.read_text())["run"]["steps"] >= step:
                 break
         except (OSError, ValueError):
             pass  # not written yet

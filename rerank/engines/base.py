@@ -386,13 +386,6 @@ class Engine(ABC):
             found.append(np.array([np.nan if v is None else v for v in values], np.float64))
         return found
 
-    def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Field -> ``number`` or ``date`` for these documents."""
-        extras = [document.extra for document in self.get(ids) if document is not None]
-        held = {name: value for extra in extras for name, value in extra.items() if value is not None}
-        typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
-        return {name: typed[name] for name in held if _is_number(_second(held[name]))}
-
     @property
     def features(self) -> FeatureStore | None:
         """The stored features; None: rankers encode the candidates of each search."""

@@ -296,7 +296,7 @@ class Scorer:
         numbers = dict(zip(fields, self.engine.field_values(given.ids, fields)))
         for signal in lacking:
             if signal.name not in self._checked:
-                signal.check(self.engine, given.ids)
+                signal.check(self.engine)
                 self._checked.add(signal.name)
         found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
         return replace(given, scores={**given.scores, **found})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -35,9 +34,6 @@ CLAUSE = "clause:"
 """Prefix of signals for scores of search clauses."""
 
 _FIELD = "field:"
-
-_SOME = 1000
-"""Number of documents to list fields from."""
 
 _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
     # name in messages, and filters that engines refuse for missing fields
@@ -137,20 +133,11 @@ class FieldSignal:
             return None
         return "date" if self.name.endswith("d") else "number"
 
-    def check(self, engine: Engine, ids: Sequence[str] = ()) -> None:
-        """Raise UsageError if no document has the field with the right type.
-
-        ids: documents to list fields from; empty: the first ones.
-        """
+    def check(self, engine: Engine) -> None:
+        """Raise UsageError if no document has the field with the right type."""
         what, filters = _READS[self.reads]
         if not any(_finds(engine, Filter(self.field, op, value)) for op, value in filters):
-            some = ids[:_SOME] or [document.id for document in islice(engine.documents(), _SOME)]
-            typed = engine.number_fields(some)
-            there = ", ".join(f"{name} ({kind})" for name, kind in sorted(typed.items())) or "none"
-            raise UsageError(
-                f"{self.name}: no document has {what} in the field {self.field!r}; fields with numbers or"
-                f" dates are: {there}"
-            )
+            raise UsageError(f"{self.name}: no document has {what} in the field {self.field!r}")
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (n,) scores: unchanged, ln(1 + max(x, 0)), or decayed. NaN gives 0."""

@@ -78,7 +78,7 @@ def mine_pairs(
 ) -> MinedPairs:
     """Draw related and unrelated pairs of documents.
 
-    source: ``categories``, ``links``, ``titles`` or ``qrels``. split: shares; a group stays in one part.
+    source: ``categories``, ``links`` or ``qrels``. split: shares; a group stays in one part.
     out: folder for ``train.tsv``, ``dev.tsv`` and ``test.tsv``, or ``pairs.tsv``.
 
     Raises UsageError for missing or unused judgments, TrainingError for too few related documents.
@@ -159,10 +159,8 @@ def _related(
     elif source == "categories":
         related = RelatedDocuments.by_categories(documents, workspace.category_edges(), mining)
         reason = f"no category has {mining.smallest} documents and at most {mining.largest * 100:g}% of them"
-    elif source == "links":
-        related, reason = RelatedDocuments.by_links(documents), "no document links to another"
     else:
-        related, reason = RelatedDocuments.by_titles(documents), "no two titles are similar"
+        related, reason = RelatedDocuments.by_links(documents), "no document links to another"
     if not any(len(mates) for mates in related.mates):
         raise TrainingError(
             f"{workspace.folder}: {source} relate no documents: {reason}; mine pairs from another source"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError, WorkspaceError
-from rerank.rankers.training.unfinished import Unfinished, unfinished
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
@@ -60,22 +59,21 @@ class Stacks(Report):
 
 @dataclass
 class StatusReport(Stacks):
-    """State of a workspace. unfinished: resumable trainings."""
+    """State of a workspace."""
 
     workspace: str
     place: str
     documents: int
     lang: str | None
     rankers: list[RankerState]
-    unfinished: list[Unfinished]
 
 
 def status(workspace: Workspace) -> StatusReport:
     """Return the state of a workspace.
 
     >>> state = status(workspace)
-    >>> state.documents, state.lang, state.rankers, state.unfinished
-    (3, 'en', [], [])
+    >>> state.documents, state.lang, state.rankers
+    (3, 'en', [])
     """
     rankers = {name: RankerState(name) for name in workspace.trained()}
     for name, row in rankers.items():
@@ -96,7 +94,6 @@ def status(workspace: Workspace) -> StatusReport:
         documents=len(workspace.engine),
         lang=workspace.lang,
         rankers=list(rankers.values()),
-        unfinished=unfinished(workspace.folder / "training"),
     )
 
 

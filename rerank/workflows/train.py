@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from rerank.config import Options, values_of
+from rerank.config import Options
 from rerank.errors import BusyError, UsageError, option_name
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.rankers.registry import Family, Fitter, Source, configuration, family_of
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.rankers.training.unfinished import check_settings
 from rerank.records import LabeledPair, Query
 from rerank.workflows.encode import encode
 from rerank.workflows.training_data import DataReport, Inputs, training_data
@@ -83,10 +81,14 @@ def train(
     )
     called = _called(workspace, family, names, as_name)
     _check_inputs(family, ", ".join(names), inputs, options)
-    checkpoints = _checkpoints(workspace, family, options, called, restart)
+    if restart and (not family.resumes or getattr(options, "untrained", False)):
+        what = "--untrained" if family.resumes else ", ".join(called)
+        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
     report, given = TrainReport(), inputs.qrels is not None or inputs.pairs
     data = training_data(workspace, inputs, report, progress) if given else None
-    job = TrainingJob(workspace.engine, data, checkpoints, restart, progress, inputs.labeled)
+    job = TrainingJob(
+        workspace.engine, data, workspace.folder / "training", restart, progress, inputs.labeled
+    )
     _fit(workspace, family.make_fitter(job, options), called, job, report)
     if report.rankers and not report.rankers[-1].interrupted:
         report.encoded = _encoded(workspace, progress)
@@ -111,20 +113,6 @@ def _encoded(workspace: Workspace, progress: Progress) -> dict[str, int]:
     except BusyError as error:
         progress.say(f"{error}: the rankers are active; `rerank encode` stores the features")
         return {}
-
-
-def _checkpoints(
-    workspace: Workspace, family: Family, options: Options, called: Mapping[str, str], restart: bool
-) -> Path:
-    """Return their folder. Raises UsageError for other settings than before, or a useless restart."""
-    folder = workspace.folder / "training"
-    resumes = family.resumes and not getattr(options, "untrained", False)
-    if restart and not resumes:
-        what = "--untrained" if family.resumes else ", ".join(called)
-        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
-    for variant, name in called.items() if resumes and not restart else ():
-        check_settings(folder, name, variant, values_of(options))
-    return folder
 
 
 _INPUTS: dict[Source, str] = {

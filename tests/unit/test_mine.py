@@ -93,8 +93,7 @@ def test_qrels(workspace):
     }, "documents judged as not relevant for the same query are not among the unrelated ones"
 
 
-def test_links_and_titles(workspace):
-    check(mine_pairs(workspace, "titles", split=SPLIT), lambda a, b: KIND[a] == KIND[b])
+def test_links(workspace):
     linked = {frozenset((one["_id"], other)) for one in documents() for other in one["links"]}
     found = mine_pairs(workspace, "links", split=(0.8, 0.2))
     check(found, lambda a, b: frozenset((a, b)) in linked)
@@ -144,10 +143,9 @@ def test_bad_input(folder, run, tmp_path, words, code, message):
 def test_a_collection_without_relations(run, tmp_path, write_lines):
     bare = [{"_id": f"d{i}", "title": f"word{i}", "text": "x"} for i in range(3)]
     run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare")
-    for source, reason in (("links", "no document links"), ("titles", "no two titles are similar")):
-        run("mine", "pairs", "--from", source, "-w", tmp_path / "bare", "--out", tmp_path / "p").fails(
-            1, reason, "another source"
-        )
+    run("mine", "pairs", "--from", "links", "-w", tmp_path / "bare", "--out", tmp_path / "p").fails(
+        1, "no document links", "another source"
+    )
     run("mine", "cocitation", "-w", tmp_path / "bare").fails(1, "no document has citations; ingest articles")
 
 

@@ -10,7 +10,6 @@ from rerank.cli.program import COMMANDS
 
 import rerank
 import rerank.testing
-from rerank.notebook import NotebookProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,11 +23,6 @@ def test_the_notebook():
     found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
     assert found.attempted > 30
     assert not found.failed, "".join(said)
-
-
-def test_remarks_are_in_words(capsys):
-    NotebookProgress().say("lower --rate")
-    assert capsys.readouterr().out == "lower --rate\n"
 
 
 def test_every_command_is_a_function():

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pytest
 from opensearchpy import OpenSearchWarning
 from rerank.cli.program import show_once
 
-from rerank.errors import NotInstalledError
 from rerank.results import Report, plain
 from rerank.workspace import Workspace
-
-
-def test_a_frame_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
-    with pytest.raises(NotInstalledError, match="needs pandas: install it with `pip install pandas`"):
-        Report().to_frame()
 
 
 def test_a_report_is_json(tmp_path):

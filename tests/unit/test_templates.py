@@ -180,11 +180,9 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
         ("field:published:decay:2024:5", "a number in the field 'published'"),
         ("field:year:decay:now:5d", "a date in the field 'year'"),
     ):
-        with pytest.raises(
-            UsageError, match=f"{signal}: no document has {what}; .* published .date., year .n"
-        ):
+        with pytest.raises(UsageError, match=f"{signal}: no document has {what}"):
             tune(workspace, f"bm25,{signal}", queries=queries, qrels=qrels)
-        with pytest.raises(UsageError, match=f"{what}; .*: published .date., year .number."):
+        with pytest.raises(UsageError, match=f"no document has {what}"):
             FieldSignal(signal).check(workspace.engine)
     for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
         with pytest.raises(UsageError, match=f"decay:{decay} is not a decay"):

@@ -21,7 +21,7 @@ from rerank.combiners.linear import Linear
 from rerank.errors import TrainingError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
-from rerank.rankers.cnn import fit, sampling
+from rerank.rankers.cnn import sampling
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import CnnTrainer
@@ -320,14 +320,6 @@ def test_early_stopping_keeps_the_best_epoch():
     config = small(rate=1e-30, tune_embeddings=False, epochs=50, patience=4)
     fitted = trainer(toy(), config).fit("text")
     assert (fitted.epoch, fitted.epochs) == (1, 5)
-
-
-def test_the_epoch_can_be_chosen_by_the_ranker_alone(monkeypatch):
-    found = iter([(0.5, 0.1), (0.4, 0.3), (0.6, 0.2)])
-    monkeypatch.setattr(fit, "weighted_ndcg", lambda *_: (*next(found), 0.25))
-    fitted = trainer(toy(), small(epochs=3, patience=3, epoch_by="alone")).fit("text")
-    assert (fitted.epoch, fitted.dev, fitted.baseline, fitted.measure) == (2, 0.3, 0.25, "dev NDCG alone")
-    assert fitted.ranker.trained["dev"] == 0.3
 
 
 def test_the_epoch_can_be_chosen_among_random_documents():

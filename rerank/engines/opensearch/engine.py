@@ -168,12 +168,6 @@ class OpenSearchEngine(Writer, Engine):
             return self.searcher.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
 
-    def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """See :meth:`Engine.number_fields`."""
-        if isinstance(self.layout, AttachedLayout):
-            return self.searcher.fields.number_fields()
-        return super().number_fields(ids)
-
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates by a lexical signal."""
         return self.searcher.score(text, signal, candidates)

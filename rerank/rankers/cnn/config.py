@@ -69,11 +69,8 @@ class CnnConfig(Options, frozen=True):
     dropout: Annotated[float, option("Dropout rate.", ge=0, lt=1)] = 0.2
     epochs: Annotated[Count, option("Maximum number of epochs.")] = 12
     epoch_by: Annotated[
-        Literal["weighted", "alone", "pool-random"],
-        option(
-            "Dev NDCG that selects the epoch: with the first stage's score, without it, or among random"
-            " documents."
-        ),
+        Literal["weighted", "pool-random"],
+        option("Dev NDCG that selects the epoch: with the first stage's score, or among random documents."),
     ] = "weighted"
     patience: Annotated[Count, option("Epochs without gain on dev that end the training.")] = 3
     batch: Annotated[

@@ -34,7 +34,6 @@ LEAST_STEPS = 100
 SIDES = ("query", "document")
 MEASURES = {
     "weighted": "dev NDCG",
-    "alone": "dev NDCG alone",
     "pool-random": "dev NDCG among random documents",
 }
 """``epoch_by`` -> the measure that chooses the epoch."""
@@ -119,8 +118,6 @@ class CnnTask(Task):
         if self.config.epoch_by == "pool-random":
             return {measure: alone}
         self.first_stage = first_stage
-        if self.config.epoch_by == "alone":
-            return {measure: alone, f"with {self.data.first_stage}": weighted}
         return {measure: weighted, "alone": alone}
 
     def check(self, measured: Measurement) -> None:
@@ -160,7 +157,7 @@ class CnnTrainer:
         torch.manual_seed(config.seed)
         task = CnnTask(variant, name, self.inputs)
         key = identity(self.data, config, variant)
-        checkpoint = Checkpoint(self.job.checkpoint(name), key, variant, values_of(config))
+        checkpoint = Checkpoint(self.job.checkpoint(name), key)
         each = task.steps_per_epoch
         options = TrainerOptions(
             steps=config.epochs * each,
@@ -182,7 +179,6 @@ class CnnTrainer:
             task.first_stage,
             run.interrupted,
             measure={**MEASURES, "weighted": TrainingResult.measure}[config.epoch_by],
-            without="of the first stage" if config.epoch_by == "alone" else TrainingResult.without,
             curve=[(one.step // each, one.loss, one.value) for one in run.history],
             cleanup=dict if run.interrupted else checkpoint.discard,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +15,13 @@ from rerank.config import Count, Natural, Options, Positive, Share, option
 from rerank.errors import UsageError
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document, LabeledPair, Qrels
-from rerank.text import words
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
-
-Source = Literal["qrels", "categories", "links", "titles"]
+Source = Literal["qrels", "categories", "links"]
 Near = Callable[[int], Sequence[int]]
 """Position of a document -> positions of documents with similar words."""
 
 TRIES = 50
 """Candidates for an unrelated document, before another kind is used."""
-SIMILAR = 0.5
-"""Least cosine of the words of two titles, weighted by idf, of related documents."""
 
 
 class PairMining(Options, frozen=True):
@@ -133,18 +127,8 @@ class RelatedDocuments:
         links = LinkGraph.of(ordered).matrix()
         linked = np.diff(links.indptr) > 0
         units = np.where(linked, np.cumsum(linked) - 1, -1).astype(np.int64)
-        return cls([one.id for one in ordered], units, _rows(links))
-
-    @classmethod
-    def by_titles(cls, documents: Iterable[Document]) -> RelatedDocuments:
-        """Relate SIMILAR titles; groups are connected components."""
-        from scipy.sparse.csgraph import connected_components
-
-        ordered = sorted(documents, key=lambda one: one.id)
-        similar = _similar([words(one.title) for one in ordered])
-        _, component = connected_components(similar, directed=False)
-        units = np.where(np.diff(similar.indptr) > 0, component, -1).astype(np.int64)
-        return cls([one.id for one in ordered], units, _rows(similar))
+        mates = np.split(links.indices.astype(np.int64), links.indptr[1:-1])
+        return cls([one.id for one in ordered], units, mates)
 
 
 def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 0) -> list[NDArray[np.int64]]:
@@ -261,20 +245,3 @@ def _mates(units: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [
         groups[unit][groups[unit] != i] if unit >= 0 else nothing for i, unit in enumerate(units.tolist())
     ]
-
-
-def _rows(matrix: csr_matrix) -> list[NDArray[np.int64]]:
-    return [row.astype(np.int64) for row in np.split(matrix.indices, matrix.indptr[1:-1])]
-
-
-def _similar(texts: Sequence[Sequence[str]]) -> csr_matrix:
-    """Return word cosines from SIMILAR, (n, n), without diagonal."""
-    from scipy.sparse import csr_matrix
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.neighbors import NearestNeighbors
-
-    if not any(texts):
-        return csr_matrix((len(texts), len(texts)))
-    vectors = TfidfVectorizer(analyzer=set).fit_transform(texts)
-    near = NearestNeighbors(radius=1 - SIMILAR, metric="cosine").fit(vectors)
-    return near.radius_neighbors_graph()

@@ -40,7 +40,7 @@ class Structure:
         graph, held = texts.graph.hold_out(config.held_out, config.seed)
         if isinstance(graph, CitationGraph):
             assert config.strategy is not None
-            found = by_citations(graph, usable, config.strategy)
+            found: Neighbors = by_citations(graph, usable, config.strategy)
         else:
             with (progress or Progress()).step("neighbors", len(usable), "doc") as advance:
                 found = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)

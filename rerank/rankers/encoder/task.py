@@ -70,7 +70,7 @@ class EncoderTask(Task):
         self.progress, self.steps_per_epoch = progress or Progress(), sampler.steps()
         self.checkpoint = None
         if checkpoint is not None:
-            self.checkpoint = Checkpoint(checkpoint, self._key(), self.name, values_of(config))
+            self.checkpoint = Checkpoint(checkpoint, self._key())
         if torch.cuda.is_available():
             encoder.model.to("cuda")
         encoder.precision = config.precision

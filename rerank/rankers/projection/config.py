@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
-
 from rerank.config import Count, Natural, NonNegative, Options, Share, option
 
 MOST_GAMMA = 40.0
@@ -18,10 +16,7 @@ class ProjectionConfig(Options, frozen=True):
     """Options of ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
 
     dim: Annotated[Count, option("Length of a projected vector (k).")] = 200
-    init: Annotated[
-        Literal["auto", "random", "cllsi", "opca", "lsi"],
-        option("First matrix; auto: the best of the others on dev.", only=_S2NET),
-    ] = "auto"
+    init: Annotated[Literal["random", "cllsi", "opca", "lsi"], option("First matrix.", only=_S2NET)] = "lsi"
     letters: Annotated[
         Natural, option("Length of the letter sequences that are also terms; 0: words only.")
     ] = 4
@@ -38,14 +33,6 @@ class ProjectionConfig(Options, frozen=True):
             only=_S2NET,
         ),
     ] = 0.5
-    negatives: Annotated[
-        Annotated[int, Meta(ge=2)] | None,
-        option(
-            "Number of random pairs whose documents a pair is compared with, drawn every 15 iterations; none:"
-            " all pairs, or 4,096 of very many.",
-            only=_S2NET,
-        ),
-    ] = None
     gamma: Annotated[float, option("Factor of differences of cosines.", gt=0, le=MOST_GAMMA, only=_S2NET)] = (
         10.0
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
@@ -26,9 +24,6 @@ from rerank.text import plural
 
 CHECK, LEAST, PATIENCE = 5, 20, 4
 """Iterations between dev measures; least iterations; measures without gain that end the training."""
-STARTS = ("random", "cllsi", "opca", "lsi")
-TRIAL_PAIRS, TRIAL_ITERATIONS = 4000, 20
-"""Pairs and iterations with which ``auto`` tries each start."""
 MOST_PRODUCTS = 1e11
 """Pairs x documents x dimensions up to which a pair is compared with all documents instead of its part."""
 PART, RESHUFFLE = 4096, 15
@@ -98,28 +93,10 @@ class ProjectionTrainer:
             dim = size
         if pairs.documents.shape[0] < 2:
             raise TrainingError("all training pairs have the same document; add pairs with other documents")
-        init = self._choose(name, pairs, dim) if config.init == "auto" else config.init
-        start = self._start(f"{name} starts from {init}", init, pairs, dim)
+        start = self._start(f"{name} starts from {config.init}", config.init, pairs, dim)
         best = descend(name, self.vectors, start, config, self.progress)
-        trained = {"init": init, "iteration": best.iteration, "history": best.history}
+        trained = {"iteration": best.iteration, "history": best.history}
         return self._result("s2net", name, best, trained)
-
-    def _choose(self, name: str, pairs: Pairs, dim: int) -> str:
-        """Best start on dev, tried on some pairs."""
-        vectors = copy(self.vectors)
-        vectors.pairs = some = pairs.some(TRIAL_PAIRS, self.config.seed)
-        config = structs.replace(self.config, epochs=TRIAL_ITERATIONS)
-        measures: dict[str, float] = {}
-        for init in STARTS:
-            start = self._start(f"{name} tries {init}", init, some, dim)
-            trial = descend(f"{name} from {init}", vectors, start, config, self.progress)
-            if trial.interrupted:
-                raise KeyboardInterrupt(f"interrupted while {name} tried its starts; nothing was kept")
-            measures[init] = trial.measure
-        best = max(measures, key=lambda init: measures[init])
-        tried = ", ".join(f"{init} {value:.4f}" for init, value in measures.items())
-        self.progress.say(f"{name} starts from {best} (dev after a trial: {tried})")
-        return best
 
     def _start(self, title: str, init: str, pairs: Pairs, dim: int) -> Matrix:
         rng = np.random.default_rng(self.config.seed)
@@ -181,9 +158,7 @@ def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[St
     count = len(pairs)
     objective = S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
     loss = anchored(objective, start, config.beta) if config.beta else objective
-    size = config.negatives or count
-    if config.negatives is None and count * pairs.documents.shape[0] * start.shape[1] > MOST_PRODUCTS:
-        size = PART
+    size = PART if count * pairs.documents.shape[0] * start.shape[1] > MOST_PRODUCTS else count
     rng = np.random.default_rng(config.seed)
     point = start
     while True:

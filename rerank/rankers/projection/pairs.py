@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,6 @@ class Pairs:
     def partners(self) -> Any:
         """(N, V): document of each pair."""
         return self.documents[self.comparisons.target]
-
-    def some(self, count: int, seed: int) -> Pairs:
-        """Random pairs and only their documents."""
-        if len(self) <= count:
-            return self
-        rows = np.sort(np.random.default_rng(seed).choice(len(self), count, replace=False))
-        columns, comparisons = self.comparisons.within(rows)
-        weight = comparisons.weight / comparisons.weight.sum()
-        return Pairs(self.queries[rows], self.documents[columns], replace(comparisons, weight=weight))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from rerank.errors import TrainingError
 from rerank.files import write_bytes
-from rerank.rankers.training.unfinished import ABOUT, STATE
 
 Weights = dict[str, Tensor]
+STATE = "state.json"
+"""State of a training; it is written last."""
 
 
 @dataclass(frozen=True)
@@ -81,32 +82,26 @@ class Checkpoint:
     """The newest checkpoint in a folder; crashes during writes keep the previous one.
 
     key: hash of the inputs, which must match.
-    variant, settings: for ``rerank.rankers.training.unfinished``.
     """
 
-    def __init__(self, folder: Path, key: str, variant: str, settings: Mapping[str, Any]) -> None:
-        self.folder, self.key, self.variant, self.settings = folder, key, variant, settings
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
 
     def save(
         self,
         run: TrainingRun,
-        total: int,
         weights: Weights,
         optimizers: Sequence[torch.optim.Optimizer],
         best: Weights,
     ) -> None:
-        """Write the tensors, then the state file; delete older files.
-
-        total: steps of the training. weights, best: contiguous CPU tensors.
-        """
+        """Write the contiguous CPU tensors, then the state file; delete older files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {f"best-{run.best}": best, f"model-{run.steps}": weights}
         files[f"optimizer-{run.steps}"] = _flat(optimizers)
         for name, tensors in files.items():
             if not self._path(name).exists():
                 write_bytes(self._path(name), save(tensors))
-        about = {"variant": self.variant, "done": run.steps, "of": total, "settings": self.settings}
-        write_bytes(self.folder / STATE, json.encode({"key": self.key, ABOUT: about, "run": run}))
+        write_bytes(self.folder / STATE, json.encode({"key": self.key, "run": run}))
         for path in self.folder.glob("*.safetensors"):
             if path.stem not in files:
                 path.unlink()

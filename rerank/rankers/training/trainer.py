@@ -177,7 +177,7 @@ class Trainer:
             if run.steps % self.every == 0 or run.steps == total:
                 self._measure(float(np.mean(run.losses)))
                 if self.checkpoint:
-                    self.checkpoint.save(run, total, self._weights(), self.optimizers, self._best)
+                    self.checkpoint.save(run, self._weights(), self.optimizers, self._best)
 
     def _batches(self) -> Iterator[Any]:
         run, each = self.run, self.task.steps_per_epoch
