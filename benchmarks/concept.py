@@ -2,7 +2,7 @@
 
     python benchmarks/concept.py DATA/ecbplus --out ecbplus.jsonl
     rerank ingest DATA/cf/corpus.jsonl.gz --categories DATA/cf/categories.tsv -w cf
-    rerank mine pairs --from categories -w cf --out cf-pairs
+    python benchmarks/mined_pairs.py cf --out cf-pairs
     python benchmarks/concept.py DATA/cf --pairs cf-pairs --out cf.jsonl
 
 Pairs are read from ``pairs.train.tsv``, ``pairs.dev.tsv`` and ``pairs.test.tsv`` of the collection, or from

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from rerank.workflows.evaluate import evaluate as evaluate
     from rerank.workflows.ingest import ingest as ingest
     from rerank.workflows.mine import mine_cocitation as mine_cocitation
-    from rerank.workflows.mine import mine_pairs as mine_pairs
     from rerank.workflows.pairs import evaluate_pairs as evaluate_pairs
     from rerank.workflows.pairs import predict_pairs as predict_pairs
     from rerank.workflows.promote import promote as promote
@@ -70,7 +69,7 @@ _MODULES = {
     "rerank.workflows.encode": ("encode",),
     "rerank.workflows.evaluate": ("evaluate",),
     "rerank.workflows.ingest": ("ingest",),
-    "rerank.workflows.mine": ("mine_cocitation", "mine_pairs"),
+    "rerank.workflows.mine": ("mine_cocitation",),
     "rerank.workflows.pairs": ("evaluate_pairs", "predict_pairs"),
     "rerank.workflows.promote": ("promote", "rollback"),
     "rerank.workflows.status": ("status",),

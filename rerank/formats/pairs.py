@@ -90,8 +90,7 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
     if len({pair.related for pair in pairs}) < 2:
         one, other = ("related", "unrelated")[:: 1 if pairs and pairs[0].related else -1]
         raise InputError(
-            f"{name_of(source)}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs, or mine"
-            f" pairs with `rerank mine pairs`"
+            f"{name_of(source)}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs"
         )
     return pairs
 

@@ -111,7 +111,7 @@ def test_the_library_neither_prints_nor_reads_the_command_line(path):
 def test_a_command_imports_the_library_when_it_is_called(path):
     """When it is imported, only what costs nothing; but options of trainings are made of their settings."""
     found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
-    if name_of(path) in ("cli/train.py", "cli/mine.py"):
+    if name_of(path) == "cli/train.py":
         found = {one for one in found if not one.startswith("rerank.rankers.")}
     cheap = {"rerank.errors", "rerank.progress", "rerank.config", "rerank.text", "rerank.service.settings"}
     assert found <= cheap

@@ -37,8 +37,8 @@ def evaluated(run, made, qrels, *more):
     return run("evaluate", "--stack", "bm25", *files, *more)
 
 
-def test_files_with_other_content_are_not_replaced(run, made, write_lines, tmp_path):
-    old, runs, mined = (tmp_path / name for name in ("old.txt", "runs", "mined"))
+def test_files_with_other_content_are_not_replaced(run, made, tmp_path):
+    old, runs = tmp_path / "old.txt", tmp_path / "runs"
     where = ("-w", made / "ws")
     judged = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", *where)
     measured = ("evaluate", "--stack", "bm25")
@@ -46,8 +46,6 @@ def test_files_with_other_content_are_not_replaced(run, made, write_lines, tmp_p
     labels.write_text("wolf\tfox\n")
     for path in (first, second):
         path.write_text("q1 Q0 owl 1 2.0 x\n")
-    linked = [{"_id": name, "title": name, "links": ["fox"]} for name in ("wolf", "fox", "owl", "elk")]
-    assert run("ingest", write_lines(tmp_path / "linked.jsonl", linked), "-w", tmp_path / "linked").code == 0
     compared = ("compare", first, second, "--qrels", made / "all.tsv")
     for command in (
         (*measured, *judged, "--save-run", runs),
@@ -55,13 +53,12 @@ def test_files_with_other_content_are_not_replaced(run, made, write_lines, tmp_p
         (*measured, *judged, "--report", old),
         ("tune", "--stack", "tfidf,bm25", *judged, "--out", old),
         (*compared, "--per-query", old),
-        ("mine", "pairs", "--from", "links", "--split", "none", "-w", tmp_path / "linked", "--out", mined),
         ("pairs", "predict", "--ranker", "bm25", "--pairs", labels, *where, "--out", old),
     ):
         for _ in range(2):  # a file of the same kind is replaced
             done = run(*command)
             assert done.code == 0, done
-        files = [*runs.glob("*"), *mined.glob("*"), *tmp_path.glob("old.txt")]
+        files = [*runs.glob("*"), *tmp_path.glob("old.txt")]
         for file in files:
             file.write_text("my notes\n")
         run(*command).fails(2, "exists and has other content")

@@ -1,22 +1,30 @@
-"""Pairs from unlabeled collections."""
+"""Draw related and unrelated pairs of documents by their categories, for ``concept.py``.
+
+    rerank ingest DATA/cf/corpus.jsonl.gz --categories DATA/cf/categories.tsv -w cf
+    python benchmarks/mined_pairs.py cf --out cf.pairs
+
+Documents that share a category are related, those whose categories share a parent are of one topic. A
+category is in one of ``train.tsv``, ``dev.tsv`` and ``test.tsv`` only.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank import SearchRequest, Workspace
 from rerank.categories import path_edges
-from rerank.config import Count, Natural, Options, Positive, Share, option
-from rerank.errors import UsageError
-from rerank.rankers.graphs.links import LinkGraph
-from rerank.records import Document, LabeledPair, Qrels
+from rerank.formats import write_labeled_pairs
+from rerank.records import Document, LabeledPair
+from rerank.text import words
 
-Source = Literal["qrels", "categories", "links"]
+PARTS = {"train": 0.7, "dev": 0.15, "test": 0.15}
 Near = Callable[[int], Sequence[int]]
 """Position of a document -> positions of documents with similar words."""
 
@@ -24,17 +32,20 @@ TRIES = 50
 """Candidates for an unrelated document, before another kind is used."""
 
 
-class PairMining(Options, frozen=True):
-    """Sampling options."""
+@dataclass(frozen=True)
+class PairMining:
+    """Sampling options.
 
-    each: Annotated[Count, option("Related pairs of a document.")] = 3
-    negatives: Annotated[Positive, option("Unrelated pairs for each related one.")] = 1.0
-    hard: Annotated[Share, option("Share of the unrelated pairs that have a common topic.")] = 0.5
-    smallest: Annotated[int, option("Least number of documents of a category that is a group.", ge=2)] = 5
-    largest: Annotated[
-        float, option("Ignore categories with a larger share of the documents.", gt=0, le=1)
-    ] = 0.05
-    seed: Annotated[Natural, option("Random seed of the samples and the split.")] = 0
+    each: related pairs of a document. negatives: unrelated pairs for each. hard: share of them of one topic.
+    smallest, largest: documents of a category that counts, their number and their share.
+    """
+
+    each: int = 3
+    negatives: float = 1.0
+    hard: float = 0.5
+    smallest: int = 5
+    largest: float = 0.05
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,27 +55,23 @@ class RelatedDocuments:
     ids: (n,) ascending.
     units: (n,) group, never split; -1: none.
     mates: related documents.
-    labels, kin: documents with matching labels or kin are never unrelated pairs.
+    labels: documents with a common label, or a label that is a topic of the other, are never unrelated.
     topics: a common topic means similar, not related.
     """
 
     ids: list[str]
     units: NDArray[np.int64]
     mates: list[NDArray[np.int64]]
-    labels: list[frozenset[str]] = field(default_factory=list)
-    kin: list[frozenset[str]] = field(default_factory=list)
-    topics: list[frozenset[str]] = field(default_factory=list)
+    labels: list[frozenset[str]]
+    topics: list[frozenset[str]]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def related(self, i: int, j: int) -> bool:
         """Return whether documents are, or may be, related."""
-        if i == j or bool((self.mates[i] == j).any() or (self.mates[j] == i).any()):
-            return True
-        return bool(
-            self.labels and (self.labels[i] & (self.labels[j] | self.kin[j]) or self.labels[j] & self.kin[i])
-        )
+        labels, topics = self.labels, self.topics
+        return i == j or bool(labels[i] & (labels[j] | topics[j]) or labels[j] & topics[i])
 
     @classmethod
     def by_categories(
@@ -94,54 +101,11 @@ class RelatedDocuments:
         for child, parent in edges if edges is not None else path_edges(sizes):
             parents[child].add(parent)
         topics = [frozenset(parent for name in names for parent in parents[name]) for names in labels]
-        return cls([one.id for one in ordered], units, _mates(units), labels, topics, topics)
-
-    @classmethod
-    def by_qrels(cls, ids: Iterable[str], qrels: Qrels) -> RelatedDocuments:
-        """Relate documents relevant to a query; queries are topics of judged documents.
-
-        Groups: queries with the fewest relevant documents.
-        """
-        ordered = sorted(ids)
-        place = {one: i for i, one in enumerate(ordered)}
-        labels, topics = [set[str]() for _ in ordered], [set[str]() for _ in ordered]
-        groups: list[tuple[int, str, list[int]]] = []
-        for query, grades in qrels.items():
-            judged = {place[one]: grade for one, grade in grades.items() if one in place}
-            relevant = sorted(i for i, grade in judged.items() if grade > 0)
-            for i in judged:
-                topics[i].add(query)
-            for i in relevant:
-                labels[i].add(query)
-            groups.append((len(relevant), query, relevant))
-        units = _disjoint((relevant for _, _, relevant in sorted(groups)), len(ordered), 2)
-        unrelated = (units < 0) & np.array([bool(of) for of in topics], dtype=np.bool_)
-        units[unrelated] = units.max(initial=-1) + 1 + np.arange(int(unrelated.sum()))
-        frozen = [frozenset(of) for of in labels]
-        return cls(ordered, units, _mates(units), frozen, frozen, [frozenset(of) for of in topics])
-
-    @classmethod
-    def by_links(cls, documents: Iterable[Document]) -> RelatedDocuments:
-        """Relate linked documents, each a group."""
-        ordered = sorted(documents, key=lambda one: one.id)
-        links = LinkGraph.of(ordered).matrix()
-        linked = np.diff(links.indptr) > 0
-        units = np.where(linked, np.cumsum(linked) - 1, -1).astype(np.int64)
-        mates = np.split(links.indices.astype(np.int64), links.indptr[1:-1])
-        return cls([one.id for one in ordered], units, mates)
+        return cls([one.id for one in ordered], units, _mates(units), labels, topics)
 
 
 def split_units(related: RelatedDocuments, shares: Sequence[float], seed: int = 0) -> list[NDArray[np.int64]]:
-    """Return documents per split; groups stay together.
-
-    Raises UsageError unless shares exceed 0.
-
-    >>> related = RelatedDocuments(list("abcd"), np.array([0, 0, 1, -1]), [np.array([], int)] * 4)
-    >>> [part.tolist() for part in split_units(related, [0.7, 0.3])]
-    [[0, 1], [2]]
-    """
-    if not shares or any(share <= 0 for share in shares):
-        raise UsageError(f"shares of a split are above 0, not {', '.join(map(str, shares))}")
+    """Return documents per split; groups stay together."""
     sizes = np.bincount(related.units[related.units >= 0])
     order = np.random.default_rng([seed, 1]).permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]  # the small groups fill the gaps
@@ -170,7 +134,7 @@ class SampledPairs:
         self._inside = np.zeros(len(related), np.bool_)
         self._inside[part] = True
         self._by_topic: dict[str, list[int]] = defaultdict(list)
-        for i in part.tolist() if related.topics else ():
+        for i in part.tolist():
             for topic in related.topics[i]:
                 self._by_topic[topic].append(i)
         self._rng = np.random.default_rng([mining.seed, 2])
@@ -216,7 +180,7 @@ class SampledPairs:
         return None
 
     def _hard_negative(self, i: int) -> int | None:
-        topics = sorted(self._related.topics[i]) if self._related.topics else []
+        topics = sorted(self._related.topics[i])
         for place in self._rng.permutation(len(topics)).tolist():
             pool = self._rng.permutation(self._by_topic[topics[place]])[:TRIES]
             if (other := self._unrelated(i, pool)) is not None:
@@ -245,3 +209,50 @@ def _mates(units: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [
         groups[unit][groups[unit] != i] if unit >= 0 else nothing for i, unit in enumerate(units.tolist())
     ]
+
+
+def read_short(workspace: Workspace) -> list[Document]:
+    """Documents by id; the first words replace a missing title."""
+    short = []
+    for one in workspace.engine.documents():
+        text = "" if one.title else " ".join(words(one.text)[:20])
+        short.append(Document(one.id, one.title, text, one.categories))
+    return sorted(short, key=lambda one: one.id)
+
+
+def sample(workspace: Workspace, mining: PairMining, shares: Sequence[float]) -> list[SampledPairs]:
+    """Draw the pairs of each part."""
+    documents = read_short(workspace)
+    related = RelatedDocuments.by_categories(documents, workspace.category_edges(), mining)
+    place = {one: i for i, one in enumerate(related.ids)}
+
+    def near(i: int) -> list[int]:
+        text = documents[i].title or documents[i].text
+        found = workspace.engine.find(SearchRequest(text, first_stage=workspace.first_stage, depth=100))
+        return [place[one] for one in found.ids if one in place]
+
+    parts = split_units(related, shares, mining.seed)
+    return [
+        SampledPairs(related, part, replace(mining, seed=mining.seed + number), near)
+        for number, part in enumerate(parts)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workspace")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the files")
+    parser.add_argument("--smallest", type=int, default=PairMining.smallest)
+    parser.add_argument("--largest", type=float, default=PairMining.largest)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    mining = PairMining(smallest=options.smallest, largest=options.largest, seed=options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, found in zip(PARTS, sample(Workspace.open(options.workspace), mining, [*PARTS.values()])):
+        write_labeled_pairs(options.out / f"{name}.tsv", found.pairs)
+        related = sum(pair.related for pair in found.pairs)
+        print(f"{name}: {related} related, {len(found.pairs) - related} unrelated, {found.hard} of one topic")
+
+
+if __name__ == "__main__":
+    main()
