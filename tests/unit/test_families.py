@@ -120,10 +120,3 @@ def test_one_training_is_of_one_family():
 def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, given, epochs, steps):
     made = configuration([name], given, preset=preset)
     assert (made.epochs, made.steps) == (epochs, steps)
-
-
-def test_options_without_effect_are_refused():
-    with pytest.raises(UsageError, match="patience has no effect with --held-out 0"):
-        configuration(["dense"], {"patience": 3}, preset="paper")
-    with pytest.raises(UsageError, match="epochs has no effect with --steps 4"):
-        configuration(["dense"], {"steps": 4, "epochs": 3}, preset="whole")
