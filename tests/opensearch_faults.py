@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from rerank.engines.opensearch import bulk
 from tests.commands import console_script
 from tests.node import Node
 from tests.proxy import (
-    Authority,
     answering,
 )
 
@@ -29,54 +23,13 @@ REFUSED = answering(
 BUSY = answering(status=429, body=b'{"error": {"type": "rejected", "reason": "queue full"}}')
 
 
-@pytest.fixture
-def name(node: Node) -> Iterator[str]:
-    """A name for an index that no other test uses."""
-    chosen = f"faults-{secrets.token_hex(4)}"
-    yield chosen
-    node.request("DELETE", f"/{chosen}*?expand_wildcards=all")
-
-
-@pytest.fixture(autouse=True)
-def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hide the credentials and profiles of the user."""
-    monkeypatch.setenv("RERANK_PROFILES", str(tmp_path / "profiles.toml"))
-    for variable in ("PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE"):
-        monkeypatch.delenv(f"RERANK_OPENSEARCH_{variable}", raising=False)
-    for variable in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
-        monkeypatch.delenv(f"AWS_{variable}", raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up at once what is otherwise tried again for two minutes."""
-    monkeypatch.setattr(bulk, "PATIENCE", 0.5)
-
-
 def lines(n: int, start: int = 0, word: str = "cell") -> bytes:
     return b"".join(
         json.dumps({"_id": f"n{i}", "text": f"{word} number {i}"}).encode() + b"\n" for i in range(start, n)
     )
 
 
-@pytest.fixture
-def few(tmp_path: Path) -> Path:
-    path = tmp_path / "few.jsonl"
-    path.write_bytes(lines(20))
-    return path
-
-
 MANY = 2_500  # five requests
-
-
-@pytest.fixture
-def many(tmp_path: Path) -> Path:
-    path = tmp_path / "many.jsonl"
-    path.write_bytes(lines(MANY, word="gene"))
-    return path
 
 
 def at(url: str, name: str) -> tuple[str, ...]:
@@ -125,16 +78,6 @@ def edit(folder: Path, **settings: Any) -> None:
     place = kept.index("[opensearch]") + 1
     kept[place:place] = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     file.write_text("\n".join(kept) + "\n")
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"))
 
 
 def other_scheme(url: str) -> str:

@@ -1,13 +1,18 @@
-"""The hook on a node."""
+"""The hook on a node; and names, files, credentials and certificates for tests of faults."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from rerank.engines.opensearch import bulk
 from tests.hook import Dummy, Hook, fill
 from tests.node import Node
+from tests.opensearch_faults import MANY, lines
+from tests.proxy import Authority
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +34,54 @@ def dummy() -> Iterator[Dummy]:
 @pytest.fixture
 def hook(hooked: Node, dummy: Dummy) -> Hook:
     return Hook(hooked, dummy.url)
+
+
+@pytest.fixture
+def name(node: Node) -> Iterator[str]:
+    """A name for an index that no other test uses."""
+    chosen = f"faults-{secrets.token_hex(4)}"
+    yield chosen
+    node.request("DELETE", f"/{chosen}*?expand_wildcards=all")
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide the credentials and profiles of the user."""
+    monkeypatch.setenv("RERANK_PROFILES", str(tmp_path / "profiles.toml"))
+    for variable in ("PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"RERANK_OPENSEARCH_{variable}", raising=False)
+    for variable in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{variable}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up at once what is otherwise tried again for two minutes."""
+    monkeypatch.setattr(bulk, "PATIENCE", 0.5)
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    path = tmp_path / "few.jsonl"
+    path.write_bytes(lines(20))
+    return path
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(lines(MANY, word="gene"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rerank.errors import UsageError
 from rerank.filters import filters_of
 from tests.commands import run_here as run
 from tests.node import Node
+from tests.service import wait_until
 
 ALIAS = "library"
 FIELDS = {"title": ["name"], "text": ["body"]}
@@ -56,19 +57,6 @@ def library(node: Node, tmp_path: Path) -> Iterator[Workspace]:
     yield Workspace.create(folder, lang="en", engine="opensearch", settings=settings, attach=True)
     for name in node.request("GET", "/library-*"):
         node.request("DELETE", f"/{name}")
-
-
-def becomes(what: Callable[[], Any], seconds: float = 30) -> None:
-    """Wait until something holds; errors of ours count as not yet."""
-    give_up = time.monotonic() + seconds
-    while True:
-        try:
-            if what():
-                return
-        except RerankError:
-            pass
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
 
 
 def missing(workspace: Workspace, name: str, version: str) -> int:
@@ -113,12 +101,17 @@ def test_searches_follow_the_alias(library: Workspace, node: Node) -> None:
     def refused() -> bool:
         try:
             found()
-        except UsageError as error:
+        except RerankError as error:
             return "of type keyword" in str(error)
         return False
 
-    becomes(refused)
-    becomes(lambda: len(library.engine.find(SearchRequest("wolf", first_stage="bm25", depth=19))) == 19)
+    def windowed() -> bool:
+        with contextlib.suppress(RerankError):
+            return len(library.engine.find(SearchRequest("wolf", first_stage="bm25", depth=19))) == 19
+        return False
+
+    wait_until(refused)
+    wait_until(windowed)
 
 
 def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: Node) -> None:

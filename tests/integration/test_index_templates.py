@@ -215,7 +215,7 @@ def test_k1_and_b_can_be_set(node):
         changed = {"index.similarity.rerank_bm25": {"type": "BM25", "k1": 2.0, "b": 0.1}}
         node.request("PUT", f"/{name}/_settings", changed)
         node.request("POST", f"/{name}/_open")
-        node.request("GET", "/_cluster/health/tmpl-test?wait_for_status=green&timeout=30s")
+        node.request("GET", "/_cluster/health/tmpl-test?wait_for_status=green&timeout=55s")
         assert scores(node, name, query) == bm25("fox", 2.0, 0.1)
 
 

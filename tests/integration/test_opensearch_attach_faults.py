@@ -8,19 +8,7 @@ from typing import Any
 
 from rerank import Workspace
 from tests.node import Node
-from tests.opensearch_faults import (
-    at,
-    authority,
-    documents,
-    few,
-    indices,
-    name,
-    no_credentials,
-    reading,
-    texts,
-)
-
-__all__ = ["authority", "few", "name", "no_credentials"]
+from tests.opensearch_faults import at, documents, indices, reading, texts
 
 
 def test_an_index_deleted_behind_our_back(run, few, node, name, tmp_path):

@@ -13,29 +13,13 @@ import pytest
 from rerank import Workspace
 from tests.commands import limited
 from tests.node import CannotRunError, Node, running
-from tests.opensearch_faults import (
-    MANY,
-    at,
-    count,
-    documents,
-    edit,
-    few,
-    indices,
-    lines,
-    many,
-    name,
-    no_credentials,
-    started,
-    texts,
-)
+from tests.opensearch_faults import MANY, at, count, documents, edit, indices, lines, started, texts
 from tests.proxy import (
     Gate,
     Proxy,
 )
 from tests.service import wait_until
 from tests.unavailable import unavailable
-
-__all__ = ["few", "many", "name", "no_credentials"]
 
 
 @pytest.mark.parametrize("size", [0, 100_000])
@@ -65,14 +49,14 @@ def interrupted(node: Node, command: list[object], folder: Path, name: str, numb
             process = started(*command, "-w", folder)
         else:
             process = started(*command, "-w", folder, *at(proxy.url, name))
-        assert gate.reached.wait(60)
+        assert gate.reached.wait(180)
         process.send_signal(number)
         if number == signal.SIGINT:
             gate.open()
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=180)
             assert (process.returncode, out, err.strip()) == (130, "", "rerank: interrupted")
         else:
-            assert process.wait(60) == -number
+            assert process.wait(180) == -number
             process.communicate()
         yield
         gate.open()

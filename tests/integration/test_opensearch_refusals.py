@@ -13,21 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.opensearch_faults import (
-    BUSY,
-    MANY,
-    at,
-    documents,
-    edit,
-    few,
-    impatient,
-    indices,
-    lines,
-    many,
-    name,
-    no_credentials,
-    texts,
-)
+from tests.opensearch_faults import BUSY, MANY, at, documents, edit, indices, lines, texts
 from tests.proxy import (
     Answer,
     Proxy,
@@ -36,9 +22,6 @@ from tests.proxy import (
     only_bulks,
     slow,
 )
-
-__all__ = ["few", "impatient", "many", "name", "no_credentials"]
-
 
 # ------------------------------------------------------------------------------------------- blocks, refusals
 
@@ -62,7 +45,7 @@ def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
     try:
         begun = time.monotonic()
         run("ingest", tmp_path / "new.jsonl", "-w", folder).fails(1, what, "run the same command again")
-        assert time.monotonic() - begun < 10  # not tried again for two minutes
+        assert time.monotonic() - begun < 60  # not tried again for two minutes
         run("ingest", "--delete", "n1", "-w", folder).fails(1, what)
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
     finally:
@@ -229,10 +212,10 @@ def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
     folder = tmp_path / "ws"
     (tmp_path / "few.jsonl").write_bytes(lines(2))
     assert run("ingest", tmp_path / "few.jsonl", "-w", folder, *at(node.url, name)).code == 0
-    with Proxy(node.port, rule=only_bulks(slow(3))) as proxy:
-        edit(folder, url=proxy.url, timeout=1)
+    with Proxy(node.port, rule=only_bulks(slow(9))) as proxy:
+        edit(folder, url=proxy.url, timeout=3)
         run("ingest", many, "-w", folder).fails(
-            1, f"writing documents: no answer from {proxy.url} within 1 s", "run the same command again"
+            1, f"writing documents: no answer from {proxy.url} within 3 s", "run the same command again"
         )
         proxy.rule = lambda request: None
         edit(folder, timeout=60)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.opensearch_faults import REFUSED, at, documents, edit, few, name, no_credentials, profile, texts
+from tests.opensearch_faults import REFUSED, at, documents, edit, profile, texts
 from tests.proxy import (
     Proxy,
     answering,
@@ -22,8 +22,6 @@ from tests.proxy import (
     bearer,
     only_bulks,
 )
-
-__all__ = ["few", "name", "no_credentials"]
 
 
 def leaks(secret: str, *places: object) -> bool:
