@@ -60,6 +60,11 @@ class Result:
         assert self.code == 0, self.err
         return json.loads(self.out)
 
+    def ok(self) -> Result:
+        """This result of a command that must succeed."""
+        assert self.code == 0, self
+        return self
+
     def fails(self, code: int, *parts: str) -> None:
         """It ended with this code and one line on stderr that says these things, and said nothing else."""
         assert (self.code, self.out) == (code, ""), self
@@ -223,8 +228,7 @@ def _train(small: Small, folder: Path) -> None:
         ("train", "text", "meta", *files, small.train, "--dev-qrels", small.dev, "--epochs", 4),
         ("tune", "--stack", "tfidf,text,meta", *files, small.dev),
     ):
-        done = run_here(*command, *where)
-        assert done.code == 0, done.err
+        run_here(*command, *where).ok()
 
 
 @pytest.fixture
@@ -237,6 +241,5 @@ def workspace(trained: Path, tmp_path: Path) -> Path:
 def plain(small: Small, tmp_path: Path) -> Path:
     """A workspace of twenty documents on which nothing was trained."""
     few = write_json_lines(tmp_path / "few.jsonl", small.documents[:20])
-    done = run_here("ingest", few, "-w", tmp_path / "plain")
-    assert done.code == 0, done.err
+    run_here("ingest", few, "-w", tmp_path / "plain").ok()
     return tmp_path / "plain"

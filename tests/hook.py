@@ -293,11 +293,9 @@ def articles(node: Node, small: Any, trained: Path, folder: Path) -> Path:
     """A workspace in the index "articles" of the node, with rankers that were trained elsewhere."""
     few = write_json_lines(folder.parent / "few.jsonl", small.documents[:20])
     where = ("--index", "articles", "--replicas", 0, "--url", node.url)
-    done = run_here("ingest", few, "-w", folder, "--categories", small.categories, *where)
-    assert done.code == 0, done.err
+    run_here("ingest", few, "-w", folder, "--categories", small.categories, *where).ok()
     shutil.copytree(trained / "rankers", folder / "rankers")
-    done = run_here("ingest", small.corpus, "--replace", "-w", folder)
-    assert done.code == 0, done.err
+    run_here("ingest", small.corpus, "--replace", "-w", folder).ok()
     return folder
 
 

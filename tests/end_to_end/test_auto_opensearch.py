@@ -25,8 +25,7 @@ def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monke
             opensearch=Settings((node.url,), index),
             progress=Watch(title="fit cllsi"),
         )
-    done = run(*command)
-    assert done.code == 0, done.err
+    done = run(*command).ok()
     for part in (
         "ingest: 200 documents (en): 0 added, 0 updated, 200 unchanged\n",
         "rankers: lsi is trained: it is quick (done before)\n",

@@ -173,8 +173,7 @@ def test_skip_invalid_counts_and_lists(run, tmp_path):
         lines += [line, *good(len(lines) + 1, len(lines))]
     file = tmp_path / "mixed.jsonl"
     file.write_bytes(b"".join(lines))
-    done = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws")
-    assert done.code == 0
+    done = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws").ok()
     assert f"{3 + len(LINES)} added" in done.out
     skipped = [line for line in done.err.splitlines() if line.startswith("skipped ")]
     assert len(skipped) == len(LINES)
@@ -193,8 +192,7 @@ def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path
     ]
     file = tmp_path / "corpus.jsonl"
     file.write_text("\n".join(map(json.dumps, documents)))
-    done = run("ingest", file, "-w", tmp_path / "ws")
-    assert done.code == 0
+    done = run("ingest", file, "-w", tmp_path / "ws").ok()
     assert "3 added" in done.out
     assert "2 documents have neither title nor text" in done.err
     assert "2 documents have no categories" in done.err

@@ -32,8 +32,7 @@ def learned(run, write_lines, tiny, tmp_path_factory):
         ("train", "dense", *options(tiny, "--steps", 6)),
         ("train", "lsi", "--dim", 8, *judged),
     ]:
-        done = run(*args, *where)
-        assert done.code == 0, done
+        run(*args, *where).ok()
     return folder / "ws", judged
 
 
@@ -90,8 +89,7 @@ def test_what_works_without_the_extras(base, workspace, small, spawn, tmp_path):
         ("tune", "--stack", "tfidf,text", *judged, *where),
         ("ingest", small.corpus, "-w", tmp_path / "new"),
     ]:
-        done = spawn(*args, env=base)
-        assert done.code == 0, (args, done.err)
+        spawn(*args, env=base).ok()
     for name in ("text", "s2net"):
         spawn("train", name, *judged, *where, env=base).fails(
             1, "install it with `pip install 'rerank-stack[train]'`"

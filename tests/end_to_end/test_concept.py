@@ -45,8 +45,7 @@ def options(tiny, *more):
 def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     folder, train, dev = labeled
     command = ("train", "concept", "--labeled-pairs", train, "--dev-pairs", dev)
-    done = run(*command, *options(tiny, "--steps", 30), "-w", folder)
-    assert done.code == 0, done
+    done = run(*command, *options(tiny, "--steps", 30), "-w", folder).ok()
     assert "60 related and 375 unrelated pairs of 30 documents to learn from; 6 components" in done.out
     assert "AUC of dev pairs" in done.out
     ranker = Workspace.open(folder).ranker("concept")
@@ -54,12 +53,10 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
     assert 0 < ranker.threshold < 1
     assert ranker.relatedness(ranker.vectors(["", "w1"]), ranker.vectors(["w1", "w1"]))[0] == 0.0
     check_ranker(ranker, documents=[Document(one["_id"], text=one["text"]) for one in TEXTS])
-    asked = run("query", "w0 w1 w2", "--stack", "bm25*0.5 + concept*0.5", "--explain", "-w", folder)
-    assert asked.code == 0, asked
+    asked = run("query", "w0 w1 w2", "--stack", "bm25*0.5 + concept*0.5", "--explain", "-w", folder).ok()
     assert "concept" in asked.out
     given = ("--pairs", train, "--dev-pairs", dev, "-w", folder)
-    measured = run("pairs", "evaluate", "--ranker", "concept", *given)
-    assert measured.code == 0, measured
+    run("pairs", "evaluate", "--ranker", "concept", *given).ok()
 
 
 @pytest.mark.parametrize(
@@ -91,8 +88,7 @@ def test_killed_and_run_again_gives_the_same(run, forks, labeled, tiny, tmp_path
     process = forks.start("train", "concept", *settings, "-w", broken)
     wait_for_step(process, broken, 10, "concept")
     process.kill()
-    done = run("train", "concept", *settings, "--json", "-w", broken)
-    assert done.code == 0, done
+    done = run("train", "concept", *settings, "--json", "-w", broken).ok()
     assert done.json["rankers"][0]["epochs"] == 40
     assert not list(broken.glob("training/*/*"))
     assert stored(broken, "concept") == stored(whole, "concept")

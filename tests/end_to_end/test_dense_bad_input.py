@@ -23,8 +23,7 @@ def made(run, write_lines, tmp_path):
 
     def make(of=None, name="ws"):
         corpus = write_lines(tmp_path / f"{name}.jsonl", documents() if of is None else of)
-        done = run("ingest", corpus, "-w", tmp_path / name)
-        assert done.code == 0, done
+        run("ingest", corpus, "-w", tmp_path / name).ok()
         return tmp_path / name
 
     return make
@@ -140,8 +139,7 @@ def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_
     assert nothing_left(folder)
     found = fitted(run("train", "dense", *options(tmp_path / "gpt2", "--steps", 4, "--json"), "-w", folder))
     assert found["encoded"] == {"dense": 48}
-    hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder)
-    assert hits.code == 0, hits
+    run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).ok()
 
 
 def test_the_papers_settings_run(run, made, tiny):
@@ -191,8 +189,7 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
     large = [*train, "--batch", 48, "--precision", "fp32"]
     peaks = []
     for command in (large, [*train, "--batch", 2]):
-        done = forks.start(*command, code=PEAK).result()
-        assert done.code == 0, done
+        done = forks.start(*command, code=PEAK).result().ok()
         peaks.append(int(done.err.split()[-1]) * 1024)
     before = stored(folder)
     limits = {resource.RLIMIT_AS: sum(peaks) // 2}  # halfway: how much memory each takes differs by run
@@ -251,8 +248,7 @@ def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninte
     assert "Traceback" not in process.err
     if how == signal.SIGINT:
         assert code in (0, 130), process.err
-    again = run("train", "dense", *settings, "--json", "-w", broken)
-    assert again.code == 0, again
+    again = run("train", "dense", *settings, "--json", "-w", broken).ok()
     assert fitted(again)["epochs"] == 40
     assert not list(broken.glob("training/*/*"))
     assert stored(broken) == uninterrupted

@@ -45,8 +45,7 @@ def train(run, tiny: str, folder: Path, passages: int) -> Any:
 def cluster(knn_node, index, corpus, tiny, run, tmp_path_factory) -> Path:
     """A workspace on the node, where ``dense`` was trained and retrieves."""
     folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
-    done = run("ingest", corpus, "-w", folder, "--url", knn_node.url, "--index", index, "--replicas", 0)
-    assert done.code == 0, done.err
+    run("ingest", corpus, "-w", folder, "--url", knn_node.url, "--index", index, "--replicas", 0).ok()
     assert train(run, tiny, folder, 4)["encoded"] == {"dense": SIZE}
     query = ["query", WORDS, "--stack", STACK, "-w", folder]
     run(*query, *RETRIEVE).fails(2, "dense cannot retrieve on this index yet", "--retrieve dense")

@@ -35,8 +35,7 @@ def written(run, trained, small, queries, tmp_path_factory):
     out = folder / "page.html"
     shutil.copytree(trained, folder / "ws")
     files = ("--queries", queries, "--qrels", small.test)
-    done = run("evaluate", "-w", folder / "ws", *files, "--report", out)
-    assert done.code == 0, done
+    done = run("evaluate", "-w", folder / "ws", *files, "--report", out).ok()
     assert f"written to {out}" in done.err
     assert "retrieved:1000" in done.out
     return out

@@ -53,8 +53,7 @@ def known(monkeypatch) -> None:
 def installed(cluster, service, run, plugged) -> Iterator[str]:
     """The pipeline as the default of the index, whose name is given."""
     run("hook", "remove", "-w", cluster)
-    done = run("hook", "install", "-w", cluster, *options(service), "--default", "--json")
-    assert done.code == 0, done.err
+    run("hook", "install", "-w", cluster, *options(service), "--default", "--json").ok()
     yield concrete(plugged)
     assert run("hook", "remove", "-w", cluster).code == 0
 
@@ -333,8 +332,7 @@ def test_a_service_that_is_down(cluster, service, run, small):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, and nobody listens
-        done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster)
-        assert done.code == 0
+        done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster).ok()
         assert done.err.startswith(f"warning: no service answers at {url}")
         done = run("hook", "test", texts(small, 1)[0], "-w", cluster, "--json")
         assert done.code == 1
@@ -348,8 +346,7 @@ def test_a_service_that_is_down(cluster, service, run, small):
 def test_our_own_searches_leave_the_default_out(installed, cluster, service, run, plugged, tmp_path, small):
     """Else the service, asked by the node, would ask the node, which would ask the service."""
     adopted = tmp_path / "adopted"
-    done = run("attach", "title=title", "text=text", "--url", plugged.url, "--index", INDEX, "-w", adopted)
-    assert done.code == 0, done.err
+    run("attach", "title=title", "text=text", "--url", plugged.url, "--index", INDEX, "-w", adopted).ok()
     before = plugged.request("GET", "/_rerank/stats")
     words = texts(small, 4)
     for folder in (cluster, adopted):
@@ -373,8 +370,7 @@ def test_our_own_searches_leave_the_default_out(installed, cluster, service, run
 
 
 def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
-    done = run("ingest", small.corpus, "--replace", "-w", cluster)
-    assert done.code == 0, done.err
+    run("ingest", small.corpus, "--replace", "-w", cluster).ok()
     assert concrete(plugged) != installed
     assert default(plugged) == PIPELINE
     assert hook_status(run, cluster)["problems"] == []
@@ -474,8 +470,7 @@ def test_the_gate_measures_plain_and_hooked_searches(
     """The words' scores 20 times as large, among half of the documents: what production sends."""
     theirs = {"request_processors": [{"filter_query": {"query": {"exists": {"field": "title"}}}}]}
     plugged.request("PUT", "/_search/pipeline/theirs", theirs)
-    added = run("hook", "install", "-w", cluster, *options(service), "--add-to", "theirs")
-    assert added.code == 0, added.err
+    run("hook", "install", "-w", cluster, *options(service), "--add-to", "theirs").ok()
     processors = plugged.request("GET", f"/_search/pipeline/{PIPELINE}")[PIPELINE]["request_processors"]
     assert [next(iter(one)) for one in processors] == ["filter_query", "rerank_stack"]
     assert not [line for line in hook_status(run, cluster)["problems"] if "by hand" in line]

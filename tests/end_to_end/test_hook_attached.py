@@ -66,8 +66,7 @@ def library(plugged, small, trained, run, tmp_path_factory) -> Path:
     folder: Path = tmp_path_factory.mktemp("attached") / "ws"
     where = ("--url", plugged.url, "--index", "library", "-w", folder, "--lang", "en")
     fields = ("title=head", "text=body", "categories=tags")
-    done = run("attach", *fields, *where, "--categories", small.categories)
-    assert done.code == 0, done.err
+    run("attach", *fields, *where, "--categories", small.categories).ok()
     assert (folder / "categories.tsv").exists()
     shutil.copytree(trained / "rankers", folder / "rankers")
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"text": SIZE, "meta": SIZE}
@@ -92,8 +91,7 @@ def texts(small) -> list[str]:
 @pytest.fixture(scope="module")
 def installed(library, service, run, plugged, texts) -> None:
     options = ("--service", service.url, "--stack", STACK, "--depth", 40, "--timeout", 20)
-    done = run("hook", "install", "-w", library, *options, "--default")
-    assert done.code == 0, done.err
+    run("hook", "install", "-w", library, *options, "--default").ok()
     search(plugged, texts[0])  # tells the node what the service wants
 
 

@@ -105,8 +105,7 @@ def test_two_processes_on_one_workspace(run, script, small, workspace):
         assert state(run, workspace) == old
         assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["recomputed"] == {}
         for command in (["tune", "--stack", "tfidf,meta"], ["evaluate", "--stack", STACK]):
-            done = run(*command, *files)
-            assert done.code == 0, done.err
+            run(*command, *files).ok()
         process.stdin.close()
         assert process.wait(180) == 0, process.stderr.read()
     assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
@@ -135,8 +134,7 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         done = run(
             "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
             "--epochs", 1, "--seed", 5, "-w", workspace,
-        )  # fmt: skip
-        assert done.code == 0, done.err
+        ).ok()  # fmt: skip
         assert "another process is writing to" in done.err
         assert f"`rerank encode -w {workspace}`" in done.err
         process.stdin.close()

@@ -26,8 +26,7 @@ def named(run, tiny, write_lines, tmp_path_factory):
         ("lsi", "--as", "topics", "--text-pairs", pairs, "--dim", 4, "-w", folder / "ws"),
         ("cllsi", "--as", "both.sides", "--text-pairs", pairs, "--dim", 3, "-w", folder / "ws"),
     ):
-        done = run("train", *more)
-        assert done.code == 0, done
+        run("train", *more).ok()
     return folder
 
 

@@ -63,23 +63,6 @@ def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
     assert (stack["retrieve"], stack["depth"]) == (["tfidf", "text:5"], 20)
     assert "20 candidates by tfidf and text:5" in run("status", "-w", workspace).out
 
-    evaluate = ["evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace, "--json"]
-    depths = ("--protocol", "retrieved:20", "--protocol", "retrieved:10", "--protocol", "pool-first:5")
-    evaluation = run(*evaluate, *depths, "--retrieve", "tfidf,text").json
-    found = {(r["protocol"], *r["retrieve"]): r["recall"] for r in evaluation["candidate_recall"]}
-    assert set(found) == {
-        (f"retrieved:{depth}", *names) for depth in (20, 10) for names in (["tfidf"], ["tfidf", "text"])
-    }
-    assert found["retrieved:10", "tfidf"]["tfidf"] == found["retrieved:10", "tfidf", "text"]["tfidf"]
-    assert found["retrieved:10", "tfidf"]["tfidf"] <= found["retrieved:20", "tfidf"]["tfidf"]
-    # All rankings are measured on their first 20 documents, also those of the union; the baseline is plain.
-    ranked = run(
-        *evaluate, "--measure", "R@1000", "--protocol", "retrieved:20", "--retrieve", "tfidf,text"
-    ).json
-    reached = {row["stack"]: row["measures"]["R@1000"] for row in ranked["results"]}
-    assert 0 < reached[SIGNALS] <= found["retrieved:20", "tfidf", "text"]["together"]
-    assert reached["tfidf"] == pytest.approx(found["retrieved:20", "tfidf"]["tfidf"])
-
 
 @pytest.mark.parametrize(
     ("retrieve", "said"),
@@ -122,8 +105,7 @@ def test_a_cluster_without_the_plugin(run, node, small, trained, write_lines, tm
     index = f"retrieve-{secrets.token_hex(4)}"
     few = write_lines(tmp_path / "few.jsonl", small.documents[:5])
     folder = tmp_path / "ws"
-    made = run("ingest", few, "-w", folder, "--url", node.url, "--index", index, "--replicas", 0)
-    assert made.code == 0, made.err
+    run("ingest", few, "-w", folder, "--url", node.url, "--index", index, "--replicas", 0).ok()
     try:
         shutil.copytree(trained / "rankers", folder / "rankers")
         assert run("encode", "-w", folder).code == 0

@@ -234,8 +234,7 @@ def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node
     (tmp_path / "wrong").write_text("abracadabra")
     args = ("-w", cluster, *options(service, tmp_path / "wrong"))
     try:
-        done = run("hook", "install", *args)
-        assert done.code == 0
+        done = run("hook", "install", *args).ok()
         assert "warning: the cluster cannot use the service: " in done.err
         assert "401" in done.err
         text = texts(small, 1)[0]
@@ -459,16 +458,15 @@ def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, scrip
     ml_node.request("POST", f"/{name}/_refresh")
     folder = tmp_path / "ws"
     fields = ("title=name", "text=body", "categories=tags")
-    done = run("attach", *fields, "--url", ml_node.url, "--index", name, "-w", folder)
-    assert done.code == 0, done.err
+    run("attach", *fields, "--url", ml_node.url, "--index", name, "-w", folder).ok()
     shutil.copytree(trained / "rankers", folder / "rankers")
     try:
         assert run("encode", "-w", folder).code == 0
         stack = "bm25*0.5 + text*0.5"
         with serving(script, folder, tmp_path) as own:
             args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20)
-            done = run("hook", "install", *args, "-w", folder)
-            assert done.code == 0  # what this shell knows of the service goes nowhere by itself
+            # What this shell knows of the service goes nowhere by itself.
+            done = run("hook", "install", *args, "-w", folder).ok()
             assert "401" in done.err
             assert "--token-file" in done.err
             done = run("hook", "install", *args, "--token-file", token, "-w", folder)

@@ -105,14 +105,12 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     command = ("attach", *FIELDS, "-w", folder, "--url", node.url, "--index", alias, "--lang", "en")
 
     # A dry run says what a real one does, and does nothing.
-    dry = run(*command, "--dry-run")
-    assert dry.code == 0, dry.err
+    dry = run(*command, "--dry-run").ok()
     assert dry.out.endswith(f"200 documents of {name}-a, {name}-b; nothing was changed\n")
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
     assert not folder.exists()
 
-    done = run(*command)
-    assert done.code == 0, done.err
+    done = run(*command).ok()
     assert f"200 documents of {name}-a, {name}-b are ready" in done.out
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
     assert "rerank train text meta " in done.out
@@ -214,8 +212,7 @@ def test_attach_an_index_of_ours(run, few, node, name, tmp_path):
     """As on a second machine: no fields to name, and both signals."""
     assert run("ingest", few, "-w", tmp_path / "first", *at(node.url, name)).code == 0
     before = indices(node, name)
-    done = run("attach", "-w", tmp_path / "ws", "--url", node.url, "--index", name)
-    assert done.code == 0, done.err
+    run("attach", "-w", tmp_path / "ws", "--url", node.url, "--index", name).ok()
     assert indices(node, name) == before
     for stage in ("bm25", "tfidf"):
         assert len(run("query", "cell", "--stack", stage, "-w", tmp_path / "ws", "--json").json["hits"]) == 10

@@ -56,8 +56,7 @@ def test_files_with_other_content_are_not_replaced(run, made, tmp_path):
         ("pairs", "predict", "--ranker", "bm25", "--pairs", labels, *where, "--out", old),
     ):
         for _ in range(2):  # a file of the same kind is replaced
-            done = run(*command)
-            assert done.code == 0, done
+            run(*command).ok()
         files = [*runs.glob("*"), *tmp_path.glob("old.txt")]
         for file in files:
             file.write_text("my notes\n")
@@ -90,8 +89,7 @@ def test_ingest_counts_equal_texts_and_hints_at_the_language(run, write_lines, t
     corpus = [{"_id": str(i), "text": text} for i, text in enumerate(("a wolf", "a wolf", "una volpe"))]
     for document, lang in zip(corpus, ("en", "en", "it")):
         document["lang"] = lang
-    done = run("ingest", write_lines(tmp_path / "corpus.jsonl", corpus), "-w", tmp_path / "ws")
-    assert done.code == 0
+    done = run("ingest", write_lines(tmp_path / "corpus.jsonl", corpus), "-w", tmp_path / "ws").ok()
     assert "1 document has the same text" in done.err
     assert "mixed languages (en 2, it 1)" in done.err
     assert "--lang en" in done.err
@@ -109,8 +107,7 @@ def test_judgments_that_name_nothing_known_are_counted(run, made, tmp_path):
     judged = ("--queries", made / "queries.jsonl", "--qrels", tmp_path / "odd.tsv", "-w", made / "ws")
     tune = ("tune", "--stack", "tfidf,bm25", "--out", tmp_path / "stack.json")
     for command in (tune, ("evaluate", "--stack", "bm25")):
-        done = run(*command, *judged)
-        assert done.code == 0, done.err
+        done = run(*command, *judged).ok()
         assert "1 judged query is not in the query file" in done.err
         assert "1 relevant document is not in the workspace" in done.err
         assert "1 query retrieves nothing" in done.err

@@ -107,17 +107,6 @@ def test_a_claim_of_several_parts(scripts: Any) -> None:
     assert all_of(["not decided", "does not hold", holds]) == "does not hold"
 
 
-def test_a_step_is_done_again_without_what_it_leaves(scripts: Any, tmp_path: Path) -> None:
-    step = scripts("running").Step("train", "", dict, tmp_path / "ranker", ("table",))
-    (tmp_path / "train.json").touch()
-    assert not step.done(tmp_path)
-    (tmp_path / "ranker").mkdir()
-    assert step.done(tmp_path)
-    (tmp_path / "ranker").rmdir()
-    (tmp_path / "table.json").touch()  # nobody needs the ranker any more
-    assert step.done(tmp_path)
-
-
 def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
     """Model 1 tells apart what always comes together with something else."""
     pairs = [

@@ -345,20 +345,6 @@ def test_documents_that_cannot_be_told_apart():
             trainer(toy(documents=same), small(head=head)).fit("text")
 
 
-def test_contradictory_judgments_saturate_the_hinge():
-    """Twice the same query, once A over B and once B over A: the mean hinge is never below 1."""
-    texts = Corpus.read([Query("q0", "v v"), Query("q1", "v v")])
-    judged = [
-        Judged(0, ints([0]), ints([1]), ints([1]), np.ones(1)),
-        Judged(1, ints([1]), ints([1]), ints([0]), np.ones(1)),
-    ]
-    dev = [Judged(0, ints([0]), ints([1]), ints([0, 1, 2]), np.ones(3))]
-    data = toy(queries=texts, query_text=texts, train=judged, dev=dev)
-    config = small(head="mlp", sampling="first-stage", epochs=80, patience=80, batch=1)
-    with pytest.raises(TrainingError, match=r"text learns nothing: after epoch \d+ the loss is 1\.\d+"):
-        trainer(data, config).fit("text")
-
-
 def test_a_loss_that_is_no_number():
     with pytest.raises(TrainingError, match=r"not finite.*lower --rate"):
         trainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
@@ -402,17 +388,6 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
     for one in (expected, second):
         one.cleanup()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_other_data_are_no_continuation(tmp_path):
-    data, config = toy(), small(**LONG)
-    trainer(data, config, Watch(at=2 * EACH + 1), tmp_path).fit("text")
-    fewer = replace(data, train=data.train[:10])
-    with pytest.raises(TrainingError, match="was interrupted here"):
-        trainer(fewer, config, folder=tmp_path).fit("text")
-    watch = Watch()
-    trainer(fewer, structs.replace(config, epochs=1), watch, tmp_path, restart=True).fit("text")
-    assert not any("continues" in line for line in watch.said)
 
 
 @pytest.mark.parametrize(

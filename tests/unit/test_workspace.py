@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -323,14 +322,6 @@ def test_the_first_stage_of_a_workspace(tuned):
     file = tuned.folder / "rerank.toml"
     file.write_text(file.read_text().replace('first_stage = "tfidf"', 'first_stage = "bm25"'))
     assert Workspace.open(tuned.folder).stack("text").first_stage == "bm25"
-
-
-def test_a_stack_by_its_file(tuned, tmp_path):
-    stack = replace(tuned.stack("tfidf,text,meta"), depth=7)
-    stack.save(tmp_path / "mine.json")
-    assert tuned.stack(str(tmp_path / "mine.json")) == stack
-    with pytest.raises(InputError, match="no such stack file"):
-        tuned.stack(str(tmp_path / "none.json"))
 
 
 @pytest.mark.parametrize(
