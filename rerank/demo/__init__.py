@@ -126,7 +126,7 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     stacks = [*RANKERS, *(f"{FIRST_STAGE},{ranker}" for ranker in RANKERS), STACK]
     tuned = [tune(workspace, stack, **dev) for stack in stacks[len(RANKERS) :]][-1]
     if find_spec(PACKAGED["minilm"]) is not None:
-        train(workspace, ENCODER, config={"untrained": True, "passages": 2}, progress=progress)
+        train(workspace, ENCODER, config={"untrained": True, "passages": 1}, progress=progress)
         stacks += [f"{FIRST_STAGE},{ENCODER}", f"{STACK},{ENCODER}"]
         tuned = [tune(workspace, stack, **dev) for stack in stacks[-2:]][-1]
     with_headings = evaluate(workspace, stacks, **test)

@@ -91,9 +91,14 @@ class Trainings:
         elapsed, (before, step, _) = time.monotonic() - options.begun, rule.cost(self.budget.facts)
         planned = self.budget.spent or math.inf
         slow = max(1 / ranker_choice.CORES, elapsed / planned)  # seconds for a second of the plan
-        if clock.late(slow * (before + step * (rule.steps == "passages"))):
+        encodes = rule.steps == ranker_choice.PARTS
+        if clock.late(slow * (before + step * encodes)):
             return self._said(replace(choice, trained=False, reason=_LATE))
-        fitting = int((clock.seconds() / slow - before) / step) if rule.steps == "passages" else choice.steps
+        fitting = (
+            int((clock.seconds() / slow - before) / step)
+            if rule.steps == ranker_choice.PARTS
+            else choice.steps
+        )
         if fitting < choice.steps:
             reason = f"{choice.reason}; {_LATE}: {fitting} of {choice.steps} {rule.steps}"
             minutes = choice.minutes or math.ceil(slow * options.minutes)
@@ -113,7 +118,7 @@ class Trainings:
             raise KeyboardInterrupt(
                 f"interrupted: {name} is kept at its best step; call again to finish its training"
             )
-        steps = choice.steps if rule.steps == "passages" else result.epochs
+        steps = choice.steps if encodes else result.epochs
         if not result.interrupted:
             self.record.add(self.workspace, name, steps)
         self.budget.spend(rule, steps)
@@ -132,7 +137,10 @@ class Trainings:
         variant, options = rule.variant or rule.ranker, self.options
         config: dict[str, Any] = {"seed": options.seed} if rule.steps == "epochs" else {}
         config |= {**rule.config, **({"model": options.model or MODEL} if variant in ENCODERS else {})}
-        config |= {} if choice.minutes is None else {rule.steps: choice.steps}
+        if rule.steps == ranker_choice.PARTS:
+            config |= ranker_choice.read_parts(choice.steps)
+        elif choice.minutes is not None:
+            config[rule.steps] = choice.steps
         judged: dict[str, Any] = {
             "queries": self.queries,
             "qrels": self.splits.train,

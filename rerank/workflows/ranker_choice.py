@@ -35,7 +35,9 @@ CORES = 1.5
 SCORING, SCORING_PASSAGES = 0.015, 0.01
 """Seconds of one core to score 1,000 candidates of a query, and for each passage of a document."""
 ENCODING = 0.014
-"""Seconds of one core to encode a passage."""
+"""Seconds of one core to encode a part of 64 tokens."""
+PARTS = "parts of a document"
+"""Steps of rankers that only encode: the number of parts of 64 tokens that are read."""
 LEAST_STEPS = 0.25
 """Smallest share of a ranker's steps that is worth training."""
 
@@ -142,6 +144,15 @@ def _encoder(facts: CollectionFacts) -> str | None:
     return f"its encoder reads {facts.reads!r}, and {texts}; --model names one that reads {wanted}"
 
 
+def read_parts(parts: int) -> dict[str, int]:
+    """Return the settings to read parts of 64 tokens of a document, in passages of up to 256 tokens.
+
+    >>> read_parts(3), read_parts(8)
+    ({'passage_tokens': 192, 'passages': 1}, {'passage_tokens': 256, 'passages': 2})
+    """
+    return {"passage_tokens": 64 * min(parts, 4), "passages": max(1, parts // 4)}
+
+
 Cost = Callable[[CollectionFacts], tuple[float, float, int]]
 """Seconds before the first step, seconds of a step, and the number of steps of a complete training."""
 
@@ -159,8 +170,8 @@ def _s2net(facts: CollectionFacts) -> tuple[float, float, int]:
     return 5 + 2e-3 * facts.documents, 2.2e-8 * facts.train_pairs * min(facts.documents, 4096), 120
 
 
-def _passages(facts: CollectionFacts) -> int:
-    """Return the passages of a document, about 45 words each."""
+def _parts(facts: CollectionFacts) -> int:
+    """Return the parts of a document, about 45 words each."""
     return min(8, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))
 
 
@@ -170,26 +181,26 @@ def _candidates(facts: CollectionFacts) -> float:
 
 
 def _encoding(facts: CollectionFacts) -> tuple[float, float, int]:
-    scoring = SCORING_PASSAGES * _candidates(facts)
-    return 5.0, ENCODING * facts.documents + scoring, _passages(facts)
+    scoring = SCORING_PASSAGES * _candidates(facts) / 4  # four parts are a passage
+    return 5.0, ENCODING * facts.documents + scoring, _parts(facts)
 
 
 def _adapter(facts: CollectionFacts) -> tuple[float, float, int]:
-    before, passage, passages = _encoding(facts)
-    judged = min(facts.documents, facts.train_pairs)  # of these, two passages are encoded to learn
-    return before + 0.02 * facts.train_queries + 2 * ENCODING * judged, passage, passages
+    before, part, parts = _encoding(facts)
+    judged = min(facts.documents, facts.train_pairs)  # these are also encoded to learn
+    return before + 0.02 * facts.train_queries + min(parts, 8) * ENCODING * judged, part, parts
 
 
 def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:
-    before, passage, passages = _encoding(facts)
-    return before + passage * passages, 0.05 * facts.documents, 8
+    before, part, parts = _encoding(facts)
+    return before + part * parts, 0.05 * facts.documents, 8
 
 
 def _judged_encoder(facts: CollectionFacts) -> tuple[float, float, int]:
-    before, passage, _ = _encoding(facts)
+    before, part, _ = _encoding(facts)
     texts = 2 * facts.documents + facts.train_queries + facts.dev_queries  # their lower layers run once
     epoch = 0.06 * min(facts.train_pairs, 4 * facts.train_queries) + 0.01 * min(facts.documents, 2000)
-    return before + passage + 0.01 * texts, epoch, 2
+    return before + part + 0.01 * texts, epoch, 2
 
 
 @dataclass(frozen=True)
@@ -234,7 +245,7 @@ RULES = (
         "its encoder knows more words than the judgments can teach",
         judged=False,
         cost=_encoding,
-        steps="passages",
+        steps=PARTS,
         config={"untrained": True},
     ),
     Rule(
@@ -242,7 +253,7 @@ RULES = (
         (_queries, _local),  # also adds to a stack in languages that the encoder does not read
         "it learns a map of the encoder's vectors from the judgments",
         cost=_adapter,
-        steps="passages",
+        steps=PARTS,
     ),
     Rule(
         "text",

@@ -32,7 +32,7 @@ BLOCK = 256
 class AdapterConfig(ModelConfig, frozen=True):
     """Options of ``adapter``."""
 
-    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 64
+    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 256
     passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
     beta: Annotated[NonNegative, option("Weight of the squared distance from the identity.")] = 0.01

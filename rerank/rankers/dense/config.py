@@ -61,7 +61,9 @@ class DenseConfig(EncoderConfig, frozen=True):
     unjudged: ClassVar[tuple[str, ...]] = ("untrained", "objective", "strategy", "related", "held_out")
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
-    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 64
+    passage_tokens: Annotated[
+        int, option("Tokens of a passage, special ones included. With --untrained: 256.", ge=8)
+    ] = 64
     train_layers: Annotated[
         Natural | None, option("Train the last N layers. 0: all; none: 2, or all of a smaller model.")
     ] = None
@@ -87,8 +89,9 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the strategy that a loss of co-citations needs."""
-        return {"strategy": "sentence"} if values.get("objective") == "cocitation" else {}
+        """Return the strategy of a loss of co-citations, and long passages without training."""
+        found: dict[str, Any] = {"strategy": "sentence"} if values.get("objective") == "cocitation" else {}
+        return found | ({"passage_tokens": 256} if values.get("untrained") else {})
 
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""
