@@ -115,11 +115,6 @@ def _show_signals(report: TuneReport) -> None:
         for row in report.rows()
     ]
     click.echo(output.table(["", "only it", "without it"], rows))
-    if tuned.near_optimal:
-        click.echo("\nnear-optimal settings")
-    for near in tuned.near_optimal:
-        shares = ", ".join(f"{name} {low:.2f}-{high:.2f}" for name, (low, high) in near.shares.items())
-        click.echo(f"  {near.settings} of {plural(near.of, 'setting[|s]')} within {near.within}: {shares}")
 
 
 _COLUMNS = ("single_signal", "ablation")

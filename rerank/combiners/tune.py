@@ -42,9 +42,6 @@ FEW, NOISE = 200, 0.2
 With samples of a larger dev set, test nDCG@10 is up to 0.003 higher than with the best setting
 (benchmarks/few_queries.py)."""
 
-WITHIN = (0.002, 0.005)
-"""Largest distances of near-optimal settings from the best value."""
-
 
 @dataclass(frozen=True)
 class TuneOptions:
@@ -75,19 +72,6 @@ class BestSetting:
 
 
 @dataclass(frozen=True)
-class NearOptimal:
-    """The number of settings at most ``within`` below the best; ``of``: all.
-
-    shares: signal -> (lowest, highest) share of the weight.
-    """
-
-    within: float
-    settings: int
-    of: int
-    shares: Mapping[str, tuple[float, float]]
-
-
-@dataclass(frozen=True)
 class TuningResult:
     """The chosen weights. Values are means over queries.
 
@@ -100,7 +84,6 @@ class TuningResult:
     none_relevant:      number of other judged queries, ignored.
     settings:           number tried.
     best:               normalization -> best setting.
-    near_optimal:       per :data:`WITHIN`; empty for an incomplete grid.
     single_signal:      signal -> its value without others.
     ablation:           signal -> best value without it.
     per_query:          query id -> value of the chosen weights; not in the record.
@@ -115,7 +98,6 @@ class TuningResult:
     none_relevant: int
     settings: int
     best: Mapping[str, BestSetting]
-    near_optimal: tuple[NearOptimal, ...]
     single_signal: Mapping[str, float]
     ablation: Mapping[str, float]
     per_query: Mapping[str, float] = field(default_factory=dict, repr=False)
@@ -133,7 +115,6 @@ class TuningProblem:
     table:       signals that get weights.
     first:       column of the first stage, or None.
     first_value: of a first stage without weight.
-    complete:    whether grids have all settings.
     """
 
     table: ScoreTable
@@ -144,7 +125,6 @@ class TuningProblem:
     first: int | None
     first_value: float
     parts: int
-    complete: bool
 
     @classmethod
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
@@ -170,7 +150,6 @@ class TuningProblem:
             (sums,) = sum_values(table.only([first]), judged, alone, measure, [0] * len(judged))
             value = float(sums[0, 0]) / len(judged)
         column = signals.index(first) if first in signals else None
-        complete = _is_complete(chosen, options.parts)
         return cls(
             chosen,
             measure,
@@ -180,7 +159,6 @@ class TuningProblem:
             column,
             value,
             options.parts,
-            complete,
         )
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
@@ -216,7 +194,7 @@ class TuningProblem:
     def result(self, means: Sequence[Array]) -> TuningResult:
         """Choose by the means per grid."""
         which, setting = self.choose(means, len(self.judged))
-        grid, values, signals = self.grids[which], means[which], self.table.signals
+        values, signals = means[which], self.table.signals
         best = {}
         for index, (one, reached) in enumerate(zip(self.grids, means)):
             top = one.choose(reached, self.first)
@@ -233,7 +211,6 @@ class TuningProblem:
             none_relevant=self.none_relevant,
             settings=sum(map(len, self.grids)),
             best=best,
-            near_optimal=tuple(_near_optimal(grid, values, signals)) if self.complete else (),
             single_signal=alone,
             ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
             per_query=dict(zip((query.query for query in self.judged), each.tolist())),
@@ -318,13 +295,6 @@ def _grid(
         return Grid(normalization, weights / parts)
     thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
     return Grid("none", thousandths / RAW_PARTS, spread)
-
-
-def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[NearOptimal]:
-    for within in WITHIN:
-        near = grid.shares[values >= values.max() - within - SAME]
-        ranges = zip(near.min(axis=0).tolist(), near.max(axis=0).tolist())
-        yield NearOptimal(within, len(near), len(grid), dict(zip(signals, ranges)))
 
 
 def _rounded(value: Any) -> Any:
