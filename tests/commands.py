@@ -11,7 +11,6 @@ import resource
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -24,6 +23,7 @@ from rerank.cli.program import run as main
 
 from rerank.demo import COLLECTION
 from tests.node import Node
+from tests.programs import finished
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run that was started in the background ignores ctrl-C, and so would every command it starts.
@@ -102,14 +102,7 @@ def console_script() -> list[str]:
 
 def run_apart(*args: object, **options: Any) -> Result:
     """Run the command in a process of its own."""
-    done = subprocess.run(
-        [*console_script(), *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        **options,
-    )
+    done = finished(*console_script(), *args, **options)
     return Result(done.returncode, done.stdout, done.stderr)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
 
 from tests.node import QUICK, VERSION, CannotRunError, Node, alone, cache, distribution, java_home
+from tests.programs import finished, output
 
 SETTINGS = {
     "discovery.type": "single-node",
@@ -42,14 +42,8 @@ def _build(kept: Path, version: str, java: Path) -> None:
     local = os.environ.get("MAVEN_REPO_LOCAL", str(Path.home() / ".m2" / "repository"))
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={local}", f"-Dopensearch.version={version}"]
     with tempfile.TemporaryDirectory() as target:
-        done = subprocess.run(
-            [*command, f"-Dtarget={target}", "package"],
-            cwd=PLUGIN,
-            env={**os.environ, "JAVA_HOME": str(java)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {**os.environ, "JAVA_HOME": str(java)}
+        done = finished(*command, f"-Dtarget={target}", "package", cwd=PLUGIN, env=environment)
         if done.returncode:
             text = done.stdout + done.stderr
             if "Could not transfer" in text or "Could not resolve" in text:
@@ -74,24 +68,8 @@ def rights(version: str = VERSION) -> Path:
         return kept
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder)
-        jars = str(home / "lib" / "*")
-        command = [
-            java / "bin" / "javac",
-            "--release",
-            "21",
-            "-nowarn",
-            "-cp",
-            jars,
-            "-d",
-            compiled / "classes",
-        ]
-        done = subprocess.run(
-            [*map(str, command), str(RIGHTS / "RightsPlugin.java")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        options = ("--release", "21", "-nowarn", "-cp", home / "lib" / "*", "-d", compiled / "classes")
+        output(java / "bin" / "javac", *options, RIGHTS / "RightsPlugin.java")
         with zipfile.ZipFile(compiled / "rights.jar", "w") as jar:
             for path in (compiled / "classes").rglob("*.class"):
                 jar.write(path, path.relative_to(compiled / "classes"))
@@ -114,17 +92,20 @@ def put_pipeline(node: Node, name: str, **config: object) -> None:
     node.request("PUT", f"/_search/pipeline/{name}", pipeline)
 
 
-def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
-    """Write the token into the node's keystore, with the distribution's own tool."""
-    environment = {
+def of_tools(node: Node) -> dict[str, str]:
+    """The environment of the distribution's own tools."""
+    return {
         "PATH": os.environ["PATH"],
         "OPENSEARCH_JAVA_HOME": str(node._java),
         "OPENSEARCH_PATH_CONF": str(node.folder / "config"),
         "JDK_JAVA_OPTIONS": " ".join(QUICK[:2]),
     }
-    tool = str(node.home / "bin" / "opensearch-keystore")
-    add = [tool, "add", "--stdin", "--force", name]
-    subprocess.run(add, env=environment, input=f"{token}\n".encode(), check=True, capture_output=True)
+
+
+def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
+    """Write the token into the node's keystore, with the distribution's own tool."""
+    add = (node.home / "bin" / "opensearch-keystore", "add", "--stdin", "--force", name)
+    output(*add, env=of_tools(node), input=f"{token}\n")
     if os.getuid() == 0:  # the node does not run as root
         owner = (node.folder / "config" / "opensearch.yml").stat()
         os.chown(node.folder / "config" / "opensearch.keystore", owner.st_uid, owner.st_gid)

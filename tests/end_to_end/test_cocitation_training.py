@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.dense import judge, linked_documents, options
-
-COCITED = ("--objective", "cocitation", "--strategy", "sentence")
+from tests.dense import linked_documents, options
 
 
-@pytest.fixture(scope="module")
-def cited(run, tiny, write_lines, tmp_path_factory):
+def test_from_citations_to_a_second_encoder(run, tiny, write_lines, tmp_path):
     """Linked documents; 40 more cite three of a topic in a sentence, of which one is no document."""
-    folder, rng = tmp_path_factory.mktemp("cited"), np.random.default_rng(0)
-    rows = linked_documents()
+    rows, rng = linked_documents(), np.random.default_rng(0)
     for paper in range(40):
         citations, titles = [], {}
         for sentence, topic in enumerate(rng.permutation(6)[:3].tolist()):
@@ -24,40 +19,20 @@ def cited(run, tiny, write_lines, tmp_path_factory):
             place = {"section": "Intro", "paragraph": sentence // 2, "sentence": sentence}
             citations += [{"ref": ref, **place} for ref in (*inside, outside)]
         rows.append({"_id": f"p{paper}", "title": "w39", "citations": citations, "references": titles})
-    corpus = write_lines(folder / "corpus.jsonl", rows)
-    assert run("ingest", corpus, "-w", folder / "ws").code == 0
-    quick = options(tiny, "--steps", 4, "--json", "-w", folder / "ws")
+    corpus, where = write_lines(tmp_path / "corpus.jsonl", rows), ("-w", tmp_path / "ws")
+    assert run("ingest", corpus, *where).code == 0
+    quick = options(tiny, "--steps", 4, "--json", *where)
     assert run("train", "dense", *quick).code == 0
-    done = run("train", "dense", "--as", "cocited", *COCITED, *quick).ok()
-    return folder, done.json
-
-
-def test_what_was_learned_from(cited):
-    _, report = cited
-    (one,) = report["rankers"]
+    strategy = ("--objective", "cocitation", "--strategy", "sentence")
+    done = run("train", "dense", "--as", "cocited", *strategy, *quick).ok()
+    (one,) = done.json["rankers"]
     found = one["details"]
     assert one["name"] == "cocited"
     assert found["outside"] > 30
     assert found["documents"] == 89
     assert 0 < found["held_out"] < 200
     assert found["train_links"] > 200
-    assert report["encoded"]["cocited"] == 89  # the references are no documents
-
-
-def test_beside_dense_in_one_stack(cited, run, write_lines):
-    folder, _ = cited
-    where = ("-w", folder / "ws")
-    judged = judge(folder, write_lines)
-    assert run("tune", "--stack", "tfidf,dense,cocited", *judged, *where).code == 0
+    assert done.json["encoded"]["cocited"] == 89  # the references are no documents
     fixed = "tfidf*0.4+dense*0.3+cocited*0.3"
     hit = run("query", "w0 w1", "--stack", fixed, "--json", *where).json["hits"][0]
     assert {*hit["signals"]} == {"tfidf", "dense", "cocited"}
-    shown = run("query", "w0 w1", "--stack", fixed, "--explain", *where)
-    assert "cocited" in shown.out
-
-
-def test_collections_without_places_say_which_strategy_is_left(run, tiny, write_lines, tmp_path):
-    corpus = write_lines(tmp_path / "corpus.jsonl", linked_documents())
-    assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
-    train = ("train", "dense", *COCITED, *options(tiny, "--steps", 1, "-w", tmp_path / "ws"))
-    run(*train).fails(1, "--strategy sentence finds no two texts", "give --strategy document")

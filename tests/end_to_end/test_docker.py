@@ -30,6 +30,7 @@ from tests.node import (
     with_plugins,
 )
 from tests.plugin import build
+from tests.programs import finished, output
 from tests.service import wait_until
 from tests.unavailable import unavailable
 
@@ -62,8 +63,7 @@ def test_linters_have_nothing_to_say(tool, args):
     found = shutil.which(tool, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
         pytest.skip(f"{tool} is not installed; pip install -e '.[dev]'")
-    done = subprocess.run([found, *args], cwd=DOCKER, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output(found, *args, cwd=DOCKER)
 
 
 def ignored(path: str) -> bool:
@@ -119,7 +119,7 @@ def test_the_files_agree():
 
 
 def test_a_step_that_does_not_exist():
-    done = subprocess.run([STEPS, "dance"], capture_output=True, text=True, check=False)
+    done = finished(STEPS, "dance")
     assert (done.returncode, done.stdout) == (2, "")
     assert "steps.sh healthy URL" in done.stderr
 
@@ -129,14 +129,7 @@ def test_a_step_that_does_not_exist():
 
 def steps(*args: object, check: bool = True, **env: object) -> subprocess.CompletedProcess[str]:
     """Run a step, with the command of this environment on the path."""
-    return subprocess.run(
-        [STEPS, *map(str, args)],
-        env={**os.environ, **environment(env)},
-        capture_output=True,
-        text=True,
-        check=check,
-        timeout=900,
-    )
+    return finished(STEPS, *args, env={**os.environ, **environment(env)}, check=check)
 
 
 def environment(env: dict[str, Any]) -> dict[str, str]:

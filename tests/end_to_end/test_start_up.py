@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from tests.end_to_end.test_cli import STACK
+from tests.programs import output
 
 WITHOUT_SCIPY = ("torch", "gensim", "transformers", "sklearn")
 HEAVY = (*WITHOUT_SCIPY, "scipy")
@@ -20,12 +21,7 @@ print("LOADED", [name for name in {names} if name in sys.modules])
 
 
 def loaded(code, names=HEAVY):
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK.format(code=code, names=names)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    return output(sys.executable, "-c", CHECK.format(code=code, names=names)).splitlines()[-1]
 
 
 def commands(*commands):
@@ -62,15 +58,9 @@ def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, sma
 
 
 def test_as_a_module_and_the_version(spawn):
-    done = subprocess.run(
-        [sys.executable, "-m", "rerank.cli", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert re.fullmatch(r"rerank, version \d+\.\d+\S*\n", done.stdout), done
-    assert spawn("--version").out == done.stdout
+    shown = output(sys.executable, "-m", "rerank.cli", "--version")
+    assert re.fullmatch(r"rerank, version \d+\.\d+\S*\n", shown), shown
+    assert spawn("--version").out == shown
 
 
 def test_a_reader_that_goes_away_is_no_error(script, trained):

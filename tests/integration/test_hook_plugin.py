@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import zipfile
@@ -29,8 +28,9 @@ from tests.hook import (
     reverse,
     without_took,
 )
-from tests.node import QUICK, VERSION, Node, distribution, with_plugins
-from tests.plugin import SETTINGS, build, put_pipeline, set_token
+from tests.node import VERSION, Node, distribution, with_plugins
+from tests.plugin import SETTINGS, build, of_tools, put_pipeline, set_token
+from tests.programs import finished
 
 
 def test_hits_come_in_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:
@@ -443,21 +443,8 @@ def labeled(archive: Path, version: str, folder: Path) -> Path:
 
 def with_tool(node: Node, *arguments: object) -> str:
     """Run the server's own tool for plugins or its keystore, without a terminal."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "OPENSEARCH_JAVA_HOME": str(node._java),
-        "OPENSEARCH_PATH_CONF": str(node.folder / "config"),
-        "JDK_JAVA_OPTIONS": " ".join(QUICK[:2]),
-    }
     tool, *rest = map(str, arguments)
-    done = subprocess.run(
-        [str(node.home / "bin" / tool), *rest],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished(node.home / "bin" / tool, *rest, env=of_tools(node), stdin=subprocess.DEVNULL)
     for path in node.home.rglob("plugins/**/*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     assert done.returncode == 0, done.stdout + done.stderr

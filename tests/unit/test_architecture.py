@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import rerank
+from tests.programs import output
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = sorted((ROOT / "rerank").rglob("*.py"))
@@ -209,15 +209,14 @@ def built(tmp_path_factory):
     pytest.importorskip("build", reason="the dev extra is not installed")
     folder = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT, folder / "source", ignore=IGNORED)
-    command = [sys.executable, "-m", "build", str(folder / "source"), "--outdir", str(folder / "dist")]
+    command = [sys.executable, "-m", "build", folder / "source", "--outdir", folder / "dist"]
     try:
         installed = int(version("setuptools").split(".")[0])
     except importlib.metadata.PackageNotFoundError:
         installed = 0
     if installed >= 77:  # as pyproject.toml asks for: nothing to download
         command.append("--no-isolation")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    output(*command)
     (sdist,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
     return sdist, wheel
 
@@ -249,24 +248,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 @pytest.mark.slow
 def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
     target = tmp_path / "site"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(target),
-    ]
-    done = subprocess.run([*pip, str(built[1])], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in target.iterdir()} == {
-        "rerank",
-        "bin",
-        f"rerank_stack-{rerank.__version__}.dist-info",
-    }
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)
+    output(*pip, built[1])
+    about = f"rerank_stack-{rerank.__version__}.dist-info"
+    assert {path.name for path in target.iterdir()} == {"rerank", "bin", about}
     code = (
         "import json, rerank, rerank.cli, rerank.cli.query\n"
         "from rerank.demo import COLLECTION\n"
@@ -276,28 +261,13 @@ def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
         "print(json.dumps([rerank.__file__, rerank.cli.__file__, documents, judged]))"
     )
     environment = {**os.environ, "PYTHONPATH": str(target)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    package, commands, documents, judged = json.loads(done.stdout)
+    printed = output(sys.executable, "-c", code, cwd=tmp_path, env=environment)
+    package, commands, documents, judged = json.loads(printed)
     assert package == str(target / "rerank" / "__init__.py")
     assert commands == str(target / "rerank" / "cli" / "__init__.py")
     assert documents == 1979
     assert judged > 100
-    done = subprocess.run(
-        [str(target / "bin" / "rerank"), "--help"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Start with `rerank demo`" in done.stdout, done.stderr
+    assert "Start with `rerank demo`" in output(target / "bin" / "rerank", "--help", env=environment)
 
 
 @pytest.mark.xdist_group("node")

@@ -2,13 +2,14 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
 from rerank.cli.program import COMMANDS, cli
+
+from tests.programs import output
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -110,14 +111,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.slow
 def test_the_site_builds(tmp_path):
     """Without a warning, and without anything from another host."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path)
+    output(*build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     for page in tmp_path.rglob("*.html"):
         loaded = re.findall(
             r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^\s>]*",

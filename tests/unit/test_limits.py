@@ -2,12 +2,13 @@
 
 import ast
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests.programs import output
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 42, "PLR0915": 0}
@@ -20,8 +21,7 @@ LONG_FUNCTIONS = 1
 def findings() -> Counter[str]:
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--output-format", "json", "--exit-zero"]
     command += ["--select", ",".join(FINDINGS), "--config", "lint.mccabe.max-complexity=15", "rerank", "cli"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return Counter(finding["code"] for finding in json.loads(done.stdout))
+    return Counter(finding["code"] for finding in json.loads(output(*command, cwd=ROOT)))
 
 
 @pytest.mark.parametrize("rule", FINDINGS)

@@ -1,11 +1,12 @@
 """Limits of the project's texts: words, and idioms that make them hard to read. They may only fall."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import output
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {"docs": 0.5, "docstrings": 0.3, "help and messages": 1.2}
@@ -18,8 +19,7 @@ DOCS_WORDS = 35_000
 @pytest.fixture(scope="module")
 def counts() -> dict[str, list[int]]:
     command = [sys.executable, "tools/prose", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    return json.loads(output(*command, cwd=ROOT))
 
 
 @pytest.mark.parametrize("kind", LIMITS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from rerank.testing import check_engine, check_ranker, engine_rules
 from rerank.testing.engine import lengths
 from rerank.testing.ranker import DOCUMENTS, QUERIES
 from rerank.testing.rules import run
+from tests.programs import output
 
 WORDS = ["tree", "trees", "list", "lists", "sorted", "search", "graph", "katze"]
 CATEGORIES = ["computing", "computing::search", "trees", "graphs"]
@@ -189,8 +189,7 @@ def test_what_loading_imports_is_seen() -> None:
 
 def test_it_needs_neither_pytest_nor_torch() -> None:
     code = "import sys, rerank.testing; print({'pytest', 'torch', 'scipy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert output(sys.executable, "-c", code) == "set()\n"
 
 
 # ------------------------------------------------------------------------------------- engines with a fault
