@@ -187,8 +187,8 @@ def _encoding(facts: CollectionFacts) -> tuple[float, float, int]:
 
 def _adapter(facts: CollectionFacts) -> tuple[float, float, int]:
     before, part, parts = _encoding(facts)
-    judged = min(facts.documents, facts.train_pairs)  # these are also encoded to learn
-    return before + 0.02 * facts.train_queries + min(parts, 8) * ENCODING * judged, part, parts
+    learning = ENCODING * facts.documents  # encodes all documents before it learns
+    return before + 0.02 * facts.train_queries, part + learning, parts
 
 
 def _encoder_of_links(facts: CollectionFacts) -> tuple[float, float, int]:

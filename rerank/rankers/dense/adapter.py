@@ -24,7 +24,7 @@ from rerank.text import plural
 GAMMA = 20.0
 """Factor of differences of cosines."""
 READ = 2
-"""Passages of a document that are encoded to learn: the first and the last. More gained nothing."""
+"""Most passages of a document that are encoded to learn: the first and the last. More gained nothing."""
 BLOCK = 256
 """Documents that are encoded at once."""
 
@@ -80,13 +80,14 @@ class AdapterFitter:
         return replace(best, first=best.history[0][2]).result(ranker, "without the map", remarks=(remark,))
 
     def _documents(self, encoder: TextEncoder) -> tuple[NDArray[np.float32], int]:
-        """Return mean vectors of READ passages, (D, E), and the largest number of passages."""
+        """Return mean vectors of READ passages at most, (D, E), and the largest number of passages."""
         engine, vectors, longest = self.job.engine, list[NDArray[np.float32]](), 0
-        ranker = DenseRanker.of("", encoder, READ, {})
+        read = min(READ, self.config.passages)
+        ranker = DenseRanker.of("", encoder, read, {})
         stream = engine.documents()
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
             while batch := list(islice(stream, BLOCK)):
-                vectors.append(mean_vectors(ranker.encode_documents(batch), READ))
+                vectors.append(mean_vectors(ranker.encode_documents(batch), read))
                 lengths = map(len, encoder.tokens([document.content for document in batch]))
                 longest = max(longest, *lengths)
                 advance(len(batch))
