@@ -85,12 +85,7 @@ class CategoryGraph:
         seen = dict.fromkeys(category for s in sets for category in s)
         if edges:
             nodes = {name for edge in edges for name in edge}
-            attached = [
-                (category, next((p for p in parents_of_path(category) if p in nodes), None))
-                for category in seen
-                if category not in nodes
-            ]
-            edges = [*edges, *((c, p) for c, p in attached if p is not None)]
+            edges = [*edges, *((c, p) for c in seen if (p := nearest_known(c, nodes)) is not None)]
         else:
             edges = path_edges(seen) or co_occurrence_edges(sets)
         names = sorted(set(seen) | {name for edge in edges for name in edge})

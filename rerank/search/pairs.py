@@ -51,19 +51,7 @@ def score_pairs(
     progress = progress or Progress()
     ids = sorted({one for pair in pairs for one in pair})
     scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
-    documents: dict[str, Document] = {}
-    blocks: list[NDArray[Any]] = []
-    for start in range(0, len(ids), _BLOCK):
-        block = ids[start : start + _BLOCK]
-        read = engine.get(block)
-        for name, document in zip(block, read):
-            if document is None:
-                raise InputError(f"unknown document {name!r}; run `rerank ingest` with it")
-            documents[name] = document
-        if isinstance(signal, RankerSignal):
-            known = scorer.fetched(Query("", ""), _unscored(scorer, block))
-            blocks.append(completed(signal.ranker, known, dict(enumerate(read))))
-    features = np.concatenate(blocks) if blocks else None
+    documents, features = _read(scorer, ids)
     place = {name: i for i, name in enumerate(ids)}
     if features is not None and isinstance(signal, RankerSignal) and isinstance(signal.ranker, Relates):
         first, second = (features[[place[pair[side]] for pair in pairs]] for side in (0, 1))
@@ -86,6 +74,24 @@ def score_pairs(
         for number, other in of:
             scores[number] += at[other] / 2
     return scores
+
+
+def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[Any] | None]:
+    """Return documents, and the features of the ranker, if it is one."""
+    documents: dict[str, Document] = {}
+    blocks: list[NDArray[Any]] = []
+    for start in range(0, len(ids), _BLOCK):
+        block = ids[start : start + _BLOCK]
+        read = scorer.engine.get(block)
+        for name, document in zip(block, read):
+            if document is None:
+                raise InputError(f"unknown document {name!r}; run `rerank ingest` with it")
+            documents[name] = document
+        (signal,) = scorer.signals
+        if isinstance(signal, RankerSignal):
+            known = scorer.fetched(Query("", ""), _unscored(scorer, block))
+            blocks.append(completed(signal.ranker, known, dict(enumerate(read))))
+    return documents, np.concatenate(blocks) if blocks else None
 
 
 def _unscored(scorer: Scorer, ids: Sequence[str], **known: Any) -> ScoringInput:

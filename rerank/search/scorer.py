@@ -261,7 +261,12 @@ class Scorer:
         if not lacking and not versions:
             return given
         (stages or StageTimer()).leaves()
-        text = query.search_text(self.engine.lang)
+        return self._read(query.search_text(self.engine.lang), given, lacking, versions)
+
+    def _read(
+        self, text: str, given: ScoringInput, lacking: list[str], versions: Mapping[str, str]
+    ) -> ScoringInput:
+        """Add these lexical scores and features."""
         found, by, n = given.candidates, self.first_stage, len(given.ids)
         if found is not None and not versions:
             rows = np.arange(n)

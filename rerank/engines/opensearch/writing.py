@@ -6,11 +6,11 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -152,17 +152,10 @@ class Writer(Reader):
         assert isinstance(self._layout, OwnedLayout)
         positions: dict[str, int] = {}
         stored = self.doc_values.stored() if encoders else {}
-        retrieving = self.doc_values.retrieving(encoders)
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
             for document in batch:
-                position = len(positions) + 1
-                _check_document(document, position)
-                if positions.setdefault(document.id, position) != position:
-                    raise InputError(
-                        f"id {document.id!r} occurs twice, as document {positions[document.id]} and as"
-                        f" document {position} of this ingest; keep one"
-                    )
+                _check_document(document, positions)
             if compare:
                 before = self.get([document.id for document in batch])
                 fresh = [
@@ -171,17 +164,9 @@ class Writer(Reader):
                 spool.unchanged += len(batch) - len(fresh)
                 batch = fresh
             sources = [{**self._layout.to_source(one), FEATURES: self._layout.row(one)} for one in batch]
-            for name, version, encode, _, passages in encoders if batch else ():
-                key = feature_key(name, version)
-                values = encode(batch)
-                found = column(name, values, len(batch), spool.columns.get(key) or stored.get(key))
-                texts = found.encode(values)
-                for source, text in zip(sources, texts):
-                    source[FEATURES][key] = text
-                if name in retrieving:
-                    found = replace(found, vectors="hnsw", passages=passages)
-                    found.add_vectors(key, [source[FEATURES] for source in sources], texts)
-                spool.columns[key] = found
+            if batch:
+                features = [source[FEATURES] for source in sources]
+                self._encode(batch, features, encoders, spool.columns, stored)
             spool.put([action("index", one.id, source) for one, source in zip(batch, sources)])
         for id in delete:
             if id in positions:
@@ -189,6 +174,28 @@ class Writer(Reader):
         ids = list(filter(usable, delete))
         for i in range(0, len(ids), _BATCH):
             spool.put([action("delete", id) for id in ids[i : i + _BATCH]])
+
+    def _encode(
+        self,
+        batch: Sequence[Document],
+        features: Sequence[dict[str, Any]],
+        encoders: Sequence[Encoder],
+        columns: dict[str, Column],
+        stored: Mapping[str, Column],
+    ) -> None:
+        """Add the features of each document, and their columns."""
+        retrieving = self.doc_values.retrieving(encoders)
+        for name, version, encode, _, passages in encoders:
+            key = feature_key(name, version)
+            values = encode(batch)
+            found = column(name, values, len(batch), columns.get(key) or stored.get(key))
+            texts = found.encode(values)
+            for row, text in zip(features, texts):
+                row[key] = text
+            if name in retrieving:
+                found = replace(found, vectors="hnsw", passages=passages)
+                found.add_vectors(key, features, texts)
+            columns[key] = found
 
     def _key(self, document: Document) -> str:
         assert isinstance(self._layout, OwnedLayout)
@@ -277,7 +284,9 @@ class Writer(Reader):
         return name
 
 
-def _check_document(document: Document, position: int) -> None:
+def _check_document(document: Document, positions: dict[str, int]) -> None:
+    """Check a document, and add its position. Raises InputError."""
+    position = len(positions) + 1
     if not document.id:
         raise InputError(f"document {position} has an empty id; give it one")
     try:
@@ -291,4 +300,9 @@ def _check_document(document: Document, position: int) -> None:
         raise InputError(
             f"document {position}: its id has {size} bytes, OpenSearch accepts {LONGEST_ID}:"
             f" {document.id[:40]!r}…; give it a shorter one"
+        )
+    if positions.setdefault(document.id, position) != position:
+        raise InputError(
+            f"id {document.id!r} occurs twice, as document {positions[document.id]} and as document"
+            f" {position} of this ingest; keep one"
         )

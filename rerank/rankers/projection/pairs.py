@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +71,16 @@ class Vectors:
     def _pairs(self, data: TrainingData, config: ProjectionConfig) -> Pairs:
         """Pair queries with documents of the highest grade (``graded``: any); add given pairs."""
         queries, documents = self.queries, self.documents
+        pairs = [pair for one in data.train for pair in _judged_pairs(one, config)]
         if self.given:
             from scipy.sparse import vstack
 
+            best = max((grade for pair in pairs for grade in pair.grades.values()), default=1)
+            for i in range(self.given[0].shape[0]):
+                query, document = queries.shape[0] + i, documents.shape[0] + i
+                pairs.append(_Pair(query, document, 1.0, {document: best}, []))
             queries = vstack([queries, self.given[0]]).tocsr()
             documents = vstack([documents, self.given[1]]).tocsr()
-        pairs = [pair for one in data.train for pair in _judged_pairs(one, config)]
-        best = max((grade for pair in pairs for grade in pair.grades.values()), default=1)
-        for i in range(self.given[0].shape[0] if self.given else 0):
-            document = self.documents.shape[0] + i
-            pairs.append(_Pair(self.queries.shape[0] + i, document, 1.0, {document: best}, []))
         filled = _filled(queries), _filled(documents)
         usable = [pair for pair in pairs if filled[0][pair.query] and filled[1][pair.document]]
         if not usable:
@@ -92,23 +92,7 @@ class Vectors:
         column = dict(zip(rows.tolist(), numbers.tolist()))
         asked = _integers(pair.query for pair in usable)
         same_query = _distinct(queries[asked])[0].tolist()
-        relevant: dict[int, dict[int, int]] = {}
-        for pair, query in zip(usable, same_query):
-            grades = relevant.setdefault(query, {})
-            for document, grade in pair.grades.items():
-                if document in column:
-                    grades[column[document]] = max(grade, grades.get(column[document], 0))
-        left_out, worse = [], []
-        for pair, query in zip(usable, same_query):
-            grades, own = relevant[query], pair.grades[pair.document]
-            left_out.append(sorted(c for c, g in grades.items() if not config.graded or g >= own))
-            below = {column[d] for d in pair.unwanted if d in column} - grades.keys()
-            if config.graded and config.judged:
-                below |= {c for c, g in grades.items() if g < own}
-            worse.append(sorted(below - {column[pair.document]}))
-        target = _integers(column[pair.document] for pair in usable)
-        weight = np.array([pair.weight for pair in usable])
-        comparisons = Comparisons.of(target, left_out, weight, worse, config.judged, len(first))
+        comparisons = _compared(usable, same_query, column, len(first), config)
         return Pairs(queries[asked], documents[rows[first]], comparisons)
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
@@ -127,6 +111,33 @@ class Vectors:
         scores = [(answers[c] @ q).astype(np.float64) for q, c in zip(asked, self.dev.columns)]
         weighted, _, first = weighted_ndcg(self.dev.judged, scores)
         return weighted, first
+
+
+def _compared(
+    pairs: Sequence[_Pair],
+    queries: Sequence[int],
+    column: Mapping[int, int],
+    columns: int,
+    config: ProjectionConfig,
+) -> Comparisons:
+    """What each pair is compared with. queries: number of each pair's text. column: row -> column."""
+    relevant: dict[int, dict[int, int]] = {}
+    for pair, query in zip(pairs, queries):
+        grades = relevant.setdefault(query, {})
+        for document, grade in pair.grades.items():
+            if document in column:
+                grades[column[document]] = max(grade, grades.get(column[document], 0))
+    left_out, worse = [], []
+    for pair, query in zip(pairs, queries):
+        grades, own = relevant[query], pair.grades[pair.document]
+        left_out.append(sorted(c for c, g in grades.items() if not config.graded or g >= own))
+        below = {column[d] for d in pair.unwanted if d in column} - grades.keys()
+        if config.graded and config.judged:
+            below |= {c for c, g in grades.items() if g < own}
+        worse.append(sorted(below - {column[pair.document]}))
+    target = _integers(column[pair.document] for pair in pairs)
+    weight = np.array([pair.weight for pair in pairs])
+    return Comparisons.of(target, left_out, weight, worse, config.judged, columns)
 
 
 class TermVectors(Vectors):
