@@ -205,16 +205,10 @@ class Searcher:
         wanted: Mapping[str, str],
     ) -> Candidates:
         """The hits of all retrievers, with first-stage scores."""
-        parts: dict[str, list[Hit]] = {}
-        scored = {request.first_stage, *(name for name, c in columns.items() if c.vectors != "exact")}
-        for signal, answer in zip(request.signals, answers):
-            parts[signal] = _ordered(answer.hits)[: request.depth]
-        for query, answer in zip(request.vector_queries, answers[len(request.signals) :], strict=True):
-            hits = self._by_product(answer.hits, query, wanted[query.name])
-            parts[query.name] = hits[: query.depth or request.depth]
-        took = max(answer.took for answer in answers)
+        parts, took = self._parts(request, answers, wanted), max(answer.took for answer in answers)
         if not request.retrievers:
             return self._candidates(parts[request.first_stage], took, request, wanted)
+        scored = {request.first_stage, *(name for name, c in columns.items() if c.vectors != "exact")}
         hits_by_id = {hit.id: hit for part in parts.values() for hit in part}
         scores = {hit.id: hit.score for name, part in parts.items() if name in scored for hit in part}
         unscored = [id for id in hits_by_id if id not in scores]
@@ -224,6 +218,18 @@ class Searcher:
         members = {name: {hit.id for hit in part} for name, part in parts.items()}
         by = {name: np.array([hit.id in some for hit in hits], np.bool_) for name, some in members.items()}
         return replace(self._candidates(hits, took, request, wanted), retrieved_by=by)
+
+    def _parts(
+        self, request: SearchRequest, answers: Sequence[Answer], wanted: Mapping[str, str]
+    ) -> dict[str, list[Hit]]:
+        """The best hits of each retriever."""
+        parts: dict[str, list[Hit]] = {}
+        for signal, answer in zip(request.signals, answers):
+            parts[signal] = _ordered(answer.hits)[: request.depth]
+        for query, answer in zip(request.vector_queries, answers[len(request.signals) :], strict=True):
+            hits = self._by_product(answer.hits, query, wanted[query.name])
+            parts[query.name] = hits[: query.depth or request.depth]
+        return parts
 
     def _by_product(self, hits: Sequence[Hit], one: VectorQuery, key: str) -> list[Hit]:
         """The hits with positive products, the largest first."""
