@@ -38,15 +38,6 @@ class WriteResult:
     unchanged: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionResult:
-    """Number of removed ``rows``, and bytes before and after."""
-
-    rows: int
-    before: int
-    after: int
-
-
 class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
@@ -66,14 +57,12 @@ class Encoder(NamedTuple):
 class Encoding:
     """A request to encode documents.
 
-    part: ``(i, n)``: encode the i-th of n parts, from 0.
     force: encode all documents again.
     keep: ranker -> versions to keep.
     progress: called with numbers of (document, ranker) pairs.
     """
 
     encoders: Sequence[Encoder]
-    part: tuple[int, int] = (0, 1)
     force: bool = False
     keep: Mapping[str, Collection[str]] = field(default_factory=dict)
     progress: Callable[[int], object] | None = None
@@ -307,10 +296,6 @@ class Engine(ABC):
         """Block other processes from writing through this workspace. Raises BusyError."""
         return nullcontext()
 
-    def compact(self) -> CompactionResult:
-        """Reclaim the space of deleted documents. Raises UsageError if this is automatic."""
-        raise UsageError("this engine reclaims space automatically; there is nothing to compact")
-
     def verify(self) -> dict[str, str]:
         """Compare files with checksums; return corrupt file -> problem. Raises BusyError."""
         return {}
@@ -403,7 +388,6 @@ class Engine(ABC):
         self,
         encoders: Sequence[Encoder],
         *,
-        part: tuple[int, int] = (0, 1),
         force: bool = False,
         keep: Mapping[str, Collection[str]] | None = None,
         progress: Callable[[int], object] | None = None,
@@ -411,11 +395,11 @@ class Engine(ABC):
         """Encode documents that have no feature of an encoder's version; return ranker -> number of them.
 
         Older versions stay until the new one is complete. If interrupted, completed work is kept. For the
-        options, see :class:`Encoding`. Raises UsageError for a ``part``, if the store has no parts.
+        options, see :class:`Encoding`.
         """
         if self.features is None:
             return {encoder.name: 0 for encoder in encoders}
-        return self.features.write(Encoding(encoders, part, force, keep or {}, progress))
+        return self.features.write(Encoding(encoders, force, keep or {}, progress))
 
     def missing_features(self, name: str, version: str) -> int:
         """Count documents without a feature."""

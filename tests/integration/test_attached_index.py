@@ -79,8 +79,6 @@ def test_force_replaces_the_features_of_its_rankers_only(library: Workspace) -> 
     library.engine.write_features([newer], keep={"two": ["v1"]})
     done = library.engine.write_features([newer], force=True, keep={"two": ["v1"]})
     assert done == {"two": COUNT}
-    with pytest.raises(UsageError, match="--slice"):
-        library.engine.write_features([newer], part=(0, 2))
     for name, version in (("one", "v1"), ("two", "v1"), ("two", "v2")):
         assert missing(library, name, version) == 0
         assert library.engine.missing_features(name, version) == 0

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import (
-    CompactionResult,
     Encoder,
     Engine,
     SearchRequest,
@@ -179,7 +178,7 @@ class LocalEngine(Engine):
     def _reclaim(self, storage: Storage) -> None:
         """Compact if most rows are dead."""
         try:
-            self._compact(storage, max(storage.newest().documents, _WASTE))
+            self.compact(max(storage.newest().documents, _WASTE))
         except Exception as error:
             warnings.warn(
                 f"{self.folder}: the ingest is complete, but the disk space of deleted documents could not be"
@@ -188,18 +187,12 @@ class LocalEngine(Engine):
                 stacklevel=3,
             )
 
-    def compact(self) -> CompactionResult:
-        """See :meth:`Engine.compact`."""
-        with write_lock(self.folder):
-            storage = self.storage()
-            with storage.connection() as documents:
-                storage.derive(documents)
-            before = _size(storage.folder)
-            dead = self._compact(storage, 0)
-            return CompactionResult(dead, before, _size(self._current.folder))
+    def compact(self, most: int = 0) -> int:
+        """Copy the documents if more than ``most`` rows are dead; return the number of dead rows.
 
-    def _compact(self, storage: Storage, most: int) -> int:
-        """Copy the documents if more than ``most`` rows are dead; return the number of dead rows."""
+        The caller holds the lock, and everything is indexed.
+        """
+        storage = self.storage()
         version = storage.newest()
         dead = version.rows - version.documents
         if dead > most:
@@ -381,7 +374,3 @@ def _read_about(folder: Path) -> _About:
             f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
         )
     return about
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

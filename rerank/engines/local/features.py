@@ -14,7 +14,7 @@ from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, ca
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.files import disk
 from rerank.engines.local.nearest import nearest
-from rerank.errors import UsageError, WorkspaceError
+from rerank.errors import WorkspaceError
 
 if TYPE_CHECKING:
     from rerank.engines.local.documents import Documents
@@ -71,9 +71,7 @@ class LocalFeatures(FeatureStore):
         self._engine = engine
 
     def write(self, encoding: Encoding) -> dict[str, int]:
-        """See :meth:`Engine.write_features`; ``part`` must be the default."""
-        if encoding.part != (0, 1):
-            raise UsageError("the local engine encodes in one process; leave --slice out")
+        """See :meth:`Engine.write_features`."""
         encoded = {encoder.name: 0 for encoder in encoding.encoders}
         with self._engine.lock():
             storage = self._engine.storage()

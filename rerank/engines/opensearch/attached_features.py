@@ -20,7 +20,6 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
-from rerank.errors import UsageError
 from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
@@ -112,8 +111,6 @@ class AttachedFeatures(FeatureStore):
         The index itself is only written for rankers that retrieve.
         """
         encoders, force = encoding.encoders, encoding.force
-        if encoding.part != (0, 1):
-            raise UsageError("an attached index is encoded by one process; run it without --slice")
         self._index.check_fields()
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:

@@ -159,7 +159,7 @@ class DocValueFeatures(FeatureStore):
         for left in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
-                if not self._pass(self._plan(encoding), encoding.part, count):
+                if not self._pass(self._plan(encoding), count):
                     break
                 encoding = replace(encoding, force=False)  # changed documents have lost their features
             except EngineError:
@@ -196,11 +196,11 @@ class DocValueFeatures(FeatureStore):
         dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
         return _Plan(wanted, stored, vectors, fresh, kept, dropped, encoding.force)
 
-    def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
+    def _pass(self, plan: _Plan, count: Callable[[str, int], None]) -> bool:
         """Encode documents; return whether other clients changed some."""
 
         def batches() -> Iterator[tuple[Encoded, list[Action]]]:
-            for hits in self._reader.pages(plan.body(self._layout.source), part):
+            for hits in self._reader.pages(plan.body(self._layout.source)):
                 features, encoded = self._encode(plan, hits)
                 yield encoded, plan.actions(hits, features)
 

@@ -83,11 +83,8 @@ class Reader:
             for hit in hits:
                 yield self._layout.document(hit["_id"], hit["_source"])
 
-    def pages(
-        self, body: Mapping[str, Any], part: tuple[int, int] = (0, 1)
-    ) -> Iterator[list[dict[str, Any]]]:
+    def pages(self, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
         """Return all hits at one point in time, by page. A slice per shard is fastest."""
-        number, count = part
         with self.index.asking("reading documents"):
             pit = self._client.create_pit(
                 index=self._settings.index,
@@ -98,8 +95,8 @@ class Reader:
             shards = int(pit["_shards"]["total"])
             for shard in range(shards):
                 page = {**body, "sort": ["_doc"]}
-                if shards * count > 1:
-                    page["slice"] = {"id": number * shards + shard, "max": shards * count}
+                if shards > 1:
+                    page["slice"] = {"id": shard, "max": shards}
                 while True:
                     page["pit"] = {"id": keep, "keep_alive": _KEEP}
                     hits = self.index.search("reading documents", page, None)["hits"]["hits"]
