@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from rerank import SearchRequest, Workspace
 from rerank.categories import path_edges
-from rerank.formats import write_labeled_pairs
 from rerank.records import Document, LabeledPair
 from rerank.text import words
 
@@ -249,7 +248,8 @@ def main() -> None:
     mining = PairMining(smallest=options.smallest, largest=options.largest, seed=options.seed)
     options.out.mkdir(parents=True, exist_ok=True)
     for name, found in zip(PARTS, sample(Workspace.open(options.workspace), mining, [*PARTS.values()])):
-        write_labeled_pairs(options.out / f"{name}.tsv", found.pairs)
+        lines = ["a\tb\trelated", *(f"{a}\t{b}\t{int(related)}" for a, b, related in found.pairs)]
+        (options.out / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         related = sum(pair.related for pair in found.pairs)
         print(f"{name}: {related} related, {len(found.pairs) - related} unrelated, {found.hard} of one topic")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rerank.formats.beir import read_corpus, read_queries
 from rerank.formats.categories import read_categories
-from rerank.formats.pairs import read_labeled_pairs, read_pairs, read_unlabeled_pairs, write_labeled_pairs
+from rerank.formats.pairs import read_labeled_pairs, read_pairs, read_unlabeled_pairs
 from rerank.formats.qrels import read_qrels, write_qrels
 from rerank.formats.templates import read_template
 from rerank.formats.trec import check_run_ids, read_run, write_run
@@ -20,7 +20,6 @@ __all__ = [
     "read_run",
     "read_template",
     "read_unlabeled_pairs",
-    "write_labeled_pairs",
     "write_qrels",
     "write_run",
 ]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
 from rerank.errors import InputError
-from rerank.files import write_text
 from rerank.formats.lines import Source, check_columns, name_of, read_json_lines, read_texts
 from rerank.records import LabeledPair
 from rerank.text import plural
@@ -106,17 +104,6 @@ def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tup
     [('d1', 'd2', None), ('d1', 'd3', None)]
     """
     return [(a, b, related) for _, a, b, related in _read(source, known, labels=False)]
-
-
-def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPair]) -> None:
-    """Write TSV. Raises InputError for an id that TSV cannot contain."""
-    lines = ["\t".join(_HEADER)]
-    for a, b, related in pairs:
-        for one in (a, b):
-            if one != one.strip() or len(one.splitlines()) != 1 or "\t" in one:
-                raise InputError(f"{os.fspath(path)}: TSV cannot contain the id {one!r}; change the id")
-        lines.append(f"{a}\t{b}\t{int(related)}")
-    write_text(path, "".join(f"{line}\n" for line in lines), follow=True)
 
 
 def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[str, str, str, bool | None]]:
