@@ -63,9 +63,11 @@ def main() -> None:
         time_random(count, given.measure)
     if given.random:
         return
-    signals, qrels = given.stack.split(","), read_qrels(given.qrels)
+    signals, judged = given.stack.split(","), read_qrels(given.qrels)
+    queries = [query for query in read_queries(given.queries) if query.id in judged][: given.most]
+    qrels = Qrels((query.id, id, grade) for query in queries for id, grade in judged[query.id].items())
     request = TableRequest(
-        queries=[query for query in read_queries(given.queries) if query.id in qrels][: given.most],
+        queries=queries,
         qrels=qrels,
         signals=signals,
         first_stage=signals[0],
@@ -75,12 +77,12 @@ def main() -> None:
     table, _ = score_table(Workspace.open(given.workspace).pipeline(signals), request)
     for case in dict.fromkeys(table.cases):
         rows = table.of(case)
-        judged = {"signals": signals, "first_stage": signals[0], "measure": given.measure, "cut": 1000}
+        asked = {"signals": signals, "first_stage": signals[0], "measure": given.measure, "cut": 1000}
         print(f"{case}: {len(rows)} queries, {rows.counts.mean():.0f} candidates, {len(signals)} signals")
         for name, work in (("search", 0), ("complete", 10**15)):
             tuning.FULL, tuning.WORK = 0, work
             begin = time.perf_counter()
-            found = tuning.tune(rows, qrels, **judged)
+            found = tuning.tune(rows, qrels, **asked)
             seconds = time.perf_counter() - begin
             print(
                 f"  {name}: {found.value:.4f}, {found.combiner}, {found.settings:,} settings, {seconds:.1f} s"
