@@ -56,10 +56,9 @@ def train(
     labeled, dev_labeled: document pairs for ``concept``. Dev pairs choose the step; default: the last one.
     config: settings by name (``{"epochs": 3}``), or an object (``CnnConfig(epochs=3)``).
     preset: initial settings, for example ``paper``. as_name: name of a single ranker.
-    restart: discard interrupted trainings. Default: resume them.
+    restart: discard interrupted trainings instead of resuming. infer: infer missing categories of queries.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
     query_text: texts for word vectors of queries. Default: the train queries.
-    infer: infer missing categories of queries.
 
     Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
 
@@ -80,15 +79,12 @@ def train(
         labeled=(labeled, dev_labeled),
     )
     called = _called(workspace, family, names, as_name)
+    _check_restart(restart, family, names, options)
     _check_inputs(family, ", ".join(names), inputs, options)
-    if restart and (not family.resumes or getattr(options, "untrained", False)):
-        what = "--untrained" if family.resumes else ", ".join(called)
-        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
     report, given = TrainReport(), inputs.qrels is not None or inputs.pairs
     data = training_data(workspace, inputs, report, progress) if given else None
-    job = TrainingJob(
-        workspace.engine, data, workspace.folder / "training", restart, progress, inputs.labeled
-    )
+    folder = workspace.folder / "training"
+    job = TrainingJob(workspace.engine, data, folder, restart, progress, inputs.labeled)
     _fit(workspace, family.make_fitter(job, options), called, job, report)
     if report.rankers and not report.rankers[-1].interrupted:
         report.encoded = _encoded(workspace, progress)
@@ -105,6 +101,13 @@ def _called(
     for variant, name in called.items():
         workspace.check_name(name, family.name, variant)
     return called
+
+
+def _check_restart(restart: bool, family: Family, names: Sequence[str], options: Options) -> None:
+    """Raise UsageError if a restart has no effect."""
+    if restart and (not family.resumes or getattr(options, "untrained", False)):
+        what = "--untrained" if family.resumes else ", ".join(names)
+        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
 
 
 def _encoded(workspace: Workspace, progress: Progress) -> dict[str, int]:
