@@ -40,10 +40,10 @@ NODES = {"node": "node", "ml_node": "ml", "plugin_node": "plugin"}
 
 FIRST = (
     "plugin",
+    "tests/end_to_end/test_tutorials.py",
     "tests/integration/test_opensearch_cluster.py",
     "ml",
     "node",
-    "tests/end_to_end/test_tutorials.py",
     "tests/integration/test_hook_plugin.py",
     "tests/integration/test_opensearch_interruptions.py",
 )

@@ -14,9 +14,15 @@ STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # MiniLM is installed for 
 
 @pytest.fixture
 def tiny_demo(small, tmp_path, monkeypatch):
-    """The small collection in the demo's place."""
+    """The small collection in the demo's place, and rankers that are trained in few epochs."""
     folder = like_the_demo(small, tmp_path / "collection")
     monkeypatch.setattr(rerank.demo, "COLLECTION", folder)
+
+    def train(workspace, names, config, **options):
+        few = {} if names == rerank.demo.ENCODER else {"epochs": 3}
+        return rerank.train(workspace, names, config={**config, **few}, **options)
+
+    monkeypatch.setattr(rerank.demo, "train", train)
     return folder
 
 
