@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "Training",
     option("--model NAME", "Encoder of dense: folder or model. Default: MiniLM for English texts."),
     options.measure,
-    option("--minutes X", "Approximate time.", type=options.POSITIVE, default=10.0),
+    option("--minutes X", "Approximate time.", type=float, default=10.0),
     "Connection",
     *cluster.connection,
     options.GENERAL,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def command(folder: str, source: str, **settings: Any) -> Output:
     """Ingest, train, tune and evaluate the collection in FOLDER, with reasons for each choice.
 
-    FOLDER contains corpus.jsonl (or articles in JATS), queries.jsonl, and qrels/train.tsv, dev.tsv and
-    test.tsv, or one file of judgments. If interrupted, the same command continues.
+    FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. If
+    interrupted, the same command continues.
     """
     from rerank.workflows.auto import auto
 

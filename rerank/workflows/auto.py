@@ -72,11 +72,7 @@ class AutoReport(Report):
     @property
     def better(self) -> bool:
         """Whether the stack beats its first stage by the first measure, p < 0.05."""
-        stack, measure = self.evaluated.results[-1].stack, self.evaluated.compared[0]
-        return any(
-            (one.stack, one.measure) == (stack, measure) and one.delta > 0 and one.p_holm < 0.05
-            for one in self.evaluated.comparisons
-        )
+        return self.evaluated.better(self.evaluated.results[-1].stack)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values, with ``better``."""
@@ -105,7 +101,7 @@ def auto(
 ) -> AutoReport:
     """Make a tuned and measured stack from documents, queries and judgments.
 
-    folder: ``corpus.jsonl`` (or JATS articles), ``queries.jsonl``, one or more of ``qrels/train.tsv``,
+    folder: ``corpus.jsonl``, ``queries.jsonl``, ``qrels.tsv`` or one or more of ``qrels/train.tsv``,
         ``dev.tsv`` and ``test.tsv``, optionally ``categories.tsv``. Missing splits are drawn.
     workspace: result folder. Call again to continue.
     opensearch: cluster of a new workspace. Default: store documents in the folder.
@@ -232,8 +228,7 @@ class _Auto:
                 raise WorkspaceError(f"{folder}: has {what}; choose another folder with -w")
         done = ingest(
             existing or folder,
-            [str(one) for one in files.corpus],
-            format=files.format,
+            [str(files.corpus)],
             categories=str(files.categories) if files.categories else None,
             lang=lang,
             opensearch=opensearch,

@@ -88,22 +88,9 @@ class Trainings:
             self.budget.spend(rule, steps, reused=True)
             return choice
         clock = _Clock(options.progress, options.begun + LATEST * 60 * options.minutes)
-        elapsed, (before, step, _) = time.monotonic() - options.begun, rule.cost(self.budget.facts)
-        planned = self.budget.spent or math.inf
-        slow = max(1 / ranker_choice.CORES, elapsed / planned)  # seconds for a second of the plan
-        encodes = rule.steps == ranker_choice.PARTS
-        if clock.late(slow * (before + step * encodes)):
-            return self._said(replace(choice, trained=False, reason=_LATE))
-        fitting = (
-            int((clock.seconds() / slow - before) / step)
-            if rule.steps == ranker_choice.PARTS
-            else choice.steps
-        )
-        if fitting < choice.steps:
-            reason = f"{choice.reason}; {_LATE}: {fitting} of {choice.steps} {rule.steps}"
-            minutes = choice.minutes or math.ceil(slow * options.minutes)
-            choice = replace(choice, steps=fitting, reason=reason, minutes=minutes)
-        self._said(choice)
+        choice = self._said(self._in_time(rule, choice, clock))
+        if not choice.trained:
+            return choice
         if not self.record.plan(name, choice.steps):
             shutil.rmtree(self.workspace.folder / "training" / name, ignore_errors=True)
         try:
@@ -118,14 +105,32 @@ class Trainings:
             raise KeyboardInterrupt(
                 f"interrupted: {name} is kept at its best step; call again to finish its training"
             )
-        steps = choice.steps if encodes else result.epochs
+        return self._done(rule, choice, result)
+
+    def _in_time(self, rule: Rule, choice: RankerChoice, clock: _Clock) -> RankerChoice:
+        """Plan fewer passages, or skip the ranker, if the machine is slower than the plan."""
+        elapsed, (before, step, _) = time.monotonic() - self.options.begun, rule.cost(self.budget.facts)
+        slow = max(1 / ranker_choice.CORES, elapsed / (self.budget.spent or math.inf))  # s per planned s
+        of_passages = rule.steps == ranker_choice.PARTS
+        if clock.late(slow * (before + step * of_passages)):
+            return replace(choice, trained=False, reason=_LATE)
+        fitting = int((clock.seconds() / slow - before) / step) if of_passages else choice.steps
+        if fitting >= choice.steps:
+            return choice
+        reason = f"{choice.reason}; {_LATE}: {fitting} of {choice.steps} {rule.steps}"
+        minutes = choice.minutes or math.ceil(slow * self.options.minutes)
+        return replace(choice, steps=fitting, reason=reason, minutes=minutes)
+
+    def _done(self, rule: Rule, choice: RankerChoice, result: TrainingResult) -> RankerChoice:
+        """Record a training, complete or ended by the clock."""
+        steps = choice.steps if rule.steps == ranker_choice.PARTS else result.epochs
         if not result.interrupted:
-            self.record.add(self.workspace, name, steps)
+            self.record.add(self.workspace, rule.ranker, steps)
         self.budget.spend(rule, steps)
         how = f"; {_LATE} after {result.unit} {result.epochs}" if result.interrupted else ""
         if result.dev is not None:
             measured = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
-            self.say("rankers", f"{name}: {measured}{how}")
+            self.say("rankers", f"{rule.ranker}: {measured}{how}")
         values = [value for *_, value in result.curve if value is not None]
         short = choice.minutes is not None or result.interrupted
         if rule.steps == "epochs" and len(values) > 1 and short:

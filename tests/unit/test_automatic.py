@@ -35,18 +35,14 @@ def parts(given, **how):
     ("names", "told"),
     [
         (
-            ["corpus.jsonl.gz", "queries.jsonl"]
-            + ["qrels/train.tsv", "qrels/validation.csv", "qrels/test.tsv.gz"],
-            {"train": "train.tsv", "dev": "validation.csv", "test": "test.tsv.gz"},
+            ["corpus.jsonl.gz", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv.gz"],
+            {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv.gz"},
         ),
-        (["docs.jsonl", "topics.jsonl", "qrels.txt"], {"all": "qrels.txt"}),
-        (["corpus.jsonl", "queries.jsonl", "judgments.csv"], {"all": "judgments.csv"}),
-        (["corpus.jsonl", "queries.jsonl", "cran.qrels"], {"all": "cran.qrels"}),
+        (["corpus.jsonl", "queries.jsonl.gz", "qrels.tsv"], {"all": "qrels.tsv"}),
         (
-            ["corpus.jsonl", "queries.jsonl", "train.tsv", "qrels-test.txt"],
-            {"train": "train.tsv", "test": "qrels-test.txt"},
+            ["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels/train.tsv", "qrels/test.tsv"],
+            {"train": "train.tsv", "test": "test.tsv"},
         ),
-        (["a1.xml", "queries.jsonl", "qrels/fresh.tsv", "notes.txt"], {"all": "fresh.tsv"}),
     ],
 )
 def test_files_are_known_by_their_names(tmp_path, names, told):
@@ -55,14 +51,9 @@ def test_files_are_known_by_their_names(tmp_path, names, told):
         (tmp_path / name).touch()
     found = read_folder(tmp_path)
     assert {name: path.name for name, path in found.qrels.items()} == told
-    assert found.format == ("jats" if "a1.xml" in names else "jsonl")
-
-
-def test_judgments_of_everything_stand_aside(tmp_path):
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv", "train.tsv", "test.tsv"):
-        (tmp_path / name).touch()
-    found = read_folder(tmp_path)
-    assert (sorted(found.qrels), [one.name for one in found.aside]) == (["test", "train"], ["qrels.tsv"])
+    assert found.categories is None
+    (tmp_path / "categories.tsv").touch()
+    assert tmp_path / "categories.tsv" in read_folder(tmp_path).files()
 
 
 def test_what_is_given_is_used_as_it_is():
@@ -240,7 +231,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     assert rerank.Workspace.open(tmp_path / "ws").trained() == ["lsi"]
     done = run("auto", folder, "-w", tmp_path / "ws").ok()
     for part in (
-        "files: corpus.jsonl.gz, queries.jsonl, judgments qrels.tsv\n",
+        "files: corpus.jsonl.gz, queries.jsonl, qrels.tsv\n",
         "ingest: 200 documents (en): 0 added, 0 updated, 200 unchanged\n",
         "queries: one file of judgments: the queries are split into ",
         "rankers: lsi is trained: it is quick (done before)\n",
@@ -324,9 +315,6 @@ def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
     run("auto", folder, *there).fails(1, f"{folder}: no qrels", "judged.tsv")
     (folder / "qrels").mkdir()
     (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
-    (folder / "qrels" / "eval.tsv").touch()
-    run("auto", folder, *there).fails(1, "test.tsv are both test judgments")
-    (folder / "qrels" / "eval.tsv").unlink()
     first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
     (folder / "qrels" / "test.tsv").write_text(first + "\n")
     done = run("auto", folder, *there)
