@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.results import table
 from rerank.text import plural
 
 from . import options, output
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 measures = option(
     "--measure NAME,... ...",
-    "Measures of ir_measures, for example nDCG@10 or RR, or AUC. Stacks are compared by each."
+    "Measures of ir_measures, for example nDCG@10 or RR. Stacks are compared by each."
     " Default: nDCG, nDCG@10, RR and R@1000, compared by nDCG.",
     dest="measures",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
@@ -54,7 +54,6 @@ per_query = option("--per-query FILE", "Write the measures of each query to this
     options.infer,
     "Measures",
     measures,
-    option("--allow-leakage", "Do not warn about queries that are also in the training set.", rare=True),
     "Output",
     option("--report FILE", "Write an HTML page with all results.", dest="page"),
     per_query,
@@ -66,7 +65,6 @@ def command(
     workspace: Workspace,
     stacks: tuple[str, ...],
     queries: list[Query],
-    allow_leakage: bool,
     per_query: str | None,
     page: str | None,
     **settings: Any,
@@ -90,7 +88,7 @@ def command(
         _write(per_query, report.per_query_table())
 
     def show_all() -> None:
-        show(report, allow_leakage=allow_leakage)
+        show(report)
         show_remarks(report)
 
     return Output(report, show_all)
@@ -173,46 +171,34 @@ LEAK = "†"
 """Mark of a stack that was trained or tuned on some of the queries."""
 
 
-def show(report: EvaluationReport, *, allow_leakage: bool = False) -> None:
+def show(report: EvaluationReport) -> None:
     """Print the tables; first warn about training and tuning queries."""
     from rerank.evaluation.leakage import format_leakage
 
-    leaks = [] if allow_leakage else [leak for row in report.results for leak in row.leaks]
-    if leaks:
+    if leaks := [leak for row in report.results for leak in row.leaks]:
         click.echo(
             f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show"
             " the quality for new queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
         click.echo(("\n" if number else "") + f"{protocol}, {plural(report.queries, output.QUERIES)}")
-        click.echo(_table(report, protocol, marked=not allow_leakage))
+        click.echo(_table(report, protocol))
         for found in report.candidate_recall:
             if found.protocol == protocol:
                 click.echo(output.recall_line(found.recall))
-    _show_candidates(report)
     _show_new_documents(report)
     for result in report.results:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
             click.echo(f"{result.stack}: {result.text} ({result.normalization})")
     for line in output.counted(
         (report.none_relevant, "judged quer[y has|ies have] no relevant document and [is|are] left out"),
-        *_without_value(report),
     ):
         output.note(line)
     for path in report.runs:
         output.note(f"run written to {path}")
 
 
-def _show_candidates(report: EvaluationReport) -> None:
-    by: dict[tuple[str, ...], dict[str, None]] = {}
-    for row in report.results:
-        by.setdefault(row.retrieve, {})[row.stack] = None
-    if len(by) > 1 and any(protocol.startswith("retrieved") for protocol in report.per_query):
-        each = "; ".join(f"{' and '.join(names)} for {', '.join(stacks)}" for names, stacks in by.items())
-        click.echo(f"the stacks have different candidates: {each}")
-
-
-def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
+def _table(report: EvaluationReport, protocol: str, *, marked: bool = True) -> str:
     comparisons = {(one.stack, one.measure): one for one in report.comparisons if one.protocol == protocol}
     body = []
     for row in report.results:
@@ -227,14 +213,7 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
     compared = [
         f"{sign} {name}{of}" for name in report.compared for sign, of in (("Δ", ""), ("p", " (Holm)"))
     ]
-    return output.table(["", *report.results[0].measures, *compared], body)
-
-
-def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
-    evaluation = next(iter(report.per_query.values()), None)
-    values = next(iter(evaluation.values.values())) if evaluation is not None else {}
-    text = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
-    return [(sum(map(math.isnan, found.tolist())), f"{text} {name}") for name, found in values.items()]
+    return table(["", *report.results[0].measures, *compared], body)
 
 
 def _show_new_documents(report: EvaluationReport) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.results import table
 from rerank.text import plural
 
 from . import options, output
@@ -206,7 +207,7 @@ def _show_trial(report: SearchTrial) -> None:
         for columns in [(report.plain, report.reranked, report.expected)]
         for place in range(max(map(len, columns)))
     ]
-    click.echo(output.table(["", "without", "with the hook", "rerank query"], rows, left=4))
+    click.echo(table(["", "without", "with the hook", "rerank query"], rows, left=range(4)))
     click.echo(f"the order {'is the same' if report.same else 'DIFFERS'}")
     if report.difference is not None:
         click.echo(f"scores differ by {report.difference:.1g} at most")

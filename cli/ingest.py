@@ -108,7 +108,6 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
             (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
             for lang, count in report.other_languages.items()
         ),
-        (report.same_text, "document[ has|s have] the same text as another document"),
     )
     hint = "words are not stemmed. If most are in one language, ingest again and name it, as --lang en"
     if len(report.languages) > 1:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.results import table
 from rerank.text import plural
 
-from . import options, output
-from .options import Output, option
+from . import options
+from .options import Output
 
 if TYPE_CHECKING:
     from rerank.workflows.mine import CoCited
@@ -21,11 +22,7 @@ def command() -> None:
     """Find co-citations in the collection."""
 
 
-@options.command(
-    "cocitation",
-    option("--out FILE", "Write all pairs with their counts to this file, TSV."),
-    group=command,
-)
+@options.command("cocitation", group=command)
 def cocitation(workspace: Workspace, **settings: Any) -> Output:
     """Count references that are cited together in a sentence, a paragraph, a section or a document."""
     from rerank.workflows.mine import mine_cocitation
@@ -45,9 +42,7 @@ def _show_levels(found: CoCited) -> None:
         [f"one {level}", *map(_count, (one.groups, one.largest, one.references, one.pairs))]
         for level, one in found.levels.items()
     ]
-    click.echo(output.table(["cited together in", "groups", "largest", "references", "pairs"], rows))
-    if found.out:
-        output.note(f"pairs: {found.out}")
+    click.echo(table(["cited together in", "groups", "largest", "references", "pairs"], rows))
 
 
 def _count(value: int | None) -> str:

@@ -96,10 +96,6 @@ class Real(click.FloatRange):
         return number
 
 
-POSITIVE = Real(0, min_open=True)
-SHARE = Real(0, 1)
-
-
 def either(names: Sequence[str]) -> str:
     """``a, b or c``."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)

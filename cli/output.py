@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -238,13 +238,6 @@ def lacking(name: str) -> str:
 def recomputed(name: str) -> str:
     """Missing features, for ``plural``."""
     return f"feature[|s] of {name} [was|were] missing and computed now: run {suggested('encode')}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Lay out columns; the first ``left`` are left-aligned."""
-    from rerank.results import table
-
-    return table(header, rows, left=range(left))
 
 
 def p_value(p: float) -> str:

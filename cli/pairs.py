@@ -15,7 +15,7 @@ from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.records import LabeledPair
-    from rerank.workflows.pairs import PairRow, PairScores, PairsReport
+    from rerank.workflows.pairs import PairScores, PairsReport
     from rerank.workspace import Workspace
 
 _dev_pairs = option("--dev-pairs FILE", "Labeled pairs to choose the threshold.")
@@ -35,30 +35,21 @@ def command() -> None:
     option(
         "--threshold X",
         "Lowest score of related pairs. Default: of the ranker.",
-        type=options.Real(),
+        type=float,
     ),
-    options.GENERAL,
-    option("--out FILE", "File of the table, TSV. Default: stdout."),
     group=command,
 )
-def predict(
-    workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None, out: str | None, **settings: Any
-) -> Output:
-    """Print the ids, label, score and prediction of each pair."""
-    from rerank.files import check_output
+def predict(workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None, **settings: Any) -> Output:
+    """Print the ids, label, score and prediction of each pair, TSV."""
     from rerank.formats import read_unlabeled_pairs
     from rerank.workflows.pairs import predict_pairs
 
-    if out is not None:
-        check_output(out, "a\tb\t")
     unlabeled = read_unlabeled_pairs(pairs, workspace.engine.contains)
     found = predict_pairs(workspace, ranker, unlabeled, dev_pairs=_labeled(workspace, dev_pairs), **settings)
-    return Output(found, lambda: _show_predictions(found, out))
+    return Output(found, lambda: _show_predictions(found))
 
 
-def _show_predictions(found: PairScores, out: str | None) -> None:
-    from rerank.files import write_text
-
+def _show_predictions(found: PairScores) -> None:
     rows = found.rows()
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     text = io.StringIO()
@@ -66,10 +57,7 @@ def _show_predictions(found: PairScores, out: str | None) -> None:
     table.writerow(kept)
     for row in rows:
         table.writerow(["" if row[n] is None else _written(row[n]) for n in kept])
-    if out is None:
-        click.echo(text.getvalue(), nl=False)
-    else:
-        write_text(out, text.getvalue(), follow=True)
+    click.echo(text.getvalue(), nl=False)
     if found.threshold is not None:
         output.note(f"related: scores of at least {found.threshold:.4g}")
     else:
@@ -111,14 +99,4 @@ def _written(value: object) -> str:
 def _show(found: PairsReport) -> None:
     chosen = f", thresholds of {plural(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
     click.echo(f"{plural(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
-    names = list(found.results[0].measures)
-    header = ["", *names, *(text for name in names for text in (f"Δ {name}", f"p {name}"))]
-    rows = [_cells(one) for one in found.results]
-    click.echo(output.table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows]))
-
-
-def _cells(one: PairRow) -> list[str]:
-    cells = [one.ranker, *(f"{value:.4f}" for value in one.measures.values())]
-    for of in one.comparisons:
-        cells += [f"{of.delta:+.4f}", output.p_value(of.p_holm)]
-    return cells
+    click.echo(repr(found))

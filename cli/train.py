@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rerank.rankers.registry import families
+from rerank.results import table
 from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
@@ -157,7 +158,7 @@ def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
         ]
         for row in rows
     ]
-    return output.table(["step", *names, ""], cells)
+    return table(["step", *names, ""], cells)
 
 
 def _state(step: int, share: float) -> str:

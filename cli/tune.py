@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.results import table
 from rerank.text import join_names, plural
 
 from . import options, output
@@ -108,16 +109,9 @@ def _show_signals(report: TuneReport) -> None:
     tuned = report.tuned
     click.echo("\nbest of each normalization")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
-    click.echo(output.table(["", tuned.measure, "stack"], best))
+    click.echo(table(["", tuned.measure, "stack"], best))
     click.echo(f"\nsignal by signal{_union(report)}")
-    rows = [
-        [row["signal"], *("" if value is None else f"{value:.4f}" for value in (row[a] for a in _COLUMNS))]
-        for row in report.rows()
-    ]
-    click.echo(output.table(["", "only it", "without it"], rows))
-
-
-_COLUMNS = ("single_signal", "ablation")
+    click.echo(repr(report))
 
 
 def _show_place(workspace: Workspace, report: TuneReport) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from projections import Corpus, Mates, judgments, make_trainer, read, some, term
 from running import Step, arguments, carry_out
 
 from rerank.engines.base import SearchRequest
-from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.measures import Evaluation, evaluate_runs
 from rerank.evaluation.pairs import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
@@ -196,6 +197,20 @@ def ordered(scores: Scores) -> dict[str, list[str]]:
     return {query: [ids[i] for i in rank(ids, values)] for query, (ids, values) in scores.items()}
 
 
+def second_task(runs: Mapping[str, Mapping[str, list[str]]], qrels: Qrels) -> Evaluation:
+    """Measure nDCG, and AUC of grade 2 for each query. Documents that are not ranked share the last place."""
+    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
+    values = {}
+    for way, run in runs.items():
+        aucs = []
+        for query in evaluation.query_ids:
+            place = {document: -n for n, document in enumerate(run[query])}
+            scores = [place.get(document, -len(place)) for document in qrels[query]]
+            aucs.append(auc(scores, [grade > 1 for grade in qrels[query].values()]))
+        values[way] = {"AUC(rel=2)": np.array(aucs), **evaluation.values[way]}
+    return replace(evaluation, measures=("AUC(rel=2)", "nDCG"), values=values)
+
+
 def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
     """Return AUC of grade 2 over all pairs together, for both scores, and p of the difference."""
     pairs = [(query, document) for query in base for document in sorted(qrels[query])]
@@ -219,9 +234,9 @@ def projected(options: argparse.Namespace, name: str, dim: int, init: str) -> di
     p = randomization_test((ranks - before).mean(axis=0), seed=0)
     at = labeled(options.data, options.work, name)
     scores = {"s2net": scored(*at, fit.ranker), BASELINE: scored(*at, terms)}
-    names = ["AUC(rel=2)", "nDCG"]
-    evaluation = evaluate_runs({way: ordered(one) for way, one in scores.items()}, at[2], names)
-    tests = {one.measure: one.p for one in compare(evaluation, BASELINE, measures=names)}
+    evaluation = second_task({way: ordered(one) for way, one in scores.items()}, at[2])
+    names = evaluation.measures
+    tests = {one.measure: one.p for one in compare(evaluation, BASELINE)}
     return {
         "collection": name,
         "pairs": len(data.train),
@@ -266,9 +281,8 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         fit = make_trainer(part, ProjectionConfig(**config)).fit(method)
         assert isinstance(fit.ranker, Projection)
         runs[way] = ordered(scored(*at, fit.ranker))
-    names = ["AUC(rel=2)", "nDCG"]
-    evaluation = evaluate_runs(runs, at[2], names)
-    tests = compare(evaluation, BASELINE, measures=names)
+    evaluation = second_task(runs, at[2])
+    names, tests = evaluation.measures, compare(evaluation, BASELINE)
     return {
         "collection": name,
         "pairs": options.train,

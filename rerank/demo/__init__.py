@@ -59,10 +59,7 @@ class Demo(Report):
     @property
     def better(self) -> bool:
         """Whether the stack beats BM25 without headings, nDCG, p < 0.05."""
-        compared = next(
-            c for c in self.evaluated.comparisons if c.stack == self.stack and c.measure == "nDCG"
-        )
-        return compared.delta > 0 and compared.p_holm < 0.05
+        return self.evaluated.better(self.stack)
 
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation without headings, and other reports by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rerank.errors import UsageError
-from rerank.evaluation.measures import Evaluation, check_measures, mean_of
+from rerank.evaluation.measures import Evaluation, check_measures
 
 Array = NDArray[np.float64]
 
@@ -59,15 +60,13 @@ def compare(
             raise UsageError(f"{name} was not measured; there are {', '.join(evaluation.measures)}")
     pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
     differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
-    # A query without a value counts as equal.
-    compared = [np.nan_to_num(difference) for difference in differences]
-    found = randomization_tests(compared, permutations=permutations, seed=seed)
+    found = randomization_tests(differences, permutations=permutations, seed=seed)
     return [
         Comparison(
             stack=run,
             baseline=baseline,
             measure=name,
-            delta=mean_of(difference),
+            delta=math.fsum(difference.tolist()) / len(difference),
             p=p,
             p_holm=p_holm,
             wins=int((difference > 0).sum()),

@@ -13,22 +13,19 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 import rerank
-from rerank.evaluation.leakage import HOW, format_leakage
+from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
 from rerank.report_page.charts import score_bars
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.ranking import Hit
-from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
 """Largest number of queries on the page; losses and gains of the same number."""
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -78,8 +75,7 @@ def evaluation_page(
     '<!DOCTYPE html>'
     """
     protocol = next(iter(report.per_query))
-    evaluation, measure = report.per_query[protocol], report.compared[0]
-    stack = list(report.stacks)[-1]
+    measure, stack = report.compared[0], list(report.stacks)[-1]
     rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
     leaks = [leak for row in report.results for leak in row.leaks]
     return (
@@ -92,11 +88,9 @@ def evaluation_page(
             date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             version=rerank.__version__,
             split=split,
-            splits=_splits(workspace, report.stacks, evaluation.query_ids),
             leaks=format_leakage(leaks, report.queries + report.none_relevant) if leaks else "",
             others=others or {},
             compared=_compared,
-            intervals_of=_intervals,
             protocol=protocol,
             measure=measure,
             stack=stack,
@@ -129,20 +123,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _splits(
-    workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[str]
-) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return (ranker or stack, use) -> number of queries that it was fitted on, and those measured here."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for label, stack in stacks.items():
-        for name, known in workspace.training_records(stack).items():
-            for kind, how in HOW.items():
-                if known.get(kind):
-                    counts = len(known[kind]), len(known.among(kind, judged))
-                    found.setdefault((name or label, how), counts)
-    return found
-
-
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
     for c in report.comparisons:
         if (c.protocol, c.stack, c.measure) == (protocol, stack, measure):
@@ -161,24 +141,13 @@ def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
     return {(c.protocol, c.stack): c for c in report.comparisons if c.measure == report.compared[0]}
 
 
-def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[float, float]]:
-    intervals = {}
-    for c in report.comparisons:
-        evaluation = report.per_query[c.protocol]
-        if c.measure in evaluation.measures:
-            values = evaluation.values
-            differences = values[c.stack][c.measure] - values[c.baseline][c.measure]
-            intervals[c.protocol, c.stack, c.measure] = interval(differences)
-    return intervals
-
-
 def _query_rows(
     report: EvaluationReport, protocol: str, measure: str, stack: str, queries: Mapping[str, Query]
 ) -> tuple[list[QueryRow], int]:
     """Return the queries, largest loss first, and the number omitted."""
     evaluation, kept = report.per_query[protocol], report.kept[protocol]
     before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
-    order = np.argsort(after - before, kind="stable")[: int((~np.isnan(before)).sum())]
+    order = np.argsort(after - before, kind="stable")
     half = MOST_QUERIES // 2
     shown = order if len(order) <= MOST_QUERIES else np.r_[order[:half], order[-half:]]
     colors = {name: n for n, name in enumerate(_signals(report, stack))}
@@ -216,16 +185,3 @@ def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
     ids |= {one[0] for row in rows for one in row.outside}
     documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
     return {d.id: (d.title or d.text)[:160] for d in documents}
-
-
-def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean.
-
-    >>> interval(np.array([0.2, 0.2, 0.2]))
-    (0.2, 0.2)
-    """
-    differences = differences[~np.isnan(differences)]
-    n = len(differences)
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    low, high = np.percentile(counts @ differences / n, [2.5, 97.5])
-    return round(float(low), 6), round(float(high), 6)

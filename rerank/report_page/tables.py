@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,6 +102,13 @@ class EvaluationReport(Report):
         self.comparisons += [replace(one, protocol=protocol) for one in comparisons]
         return evaluation
 
+    def better(self, stack: str) -> bool:
+        """Whether a stack beats the baseline by the first compared measure, p < 0.05."""
+        return any(
+            (one.stack, one.measure) == (stack, self.compared[0]) and one.delta > 0 and one.p_holm < 0.05
+            for one in self.comparisons
+        )
+
     def per_query_table(self) -> str:
         """Return measures per query as TSV."""
         names = list(self.results[0].measures)
@@ -111,7 +117,7 @@ class EvaluationReport(Report):
             for stack, values in evaluation.values.items():
                 columns = zip(*(values[name].tolist() for name in names))
                 for query, cells in zip(evaluation.query_ids, columns):
-                    texts = ("" if math.isnan(cell) else f"{cell:.6f}" for cell in cells)
+                    texts = (f"{cell:.6f}" for cell in cells)
                     lines.append("\t".join((protocol, stack, query, *texts)))
         return "\n".join(lines) + "\n"
 

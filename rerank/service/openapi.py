@@ -105,9 +105,9 @@ def _operation(path: str, summary: str, answer: str, *statuses: int) -> dict[str
     return {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": answers}
 
 
-def _json(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def _json(kind: type) -> dict[str, Any]:
     return {"application/json": {"schema": _reference(kind)}}
 
 
-def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
+def _reference(kind: type) -> dict[str, str]:
     return {"$ref": _SCHEMAS.format(name=kind.__name__)}

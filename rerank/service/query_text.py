@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 _BY_FIELD = {
     **dict.fromkeys(("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"), "query"),
-    "span_term": "value",
     **dict.fromkeys(("neural", "neural_sparse"), "query_text"),
 }
 """Queries of the shape {field: text} or {field: {NAME: text}} -> NAME."""
@@ -24,8 +23,6 @@ _WITH_SYNTAX = ("query_string", "simple_query_string")
 """The same, with operators in the text."""
 
 _AROUND = {
-    "all_of": ("intervals",),
-    "any_of": ("intervals",),
     "bool": ("must", "should"),  # not filter and must_not: they only exclude documents
     "boosting": ("positive",),
     "constant_score": ("filter",),
@@ -36,13 +33,6 @@ _AROUND = {
     "hybrid": ("queries",),
     "nested": ("query",),
     "script_score": ("query",),
-    "field_masking_span": ("query",),
-    "span_containing": ("big",),
-    "span_first": ("match",),
-    "span_near": ("clauses",),
-    "span_not": ("include",),
-    "span_or": ("clauses",),
-    "span_within": ("little",),
 }
 """Queries around other queries -> the fields with these queries: one, or a list."""
 
@@ -130,8 +120,6 @@ def _clause(clause: Query) -> tuple[list[Text], list[Any]]:
             continue
         if kind in _AROUND:
             inner += [about[place] for place in _AROUND[kind] if place in about]
-        elif kind == "intervals":
-            inner += about.values()
         elif kind == "template":  # a query that another processor has not filled in yet
             inner.append(about)
         else:
@@ -148,10 +136,6 @@ def _texts(kind: str, about: Query) -> Iterator[tuple[Sequence[str], object]]:
         yield _fields(about), about.get("query")
     elif kind in _WITH_SYNTAX and isinstance(about.get("query"), str):
         yield _fields(about), plain(about["query"])
-    elif kind == "more_like_this":
-        like = about.get("like")
-        for text in like if isinstance(like, list) else [like]:
-            yield _fields(about), text  # others than strings are documents
 
 
 def _fields(about: Query) -> tuple[str, ...]:

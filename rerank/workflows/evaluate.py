@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.evaluation.leakage import leakage, without_training_documents
-from rerank.evaluation.measures import MEASURES, RankingAUC, check_measures
+from rerank.evaluation.measures import MEASURES, check_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
@@ -77,7 +77,7 @@ def evaluate(
         _add(report, str(protocol), rankings, experiment, measures)
         if (new := report.new_documents) is not None:
             runs = rankings.ids(without=dropped)
-            new.measure(str(protocol), runs, new_qrels, _ranked(measures), seed)
+            new.measure(str(protocol), runs, new_qrels, measures, seed)
         if save_run is not None:
             report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
     report.correct()
@@ -144,11 +144,6 @@ def _label(stack: str | Stack) -> str:
     return Path(text).stem if text.endswith(".json") else text
 
 
-def _ranked(measures: Sequence[str]) -> list[str]:
-    """Measures for new documents: AUC would count their grade 0 as judged irrelevant."""
-    return [name for name in measures if RankingAUC.parse(name) is None]
-
-
 def _find_leaks(
     report: EvaluationReport, experiment: Experiment, measures: Sequence[str]
 ) -> tuple[Qrels, list[tuple[str, str]]]:
@@ -161,9 +156,8 @@ def _find_leaks(
     )
     report.pairs = sum(len(qrels.relevant(query)) for query in queries)
     report.seen_pairs = len(dropped)
-    ranked = _ranked(measures)
-    if ranked and 0 < report.seen_pairs < report.pairs:
-        compared = list(check_measures(ranked[:1]))
+    if 0 < report.seen_pairs < report.pairs:
+        compared = list(check_measures(measures[:1]))
         report.new_documents = EvaluationReport(report.baseline, compared=compared, stacks=report.stacks)
         report.new_documents.leaks = report.leaks
     return new_qrels, dropped

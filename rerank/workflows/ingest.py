@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Format = Literal["jsonl", "jats"]
 
-MOST_TEXTS = 1_000_000
-"""Number of different texts that are compared to count equal ones."""
 SAMPLE = 1000
 """Number of documents that decide the language of the collection."""
 
@@ -43,8 +41,8 @@ _LAYOUTS = {
 class IngestReport(Report):
     """Result of an ingest.
 
-    same_text: documents that repeat a text. languages: language -> documents, if mixed ("": unknown).
-    invalid: skipped records. encoded: ranker -> documents. citations: counts, or None.
+    languages: language -> documents, if mixed ("": unknown). invalid: skipped records. encoded: ranker ->
+    documents. citations: counts, or None.
     """
 
     workspace: Workspace
@@ -57,7 +55,6 @@ class IngestReport(Report):
     lang: str | None = None
     other_languages: dict[str, int] = field(default_factory=dict)
     languages: dict[str, int] = field(default_factory=dict)
-    same_text: int = 0
     without_text: int = 0
     without_categories: int = 0
     category_edges: int = 0
@@ -246,17 +243,12 @@ def _language(sample: Sequence[Document]) -> str | None:
 
 
 def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:
-    texts: set[int] = set()  # hashes: the texts may not fit into memory
     for document in documents:
         code = language_or_none(document.lang) or ""
         if not report.lang:
             report.languages[code] = report.languages.get(code, 0) + 1
         elif document.lang and code != report.lang:
             report.other_languages[document.lang] = report.other_languages.get(document.lang, 0) + 1
-        if document.content and len(texts) < MOST_TEXTS:
-            before = len(texts)
-            texts.add(hash(document.content))
-            report.same_text += len(texts) == before
         report.without_text += not document.content
         report.without_categories += not document.categories
         yield document

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from rerank.errors import InputError
-from rerank.files import atomic_write, check_output
 from rerank.progress import Progress
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Level
 from rerank.results import Report
@@ -46,20 +44,10 @@ class CoCited(Report):
     titled: int
     mentions: int
     levels: dict[Level, LevelSize]
-    out: str | None = None
 
 
-def mine_cocitation(
-    workspace: Workspace,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> CoCited:
-    """Return the sizes of the co-citation network.
-
-    out: TSV file of all pairs: keys, counts of citing sentences, paragraphs, sections and documents.
-
-    Raises InputError if no document has citations.
+def mine_cocitation(workspace: Workspace, *, progress: Progress | None = None) -> CoCited:
+    """Return the sizes of the co-citation network. Raises InputError if no document has citations.
 
     >>> import tempfile
     >>> from rerank import Document
@@ -70,8 +58,6 @@ def mine_cocitation(
     >>> mine_cocitation(workspace).levels["sentence"].pairs
     1
     """
-    if out is not None:
-        check_output(out, "a\tb\t")
     citations = workspace.citations(progress)
     if not citations.mentions:
         raise InputError(
@@ -80,8 +66,6 @@ def mine_cocitation(
         )
     refs = set(citations.references)
     network = citations.network()
-    if out is not None:
-        _write_network(network, out)
     return CoCited(
         citing=citations.citing,
         references=len(refs),
@@ -89,7 +73,6 @@ def mine_cocitation(
         titled=len(refs & citations.titles.keys()),
         mentions=citations.mentions,
         levels={level: _size(network, level) for level in LEVELS},
-        out=None if out is None else os.fspath(out),
     )
 
 
@@ -102,22 +85,3 @@ def _size(network: CoCitations, level: Level) -> LevelSize:
         references=len(np.unique(groups.refs)),
         pairs=groups.pairs() if (sizes * (sizes - 1) // 2).sum() <= COUNTED else None,
     )
-
-
-def _write_network(network: CoCitations, path: str | os.PathLike[str]) -> None:
-    order = sorted(range(len(network)), key=network.keys.__getitem__)
-    rank = np.argsort(np.array(order, np.int64))
-    names = network.names(order)
-    counted = {level: network.levels[level].pair_counts() for level in LEVELS}
-    pairs = counted["document"][0]
-    columns = np.zeros((2 + len(LEVELS), len(pairs)), np.int64)
-    columns[:2] = np.sort(rank[np.stack(np.divmod(pairs, max(len(network), 1)))], axis=0)
-    for row, (keys, counts) in zip(columns[2:], counted.values()):
-        row[np.searchsorted(pairs, keys)] = counts
-    columns = columns[:, np.lexsort(columns[1::-1])]
-    with atomic_write(path, follow=True) as file:
-        file.write(("\t".join(("a", "b", *LEVELS)) + "\n").encode())
-        for begin in range(0, len(pairs), 100_000):
-            rows = columns[:, begin : begin + 100_000].T.tolist()
-            lines = ("\t".join((names[a], names[b], *map(str, counts))) for a, b, *counts in rows)
-            file.write("".join(f"{line}\n" for line in lines).encode())

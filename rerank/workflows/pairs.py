@@ -84,16 +84,13 @@ class PairsReport(Report):
     scores: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row per ranker."""
-        return [
-            {
-                "ranker": one.ranker,
-                **one.measures,
-                **{f"delta {of.measure}": of.delta for of in one.comparisons},
-                **{f"p {of.measure}": of.p_holm for of in one.comparisons},
-            }
-            for one in self.results
-        ]
+        """Return a row per ranker; the baseline has no differences."""
+        names = [f"{kind} {name}" for name in MEASURES for kind in ("delta", "p")]
+        rows = [{"ranker": one.ranker, **one.measures, **dict.fromkeys(names)} for one in self.results]
+        for row, one in zip(rows, self.results):
+            for of in one.comparisons:
+                row |= {f"delta {of.measure}": of.delta, f"p {of.measure}": of.p_holm}
+        return rows
 
 
 def predict_pairs(

@@ -12,7 +12,7 @@ from rerank.evaluation.significance import compare
 from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
 from rerank.results import Report, plain
-from rerank.stack.releases import Release, Releases
+from rerank.stack.releases import Release
 from rerank.stack.stack import Stack
 from rerank.text import join_names
 from rerank.workflows.encode import encode
@@ -93,7 +93,12 @@ def promote(
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, ignore_categories=ignore_categories, **shared)
     releases = workspace.releases
-    active = _active(workspace, releases)
+    active = releases.active
+    if active is None:
+        raise UsageError(
+            f"{workspace.folder}: no stack is in use, so there is nothing to compare with; `rerank tune` or"
+            " `rerank stack use STACK` chooses one"
+        )
     named, tuned, candidate = _candidate(workspace, active, stack)
     (measure,) = check_measures([measure or str(candidate.tuned.get("measure", "nDCG"))])
     report = _compare(workspace, judged, active.stack, candidate, measure)
@@ -105,16 +110,6 @@ def promote(
         workspace.use_stack(candidate, gate={one: values[one] for one in _GATE})
         report.promoted, report.version = True, workspace.releases.number
     return report
-
-
-def _active(workspace: Workspace, releases: Releases) -> Release:
-    if releases.active is None:
-        raise UsageError(
-            f"{workspace.folder}: no stack is in use, so there is nothing to compare with. The first stack"
-            f" that is tuned is in use at once (`rerank tune`), and"
-            f" `rerank stack use STACK` chooses one"
-        )
-    return releases.active
 
 
 def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tuple[str, Stack, Stack]:

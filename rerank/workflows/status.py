@@ -29,24 +29,24 @@ class RankerState:
 class StackState:
     """A candidate or a version of a stack.
 
-    cases: case -> weights, if different. outdated: rankers trained after the tuning. version: None for a
-    candidate. since: last activation, UTC. gate: comparison at the promotion.
+    of: the stack. outdated: rankers trained after the tuning. version: None for a candidate. since: last
+    activation, UTC. gate: comparison at the promotion.
     """
 
     name: str
-    stack: str
-    normalization: str
-    cases: dict[str, dict[str, str]]
-    retrieve: list[str]
-    depth: int
-    versions: Mapping[str, str]
+    of: Stack
     in_use: bool
     outdated: list[str]
     file: str
-    of: Stack = field(repr=False)
     version: int | None = None
     since: str | None = None
     gate: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, with the weights of each case, candidates and ranker versions."""
+        stack, own = self.of, {name: value for name, value in vars(self).items() if name != "of"}
+        more = {"retrieve": list(stack.retrievers), "depth": stack.depth, "versions": dict(stack.versions)}
+        return {**own, **stack.combiner.summary(), **more}
 
 
 @dataclass
@@ -101,7 +101,7 @@ def stacks(workspace: Workspace) -> Stacks:
     """Return candidates and versions of stacks.
 
     >>> _ = workspace.use_stack("bm25*0.5 + tfidf*0.5")
-    >>> [(one.version, one.stack, one.in_use) for one in stacks(workspace).releases]
+    >>> [(one.version, str(one.of), one.in_use) for one in stacks(workspace).releases]
     [(1, 'bm25*0.50 + tfidf*0.50', True)]
     """
     releases = workspace.releases
@@ -127,14 +127,4 @@ def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> Stac
         outdated = workspace.outdated(stack)
     except RerankError:  # the row of the ranker has the error
         outdated = []
-    return StackState(
-        name=stack.name,
-        **stack.combiner.summary(),
-        retrieve=list(stack.retrievers),
-        depth=stack.depth,
-        versions=stack.versions,
-        in_use=in_use,
-        outdated=outdated,
-        file=str(path),
-        of=stack,
-    )
+    return StackState(stack.name, stack, in_use, outdated, str(path))

@@ -21,8 +21,7 @@ from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.files import check_output
-from rerank.filters import filters_of
-from rerank.inputs import Judgments, Queries, as_qrels, as_queries
+from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
 from rerank.results import Report, plain
@@ -137,15 +136,8 @@ def tune(
     asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
     retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
-    judged = JudgedQueries(
-        queries=as_queries(queries),
-        qrels=as_qrels(qrels),
-        filters=filters_of(filter),
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
-    )
+    shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
+    judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
     searches = [] if search is None else [search]
     experiment = Experiment.prepare(workspace, signals, judged, retrieve=retrieve, searches=searches)
     if search is not None:

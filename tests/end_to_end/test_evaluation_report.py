@@ -42,7 +42,7 @@ def written(run, trained, small, queries, tmp_path_factory):
 
 
 def test_the_page(written):
-    check_page(written, hostile=" </title>", sections=4)
+    check_page(written, hostile=" </title>", sections=3)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360)])

@@ -163,34 +163,6 @@ def test_compare_corrects_over_everything_compared():
 # --------------------------------------------------------------------------------- measures and protocols
 
 
-@pytest.mark.parametrize("rel", [1, 2])
-def test_auc_against_scikit_learn(rel):
-    """Of judged documents alone; those that are not ranked are tied at the end."""
-    from sklearn.metrics import roc_auc_score
-
-    rng = np.random.default_rng(rel)
-    ids = [f"d{i}" for i in range(60)]
-    judged = {id: int(rng.integers(-1, 4)) for id in ids[:40]}
-    ranked = [ids[i] for i in rng.permutation(60)[:45].tolist()]
-    qrels = Qrels([("q", id, grade) for id, grade in judged.items()] + [("one kind", "d0", 3)])
-    name = "AUC" if rel == 1 else "AUC(rel=2)"
-    evaluation = evaluate_runs({"r": {"q": ranked}, "none": {}}, qrels, [name, "RR"])
-    scores = [-ranked.index(id) if id in ranked else -len(ranked) for id in judged]
-    expected = roc_auc_score([grade >= rel for grade in judged.values()], scores)
-    assert evaluation.mean("r", name) == pytest.approx(expected)
-    assert np.isnan(evaluation.values["r"][name]).tolist() == [True, False]
-    assert (evaluation.mean("none", name), evaluation.mean("none", "RR")) == (0.5, 0.0)
-    (found,) = compare(evaluation, "none", measures=[name])
-    assert (found.delta, found.p) == (pytest.approx(expected - 0.5), 1.0)  # one query says nothing
-
-
-def test_auc_needs_documents_that_were_judged_not_relevant():
-    with pytest.raises(InputError, match=r"^AUC: "):
-        evaluate_runs({"r": {"q": ["a"]}}, Qrels([("q", "a", 1)]), ["AUC"])
-    with pytest.raises(UsageError, match="unknown measure 'AUC@5'"):
-        check_measures(["AUC@5"])
-
-
 @pytest.mark.parametrize("text", ["retrieved:1000", "pool-random:40", "pool-first:200"])
 def test_protocols(text):
     protocol = parse_protocol(text)

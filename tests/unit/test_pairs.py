@@ -165,7 +165,12 @@ def test_commands(folder, run, tmp_path):
     where = ("-w", folder / "ws")
     files = ("--pairs", folder / "test.tsv", "--dev-pairs", folder / "dev.tsv")
     done = run("pairs", "evaluate", "--ranker", "lsi", *files, *where)
-    assert done.out.startswith("15 pairs, 3 related, thresholds of 15 dev pairs\n")
+    lines = done.out.splitlines()
+    assert lines[0] == "15 pairs, 3 related, thresholds of 15 dev pairs"
+    header, _, baseline, row = lines[1:]
+    assert "delta AUC" in header
+    assert len(baseline.split()) == 4
+    assert len(row.split()) == 10
     found = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
     assert [one["ranker"] for one in found["results"]] == ["bm25", "lsi"]
     assert "scores" not in found
@@ -178,13 +183,8 @@ def test_commands(folder, run, tmp_path):
         ["red1", "blue0"],
     ]
     assert "--threshold" in done.err
-    done = run(*some, "--threshold", 0.5, "--out", tmp_path / "out.tsv")
-    assert done.out == ""
-    assert [line.split("\t")[-1] for line in (tmp_path / "out.tsv").read_text().splitlines()] == [
-        "predicted",
-        "1",
-        "0",
-    ]
+    done = run(*some, "--threshold", 0.5)
+    assert [line.split("\t")[-1] for line in done.out.splitlines()] == ["predicted", "1", "0"]
     labels = run("pairs", "predict", "--ranker", "tfidf", *files, *where, "--json").json["pairs"]
     assert [row["related"] for row in labels] == [int(pair.related) for pair in TEST]
 
