@@ -161,8 +161,6 @@ def _show_done(report: InstallReport) -> None:
         click.echo(f"{'would ' if report.dry_run else ''}{request}")
     if report.dry_run or not report.requests:
         click.echo("nothing was changed" if report.requests else "nothing to change")
-    for line in report.rest:
-        output.note(line)
 
 
 def _show_status(report: Status) -> None:
@@ -211,11 +209,6 @@ def _show_trial(report: SearchTrial) -> None:
     click.echo(f"the order {'is the same' if report.same else 'DIFFERS'}")
     if report.difference is not None:
         click.echo(f"scores differ by {report.difference:.1g} at most")
-    times = report.milliseconds
-    click.echo(
-        f"{times['plain']:.1f} ms without, {times['reranked']:.1f} ms with the hook,"
-        f" {times['candidates']:.1f} ms for all {report.depth} candidates without"
-    )
 
 
 def _show_gate(report: TrialReport) -> None:
@@ -224,6 +217,3 @@ def _show_gate(report: TrialReport) -> None:
     click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
-    for taken in report.weights if len(report.weights) > 1 else ():
-        weights = output.weights_line(taken["stack"], taken["normalization"], taken["case"])
-        click.echo(f"  {plural(taken['searches'], 'search[|es]')}, {weights}")

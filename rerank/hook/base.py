@@ -25,7 +25,6 @@ from rerank.hook.readiness import (
     check_service,
     field_problems,
     index_problems,
-    word_problems,
 )
 from rerank.results import Report
 from rerank.stack.stack import Stack
@@ -97,13 +96,12 @@ class Request:
 
 @dataclass
 class InstallReport(Report):
-    """The requests, sent or planned (``dry_run``). rest: remaining steps of the user."""
+    """The requests, sent or planned (``dry_run``)."""
 
     pipeline: str
     requests: tuple[Request, ...]
     warnings: tuple[str, ...] = ()
     dry_run: bool = False
-    rest: tuple[str, ...] = ()
 
 
 @dataclass
@@ -304,7 +302,6 @@ class Hook(ABC):
         """Check all requirements; return warnings."""
         if options.stack is not None:
             self._stack(options.stack)
-        warnings = word_problems(self.engine.index, self.workspace.words)
         if wrong := field_problems(self.engine, options.stack):
             raise UsageError("; ".join(wrong))
         if lacking := self._lacking(self.nodes()):
@@ -313,8 +310,8 @@ class Hook(ABC):
         if default and about is not None and problems:
             raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
         if about is not None and "rankers" not in about:
-            warnings.append(f"the service at {options.url} was not checked: it {_NO_TOKEN}")
-        return [*warnings, *problems]
+            return [f"the service at {options.url} was not checked: it {_NO_TOKEN}", *problems]
+        return problems
 
     def _ours(self) -> dict[str, Any] | None:
         """The pipeline, or None. Raises EngineError if rerank did not make it."""
@@ -334,10 +331,7 @@ class Hook(ABC):
         requests = self._removal()
         if not dry_run:
             self._send(requests)
-        return InstallReport(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
-
-    def _rest(self) -> tuple[str, ...]:
-        return ()
+        return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
     def _removal(self) -> list[Request]:
         pipeline = self._ours()

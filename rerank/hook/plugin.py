@@ -96,17 +96,6 @@ class PluginHook(Hook):
         pipeline: dict[str, Any] = answer[name]
         return pipeline
 
-    def _rest(self) -> tuple[str, ...]:
-        nodes = [name for name, plugin in self.nodes().items() if plugin]
-        if not nodes:
-            return ()
-        return (
-            f"the plugin is still on {', '.join(nodes)}, and does nothing; to remove it, node by node:",
-            f"remove {ALLOWED} from opensearch.yml and run `bin/opensearch-keystore remove rerank.token`:"
-            " without the plugin, a node does not start with them",
-            "run `bin/opensearch-plugin remove rerank`, and restart the node",
-        )
-
     def _barred(self, url: str) -> list[str]:
         """Why nodes would not call the service."""
         answer = self._ask("GET", "/_nodes/settings?flat_settings=true")

@@ -9,7 +9,6 @@ import urllib3
 
 from rerank.engines.base import Engine
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.index import Index
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import parse_json
 from rerank.stack.parse import parse_stack
@@ -94,17 +93,6 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
     return []
 
 
-def word_problems(index: Index, fields: Sequence[str]) -> list[str]:
-    """Fields in ``words`` that the index lacks."""
-    absent = []
-    for field in fields:
-        with index.asking("looking for fields"):
-            known = index.client.field_caps(index=index.settings.index, params={"fields": field})
-        absent += [] if known["fields"] else [field]
-    names = ", ".join(absent)
-    return [f"rerank.toml: words: index {index.settings.index!r} has no field {names}"] if absent else []
-
-
 def index_problems(
     workspace: Workspace, engine: OpenSearchEngine, indices: Sequence[str], default_of: Sequence[str]
 ) -> list[str]:
@@ -124,7 +112,6 @@ def index_problems(
         if engine.attached_features is not None:  # moved documents with the same text make searches slower
             count = engine.attached_features.changed
             lacking = "document[ is|s are] new, or [was|were] written since {} was encoded"
-        problems += word_problems(engine.index, workspace.words)
         for name, version in workspace.versions().items():
             missing = count(name, version)
             if missing:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,8 +24,6 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause
 from rerank.stack.stack import Stack
 
-_RUNS = 5  # timed searches of each kind
-
 
 @dataclass
 class SearchTrial(Report):
@@ -36,7 +32,6 @@ class SearchTrial(Report):
     weights:    weights and case of the query, if reported.
     expected:   the best candidates by ``rerank query``; same: whether the hits have this order.
     difference: largest difference between two scores of a hit.
-    milliseconds: medians: ``plain``, ``candidates`` (plain, at reranking depth), ``reranked``.
     """
 
     pipeline: str
@@ -51,7 +46,6 @@ class SearchTrial(Report):
     same: bool
     difference: float | None
     weights: dict[str, str] = field(default_factory=dict)
-    milliseconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -61,7 +55,6 @@ class TrialReport(Report):
     plain, hooked: means of ``measure``. wins, losses: queries improved or worsened.
     p:        of the paired randomization test.
     outcomes: outcome and reason -> searches: ``reranked``, ``passed: sort``, ...
-    weights:  weights, case, and number of ``searches``.
     """
 
     pipeline: str
@@ -74,7 +67,6 @@ class TrialReport(Report):
     wins: int
     losses: int
     outcomes: dict[str, int] = field(default_factory=dict)
-    weights: list[dict[str, Any]] = field(default_factory=list)
 
 
 def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
@@ -89,11 +81,10 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     body = _body(hook, stack, text)
     # After this first search, the node knows which features to send.
     first = _hooked(hook, body, count, hook.asked(text, explain=True))
-    plain, plain_ms = _timed(lambda: hook.plain(body, count))
-    candidates, candidates_ms = _timed(lambda: hook.plain(body, max(depth, count)))
-    reranked, reranked_ms = _timed(lambda: _hooked(hook, body, count, hook.asked(text)))
+    plain = hook.plain(body, max(depth, count))["hits"]["hits"]
+    reranked = _hooked(hook, body, count, hook.asked(text))
     outcome, reason = hook.outcome(first, text)
-    best = _ranking(hook, stack, text, candidates["hits"]["hits"][:depth]).top(count)
+    best = _ranking(hook, stack, text, plain[:depth]).top(count)
     expected = tuple(hit.id for hit in best)
     scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
     differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
@@ -104,13 +95,12 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         depth=depth,
         outcome=outcome,
         reason=reason,
-        plain=tuple(_ids(plain)),
+        plain=tuple(hit["_id"] for hit in plain[:count]),
         reranked=tuple(scores),
         expected=expected,
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
         difference=max(differences, default=None),
         weights=first.get("ext", {}).get(PROCESSOR, {}).get("weights", {}),
-        milliseconds={"plain": plain_ms, "candidates": candidates_ms, "reranked": reranked_ms},
     )
 
 
@@ -140,7 +130,6 @@ def try_queries(
     check_values(template, judged)
     runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
     outcomes: Counter[str] = Counter()
-    weights: Counter[tuple[tuple[str, str], ...]] = Counter()
     for query in judged:
         body = hook.engine.templates.body(template, query)
         own = body.get("ext", {})
@@ -151,8 +140,6 @@ def try_queries(
         about = answer.get("ext", {}).get(PROCESSOR, {})
         reason = f": {about['reason']}" if about.get("reason") else ""
         outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
-        if about.get("weights"):
-            weights[tuple(about["weights"].items())] += 1
     measure = f"nDCG@{count}"
     evaluation = evaluate_runs(runs, Qrels({query.id: qrels[query.id] for query in judged}), [measure])
     (found,) = compare(evaluation, "plain", seed=seed)
@@ -167,7 +154,6 @@ def try_queries(
         wins=found.wins,
         losses=found.losses,
         outcomes=dict(outcomes.most_common()),
-        weights=[{**dict(row), "searches": n} for row, n in weights.most_common()],
     )
 
 
@@ -194,16 +180,6 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
     scored = scorer.score(Query("query", text), ScoringInput(_ids({"hits": {"hits": hits}}), scores))
     return stack.for_case(scored.case).rank(scored.ids, scored.raw)
-
-
-def _timed(search: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], float]:
-    """The answer of a repeated search, and its median time in milliseconds."""
-    seconds = []
-    for _ in range(_RUNS):
-        begin = time.perf_counter()
-        answer = search()
-        seconds.append(time.perf_counter() - begin)
-    return answer, round(1000 * median(seconds), 2)
 
 
 def _ids(answer: Mapping[str, Any]) -> list[str]:

@@ -318,7 +318,6 @@ def test_test(installed, cluster, service, run, small):
     trial = run("hook", "test", text, "-k", 7, "-w", cluster, "--json").json
     assert (trial["outcome"], trial["same"], len(trial["reranked"])) == ("reranked", True, 7)
     assert trial["difference"] < 1e-6
-    assert set(trial["milliseconds"]) == {"plain", "candidates", "reranked"}
     shown = run("hook", "test", text, "-w", cluster)
     assert (shown.code, shown.err) == (0, "")
     assert "the order is the same" in shown.out
