@@ -205,7 +205,7 @@ def configuration(
     >>> configuration(["lsi"], {"gamma": 3})
     Traceback (most recent call last):
         ...
-    rerank.errors.UsageError: --gamma has no effect with lsi; it is a setting of s2net, dense
+    rerank.errors.UsageError: --gamma has no effect with lsi; it is a setting of s2net
     """
     names = list(variants)
     family = family_of(names)
