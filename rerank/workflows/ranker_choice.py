@@ -144,13 +144,13 @@ def _encoder(facts: CollectionFacts) -> str | None:
     return f"its encoder reads {facts.reads!r}, and {texts}; --model names one that reads {wanted}"
 
 
-def read_parts(parts: int) -> dict[str, int]:
-    """Return the settings to read parts of 64 tokens of a document, in passages of up to 256 tokens.
+def read_parts(parts: int) -> dict[str, int | None]:
+    """Return the settings to read parts of 64 tokens of a document. Four are a passage of most models.
 
     >>> read_parts(3), read_parts(8)
-    ({'passage_tokens': 192, 'passages': 1}, {'passage_tokens': 256, 'passages': 2})
+    ({'passage_tokens': 192, 'passages': 1}, {'passage_tokens': None, 'passages': 2})
     """
-    return {"passage_tokens": 64 * min(parts, 4), "passages": max(1, parts // 4)}
+    return {"passage_tokens": 64 * parts if parts < 4 else None, "passages": max(1, parts // 4)}
 
 
 Cost = Callable[[CollectionFacts], tuple[float, float, int]]

@@ -126,5 +126,5 @@ def test_an_attached_index(cluster, knn_node, run, tmp_path, graph):
         assert run("encode", "-w", folder).code == 0
         knn_node.request("DELETE", f"/{name}/_doc/{first}?refresh=true")
         assert knn_node.request("GET", f"/{name}/_count")["count"] == 29
-        again = run(*query).json
+        again = run(*query, "-w", folder, "--json").json
         assert first not in {hit["id"] for hit in again["hits"]}

@@ -186,7 +186,7 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
     assert (about["outcome"], about["reason"]) == ("passed", "no clause of that name")
 
 
-def test_whose_weights_were_used_is_shown(installed, plugged, run, library, service, write_lines, tmp_path):
+def test_whose_weights_were_used_is_shown(installed, plugged, run, library, service):
     weighed = {"stack": "bm25,meta", "explain": True}
     rows = (
         ("human cell", {}, PARTS[1], "inferred"),
@@ -203,20 +203,6 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
                 assert about["signals"][name]["weighted"] == pytest.approx(
                     weight * about["signals"][name]["normalized"]
                 )
-    # The comparison over all queries counts them, if there are several.
-    ext = {"rerank_stack": {"stack": "bm25,meta", "categories": "CATEGORIES"}}
-    template = json.dumps({"query": {"match": {"body": "{{text}}"}}, "ext": ext})
-    categories = "{{#toJson}}categories{{/toJson}}"
-    (tmp_path / "own.json").write_text(template.replace('"CATEGORIES"', categories))
-    asked = [{"_id": f"q{i}", "text": row[0], **row[1]} for i, row in enumerate((rows[0], *rows))]
-    write_lines(tmp_path / "queries.jsonl", asked)
-    (tmp_path / "qrels.tsv").write_text("".join(f"q{i}\t{i}\t1\n" for i in range(3)))
-    files = ("--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv", "-w", library)
-    lines = run("hook", "test", "--template", tmp_path / "own.json", *files).out.splitlines()
-    assert lines[-2:] == [
-        f"  2 searches, queries with inferred categories: {PARTS[1]}   (min-max)",
-        f"  1 search, queries with categories: {PARTS[3]}   (min-max)",
-    ]
     assert f"inferred: {STACK}" not in run("hook", "test", rows[0][0], "-w", library).out
     # The status has a line for each case.
     where = ("-w", library, "--name", "cases")
@@ -353,5 +339,4 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
     assert hook_status(run, library)["problems"] == []
     done = run("hook", "remove", "-w", library)
     assert [line.split(" ")[0] for line in done.out.splitlines()] == ["PUT", "DELETE"]
-    assert "bin/opensearch-keystore remove rerank.token" in done.err
     assert len(found(search(plugged, texts[0]))) == 10

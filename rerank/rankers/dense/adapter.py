@@ -32,7 +32,10 @@ BLOCK = 256
 class AdapterConfig(ModelConfig, frozen=True):
     """Options of ``adapter``."""
 
-    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 256
+    passage_tokens: Annotated[
+        int | None,
+        option("Tokens of a passage, special ones included. none: as the model's folder says.", ge=8),
+    ] = None
     passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
     beta: Annotated[NonNegative, option("Weight of the squared distance from the identity.")] = 0.01

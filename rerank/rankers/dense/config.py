@@ -62,7 +62,12 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
     passage_tokens: Annotated[
-        int, option("Tokens of a passage, special ones included. With --untrained: 256.", ge=8)
+        int | None,
+        option(
+            "Tokens of a passage, special ones included. none: as the model's folder says, the default of"
+            " --untrained.",
+            ge=8,
+        ),
     ] = 64
     train_layers: Annotated[
         Natural | None, option("Train the last N layers. 0: all; none: 2, or all of a smaller model.")
@@ -89,9 +94,9 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the strategy of a loss of co-citations, and long passages without training."""
+        """Return the strategy of a loss of co-citations, and passages as the model knows them."""
         found: dict[str, Any] = {"strategy": "sentence"} if values.get("objective") == "cocitation" else {}
-        return found | ({"passage_tokens": 256} if values.get("untrained") else {})
+        return found | ({"passage_tokens": None} if values.get("untrained") else {})
 
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""

@@ -22,7 +22,10 @@ class ModelConfig(Options, frozen=True):
         Pooling | None,
         option("Use the mean of the token vectors, or the first vector. none: as the model's folder says."),
     ] = None
-    passage_tokens: Annotated[int, option("Tokens of a passage, special ones included.", ge=8)] = 128
+    passage_tokens: Annotated[
+        int | None,
+        option("Tokens of a passage, special ones included. none: as the model's folder says.", ge=8),
+    ] = 128
 
     def load(self) -> TextEncoder:
         """Load the encoder. Needs torch."""
