@@ -253,7 +253,8 @@ def test_models_that_are_too_small(tiny):
     with pytest.raises(UsageError, match="2 layers; 3 cannot be kept"):
         TextEncoder.load(tiny, layers=3, longest=16)
     with pytest.raises(UsageError, match="at most 64 tokens, not 128"):
-        TextEncoder.load(tiny)
+        TextEncoder.load(tiny, longest=128)
+    assert TextEncoder.load(tiny).modules.longest == 64
 
 
 def test_ndcg_of_held_out_links_by_hand():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rerank import arrays
 from rerank.config import Count, NonNegative, option, values_of
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.encoder.config import ModelConfig
+from rerank.rankers.encoder.config import ModelConfig, Tokens
 from rerank.rankers.encoder.passages import BEST, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
@@ -33,8 +33,7 @@ class AdapterConfig(ModelConfig, frozen=True):
     """Options of ``adapter``."""
 
     passage_tokens: Annotated[
-        int | None,
-        option("Tokens of a passage, special ones included. none: as the model's folder says.", ge=8),
+        Tokens | None, option("Tokens of a passage, special ones included. none: as the model's folder says.")
     ] = None
     passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST

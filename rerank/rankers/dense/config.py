@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from rerank.config import Count, Natural, Positive, option
-from rerank.rankers.encoder.config import EncoderConfig
+from rerank.rankers.encoder.config import EncoderConfig, Tokens
 from rerank.rankers.encoder.passages import BEST
 from rerank.rankers.graphs.cocitation import Level
 
@@ -62,11 +62,10 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
     passage_tokens: Annotated[
-        int | None,
+        Tokens | None,
         option(
             "Tokens of a passage, special ones included. none: as the model's folder says, the default of"
-            " --untrained.",
-            ge=8,
+            " --untrained."
         ),
     ] = 64
     train_layers: Annotated[

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
+from msgspec import Meta
+
 from rerank.config import Count, Natural, Options, Positive, option
 from rerank.rankers.encoder.modules import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder
 
 Precision = Literal["auto", "fp32", "bf16"]
+Tokens = Annotated[int, Meta(ge=8)]
+"""Tokens of a passage, special ones included."""
 
 
 class ModelConfig(Options, frozen=True):
@@ -23,8 +27,7 @@ class ModelConfig(Options, frozen=True):
         option("Use the mean of the token vectors, or the first vector. none: as the model's folder says."),
     ] = None
     passage_tokens: Annotated[
-        int | None,
-        option("Tokens of a passage, special ones included. none: as the model's folder says.", ge=8),
+        Tokens | None, option("Tokens of a passage, special ones included. none: as the model's folder says.")
     ] = 128
 
     def load(self) -> TextEncoder:

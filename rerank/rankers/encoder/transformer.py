@@ -100,7 +100,7 @@ class TextEncoder:
     ) -> TextEncoder:
         """Load safetensors, without running model code.
 
-        pooling, longest: None: of the model's folder, else mean and 128 tokens.
+        pooling, longest: None: of the model's folder, else mean and 128 tokens, or as many as it reads.
         layers: keep only the first.
 
         Raises UsageError for unusable models.
@@ -111,10 +111,9 @@ class TextEncoder:
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
             modules = Modules.read(folder)
-            longest = longest or modules.longest or 128
-            modules = replace(modules, pooling=pooling or modules.pooling, longest=longest)
             config = transformers.AutoConfig.from_pretrained(folder, **options)
-            _check_config(name, config, layers, longest)
+            longest = _check_config(name, config, layers, longest, modules.longest or 128)
+            modules = replace(modules, pooling=pooling or modules.pooling, longest=longest)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
             torch.manual_seed(0)  # of weights that are missing and unused
             model = _load_weights(name, folder, config, options)
@@ -270,18 +269,18 @@ def precision(device: Any, requested: str = "auto") -> Any:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=requested == "bf16")
 
 
-def _check_config(name: str, config: Any, layers: int | None, longest: int) -> None:
-    """Set the number of layers. Raises UsageError for unsupported models."""
+def _check_config(name: str, config: Any, layers: int | None, longest: int | None, usual: int) -> int:
+    """Set the number of layers; return the tokens of a passage. Raises UsageError for unsupported models."""
     if config.is_encoder_decoder:
         raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
     if layers is not None:
         if not 1 <= layers <= int(config.num_hidden_layers):
             raise UsageError(f"{name} has {config.num_hidden_layers} layers; {layers} cannot be kept")
         config.num_hidden_layers = layers
-    most = int(getattr(config, "max_position_embeddings", longest) or longest)
-    most -= first_position(config.to_dict())
-    if longest > most:
+    most = int(getattr(config, "max_position_embeddings", 0) or 2**31) - first_position(config.to_dict())
+    if longest is not None and longest > most:
         raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
+    return longest or min(usual, most)
 
 
 def _load_weights(name: str, folder: Path, config: Any, options: dict[str, bool]) -> Any:
