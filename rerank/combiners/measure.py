@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +19,6 @@ from rerank.text import plural
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-T = TypeVar("T")
 
 _HEIGHT = 32  # settings per step: their scores fit the cache of a core
 _SORT_FROM = 96  # number of relevant candidates above which sorting is faster than counting
@@ -109,7 +106,7 @@ def estimated_means(
         ranks = np.concatenate([ranks_of(block @ scores, query.positions) for block in blocks], axis=1)
         return measure.values(ranks, query.grades, ideal=query.ideal, depth=query.count)
 
-    return np.asarray(sum(_in_threads(values, queries, columns)) / len(queries))
+    return np.asarray(sum(map(values, queries, columns)) / len(queries))
 
 
 def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
@@ -146,15 +143,9 @@ def sum_values(
         raw = table.scores[query.row, : query.count]
         return [query_values(raw, query, grid, measure) for grid in grids]
 
-    for group, found in zip(groups, _in_threads(values, judged)):
+    for group, found in zip(groups, map(values, judged)):
         for total, each in zip(totals, found):
             total[group] += each
         if progress is not None:
             progress(1)
     return totals
-
-
-def _in_threads(function: Callable[..., T], *items: Sequence[Any]) -> Iterator[T]:
-    """Yield the results in order. NumPy computes without the lock of Python, so threads use all cores."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(function, *items)
