@@ -100,8 +100,8 @@ def cross_validated(
         found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]
         values[stack] = {q: sum(one.per_query[q] for one in found) / args.deals for q in found[0].per_query}
         reached = ", ".join(f"{one.value:.4f}" for one in found)
-        print(f"{stack}: nDCG {reached} of {len(values[stack])} queries; all: {found[0].final.stack}", end="")
-        print(f" {found[0].final.value:.4f}", flush=True)
+        print(f"{stack}: nDCG {reached} of {len(values[stack])} queries", end="; all: ")
+        print(found[0].final.combiner, f"{found[0].final.value:.4f}", flush=True)
         print("    " + "; ".join(fold.stack for fold in found[0].folds), flush=True)
     pairs = [(one, other) for place, other in enumerate(stacks) for one in stacks[place + 1 :]]
     gains = [np.array([values[a][q] - values[b][q] for q in values[b]]) for a, b in pairs]

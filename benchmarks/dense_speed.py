@@ -295,7 +295,7 @@ def training(args: argparse.Namespace) -> None:
         loop.step(batches[0], 0)
 
     base, mine = best_of(args.repeats, bare, step)
-    count = len(batches[0].draws) * len(trainer.objective.reads)
+    count = len(batches[0].pairs) * len(trainer.objective.reads)
     print(
         f"{args.objective}, {count} sequences a step: {count / mine:.1f}/s, bare loop {count / base:.1f}/s,"
         f" {mine / base:.2f} times as long; {peak():.0f} MB"

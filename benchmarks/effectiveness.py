@@ -99,7 +99,7 @@ def main() -> None:
         print(f"{report.documents} documents ingested in {time.perf_counter() - begin:.1f} s", flush=True)
         for seed in range(options.seeds):
             begin = time.perf_counter()
-            config = CnnConfig.of(options.preset, options.head, seed=seed)
+            config = CnnConfig.of(options.preset, head=options.head, seed=seed)
             trained = train(
                 workspace,
                 rankers,

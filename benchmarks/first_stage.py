@@ -34,7 +34,8 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
-from benchmarks.hook_speed import serving
+from hook_speed import serving
+
 from tests.node import Node, running, with_ml_commons
 from tests.plugin import SETTINGS, build
 

@@ -372,7 +372,8 @@ def main() -> None:
     if options.table:
         table(options.table)
     elif options.speed:
-        speed(*options.speed, options.iterations, options.opca)
+        count, terms, dim = options.speed
+        speed(count, terms, dim, options.iterations, options.opca)
     else:
         quality(options)
 

@@ -55,7 +55,7 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
     from rerank.rankers.cnn.embeddings import LONGEST, Embedding
     from rerank.rankers.cnn.network import TorchRanker, TorchTower
 
-    config = CnnConfig.of(preset, head)
+    config = CnnConfig.of(preset, head=head)
     rng = np.random.default_rng(0)
     sizes = {"text": config.word_size, "meta": config.category_size}
     embeddings = {}

@@ -24,8 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.first_stage import INDEX, cli, fill, popular
-from benchmarks.hook_speed import NONE, SETTINGS, Case, alone, percentiles, serving, together
+from first_stage import INDEX, cli, fill, popular
+from hook_speed import NONE, SETTINGS, Case, alone, percentiles, serving, together
+
 from tests.node import running
 from tests.plugin import build, put_pipeline
 

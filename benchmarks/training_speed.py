@@ -78,7 +78,7 @@ def main() -> None:
                 queries=read_queries(str(options.folder / f"queries{suffix}.jsonl.gz")),
                 qrels=split["train"],
                 dev_qrels=split["dev"],
-                config=CnnConfig.of(options.preset, options.head, **given),
+                config=CnnConfig.of(options.preset, head=options.head, **given),
                 progress=watch,
             )
         except RerankError as error:  # the ranker did not learn in so few steps

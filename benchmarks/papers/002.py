@@ -144,8 +144,8 @@ def scored(
     for query in queries:
         ids = sorted(candidates[query.id])
         if ranker is None:
-            candidates = workspace.engine.find(SearchRequest(query.text, ids=ids, first_stage="tfidf"))
-            ids, scores = list(candidates.ids), np.asarray(candidates.scores)
+            scored = workspace.engine.find(SearchRequest(query.text, ids=ids, first_stage="tfidf"))
+            ids, scores = list(scored.ids), np.asarray(scored.scores)
         elif isinstance(ranker, Terms):
             documents = [d for d in workspace.engine.get(ids) if d is not None]
             q, d = (term_matrix(ranker, Corpus.read(texts)) for texts in ([query], documents))

@@ -163,7 +163,7 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
         queries=collection.asked(),
         qrels=read_qrels(collection.qrels["train"]),
         dev_qrels=read_qrels(collection.qrels["dev"]),
-        config=CnnConfig.of(preset, head, seed=seed),
+        config=CnnConfig.of(preset, head=head, seed=seed),
         progress=Say(),
     )
     (one,) = report.rankers

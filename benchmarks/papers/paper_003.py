@@ -12,7 +12,7 @@ from verdicts import FAILS, HOLDS, NO_DATA, NOT_RUN, UNDECIDED, Difference, all_
 
 COUNTS = (40, 200, 400, 1000)
 FIRST, STACKED = "tfidf", "text,meta"
-THEIRS = {
+THEIRS: dict[str, dict[str, dict[str, tuple[float | None, ...]]]] = {
     "pool-random": {
         "Wikipedia En-De": {
             "meta": (72.0, 54.8, None, 38.1),
@@ -365,7 +365,7 @@ def _tables(runs: Mapping[tuple[str, str, str], Runs]) -> list[Table]:
         rows = []
         for source, lines in THEIRS.get(kind, {}).items():
             for stack, values in lines.items():
-                cells = ["" if value is None else f"{value / 100:.3f}" for value in values]
+                cells = list(map(_published, values))
                 rows.append([f"*{source}, the paper*", NAMES[stack], *cells])
         for key, run in runs.items():
             for stack in NAMES if key[0] == kind else ():
@@ -376,11 +376,15 @@ def _tables(runs: Mapping[tuple[str, str, str], Runs]) -> list[Table]:
     return made
 
 
+def _published(percent: float | None) -> str:
+    return "" if percent is None else f"{percent / 100:.3f}"
+
+
 def _largest(runs: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> Table:
     """Return tables 2 and 3 at ``count`` documents, one row per collection and setting."""
     stacks = ("text", "meta", "joint", STACKED)
     rows = [
-        [f"*{source}, the paper*", *(f"{of[stack][-1] / 100:.3f}" if stack in of else "" for stack in stacks)]
+        [f"*{source}, the paper*", *(_published(of[stack][-1]) if stack in of else "" for stack in stacks)]
         for source, of in THEIRS["pool-random"].items()
     ]
     for key, run in runs.items():
