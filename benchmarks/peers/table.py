@@ -87,7 +87,7 @@ def measured(folder: Path) -> Result:
             {"peer": facts["peer"], **means, **costs, **latencies.get(facts["peer"], {}), "p": {}}
             | {"settings": facts["settings"]}
         )
-    others = [row for row in rows if not row["peer"].startswith("rerank-")]
+    others = [row for row in rows if row["peer"] not in OURS]
     for ours in (one for one in OURS if one in first):
         tests = [randomization_test(first[ours] - first[row["peer"]]) for row in others]
         for row, p in zip(others, holm(tests)):
@@ -176,12 +176,12 @@ def pages() -> dict[Path, str]:
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     tables = "\n\n".join(map(by_collection, results))
     return {
-        FIGURES: _filled(FIGURES, {"peers": tables}),
-        COMPARISON: _filled(COMPARISON, {"peers": summary(results), "better": better(results)}),
+        FIGURES: filled(FIGURES, {"peers": tables}),
+        COMPARISON: filled(COMPARISON, {"peers": summary(results), "better": better(results)}),
     }
 
 
-def _filled(path: Path, tables: dict[str, str]) -> str:
+def filled(path: Path, tables: dict[str, str]) -> str:
     """Return the text with each table between ``<!-- NAME -->`` and ``<!-- end -->``."""
     text = path.read_text("utf-8")
     for name, table in tables.items():

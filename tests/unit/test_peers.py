@@ -1,29 +1,39 @@
-"""The tables of the peers are what benchmarks/peers/table.py makes of its result files."""
+"""The tables of the demo and of the peers are what their commands make of the result files."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "peers"
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def table() -> Any:
+def script() -> Iterator[Callable[[str], Any]]:
+    """Import a script by its name."""
+    folders = [str(SCRIPTS / "peers"), str(SCRIPTS)]
+    sys.path[:0] = folders
+    yield importlib.import_module
+    for folder in folders:
+        sys.path.remove(folder)
+
+
+@pytest.fixture(scope="module")
+def table(script: Callable[[str], Any]) -> Any:
     """Import ``table.py`` of the peers."""
-    sys.path.insert(0, str(SCRIPTS))
-    yield importlib.import_module("table")
-    sys.path.remove(str(SCRIPTS))
+    return script("table")
 
 
-def test_the_tables_are_what_their_command_makes(table: Any) -> None:
-    for path, text in table.pages().items():
-        assert path.read_text("utf-8") == text, "run python benchmarks/peers/table.py"
+@pytest.mark.parametrize("name", ["table", "demo_tables"])
+def test_the_tables_are_what_their_command_makes(script: Callable[[str], Any], name: str) -> None:
+    for path, text in script(name).pages().items():
+        assert path.read_text("utf-8") == text, f"run python benchmarks/.../{name}.py"
 
 
 def test_every_case_of_a_better_peer_is_named(table: Any) -> None:
