@@ -4,7 +4,7 @@ With ``--train``, run the same with a fine-tuned MiniLM.
 
     python benchmarks/peers/minilm.py OUT/cf MODEL_FOLDER [--train [--rows 3200]]
 
-Run ``bm25.py`` first. pip install sentence-transformers ranx
+Run ``bm25.py`` first. pip install "sentence-transformers[train]" ranx
 """
 
 from __future__ import annotations
