@@ -10,7 +10,7 @@ from rerank.rankers.registry import load_ranker
 from tests.judged import QUERIES, qrels, topical
 
 EASY = [Query(f"easy{i}", f"w{i}") for i in (37, 38, 39)]
-"""With one candidate each, which is relevant: nothing can rank it better."""
+"""Queries with one candidate each, which is relevant. No ranker can improve them."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def fit(workspace, tiny, judged, dev, **config):
     return report.rankers[0]
 
 
-def test_the_map_raises_dev_and_its_queries_need_no_torch(workspace, tiny):
+def test_the_map_improves_dev_and_encodes_queries_without_torch(workspace, tiny):
     fitted = fit(workspace, tiny, qrels(0, 24), qrels(24, 36))
     assert fitted.dev > fitted.baseline + 0.1
     assert (fitted.ranker.family, fitted.epoch > 0) == ("adapter", True)
@@ -36,11 +36,11 @@ def test_the_map_raises_dev_and_its_queries_need_no_torch(workspace, tiny):
     vector = ranker.encode_query(QUERIES[0])
     assert ranker._encoder is None
     assert vector @ ranker.vectors([QUERIES[0].text])[0] > 0.999  # torch may use bfloat16
-    again = fit(workspace, str(folder / "model"), qrels(0, 24), qrels(24, 36))  # a map after a map
+    again = fit(workspace, str(folder / "model"), qrels(0, 24), qrels(24, 36))  # the model already has a map
     assert again.baseline == pytest.approx(fitted.dev, abs=0.05)
 
 
-def test_without_a_gain_on_dev_it_is_the_encoder(workspace, tiny):
+def test_without_a_gain_on_dev_the_ranker_equals_the_encoder(workspace, tiny):
     easy = Qrels((query.id, query.id, 1) for query in EASY)
     fitted = fit(workspace, tiny, qrels(0, 24), easy)
     assert (fitted.epoch, fitted.dev) == (0, 1)
@@ -50,7 +50,7 @@ def test_without_a_gain_on_dev_it_is_the_encoder(workspace, tiny):
     assert fitted.ranker.version == untrained[0].ranker.version
 
 
-def test_settings_of_training_have_no_effect(workspace, tiny):
+def test_training_settings_of_other_families_are_refused(workspace, tiny):
     with pytest.raises(UsageError, match="rate"):
         fit(workspace, tiny, qrels(0, 24), qrels(24, 36), rate=0.1)
     with pytest.raises(UsageError, match="judgments"):

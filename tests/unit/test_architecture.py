@@ -1,4 +1,4 @@
-"""Rules of the page on architecture that code can check: imports, and what gets installed."""
+"""Rules of the architecture page that code can check: imports, and the installed files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def tree(path):
 
 
 def imports(node, *, top_level=False, names=False):
-    """Modules that a file imports: all of them, or those it imports when it is imported itself.
+    """Yield the modules that a file imports; ``top_level``: only those imported at import time.
 
-    With ``names``, `from a import b` is `a.b` where that is a module.
+    With ``names``, `from a import b` yields `a.b` if that is a module.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
@@ -58,14 +58,12 @@ def roots(path, **options):
     return {module.split(".")[0] for module in imports(tree(path), **options)}
 
 
-# ------------------------------------------------------------------------------------------------ imports
-
-
 @pytest.mark.parametrize("path", [*LIBRARY, *COMMANDS], ids=name_of)
-def test_heavy_packages_are_imported_where_they_are_used(path):
-    """torch only in modules of training, elsewhere inside functions of rankers; others inside functions.
+def test_heavy_packages_are_imported_only_where_they_are_used(path):
+    """Only training modules import torch at the top; other modules import heavy packages inside
+    functions.
 
-    So queries start fast.
+    This keeps the start of queries fast.
     """
     lazy = {"gensim", "scipy", "sklearn", "transformers"}
     if not is_for_training(path):
@@ -76,7 +74,7 @@ def test_heavy_packages_are_imported_where_they_are_used(path):
 
 
 TORCH = {"batches", "batching", "checkpoint", "fit", "losses", "network", "task", "trainer"}
-"""Modules of ``rerank/rankers`` that import torch when they are imported."""
+"""Modules of ``rerank/rankers`` that import torch at the top."""
 
 
 def is_for_training(path):
@@ -108,8 +106,8 @@ def test_the_library_neither_prints_nor_reads_the_command_line(path):
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
-def test_a_command_imports_the_library_when_it_is_called(path):
-    """When it is imported, only what costs nothing; but options of trainings are made of their settings."""
+def test_a_command_imports_the_library_only_when_it_is_called(path):
+    """At import time a command imports only cheap modules, and training settings for its options."""
     found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
     if name_of(path) == "cli/train.py":
         found = {one for one in found if not one.startswith("rerank.rankers.")}
@@ -119,7 +117,7 @@ def test_a_command_imports_the_library_when_it_is_called(path):
     assert "numpy" not in roots(path)
 
 
-def test_base_classes_do_not_know_their_kinds():
+def test_base_classes_do_not_import_their_subclasses():
     for path in ("engines/base.py", "rankers/base.py"):
         known = set(imports(tree(ROOT / "rerank" / path))) & set(modules())
         assert known <= {
@@ -132,8 +130,8 @@ def test_base_classes_do_not_know_their_kinds():
         }
 
 
-def test_imports_point_down():
-    """As the page on architecture lists the layers: a module imports only from lower lines."""
+def test_modules_import_only_from_lower_layers():
+    """The architecture page lists the layers."""
     page = (ROOT / "docs" / "explanation" / "architecture.md").read_text("utf-8")
     layers = page.partition("```layers\n")[2].partition("```")[0].splitlines()
     level = {name: len(layers) - place for place, names in enumerate(layers) for name in names.split()}
@@ -156,18 +154,20 @@ def modules():
 
 
 def test_every_module_can_be_imported_first():
-    """None needs another one to have been imported before: no circles.
+    """There are no import cycles.
 
-    A package that is being imported already is no circle for the modules in it.
+    A package does not count as an import of the modules inside it.
     """
     files = {name.removesuffix(".__init__"): path for name, path in zip(modules()[1:], LIBRARY)}
     needs = {}
     for name, path in files.items():
-        found = {one for module in imports(tree(path), top_level=True, names=True) for one in opened(module)}
+        found = {
+            one for module in imports(tree(path), top_level=True, names=True) for one in prefixes(module)
+        }
         needs[name] = {other for other in found & files.keys() if not f"{name}.".startswith(f"{other}.")}
         needs[name] |= {other for other in imports(tree(path), top_level=True, names=True) if other in files}
         needs[name] -= {name}
-    order = list(TopologicalSorter(needs).static_order())  # or a CycleError that names the circle
+    order = list(TopologicalSorter(needs).static_order())  # or a CycleError that names the cycle
     assert set(order) == files.keys()
     for name in order:
         importlib.import_module(name)
@@ -175,7 +175,7 @@ def test_every_module_can_be_imported_first():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.py")), ids=name_of)
 def test_benchmarks_import_names_that_exist(path):
-    """They run for minutes or hours, so no test runs them."""
+    """Benchmarks run for minutes or hours, so tests do not run them."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rerank":
             for alias in node.names:
@@ -183,21 +183,16 @@ def test_benchmarks_import_names_that_exist(path):
                 assert known or f"{node.module}.{alias.name}" in modules(), alias.name
 
 
-def opened(module):
-    """What is imported with a module: itself and the packages that it is in."""
+def prefixes(module):
+    """Return the module's name and the names of the packages that contain it."""
     parts = module.split(".")
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
-# --------------------------------------------------------------------------------------- the public names
-
-
-def test_a_name_that_is_not_there():
+def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="module 'rerank' has no attribute 'nonsense'"):
         _ = rerank.nonsense
 
-
-# ----------------------------------------------------------------------------------------- what is installed
 
 IGNORED = shutil.ignore_patterns(
     ".git", "__pycache__", "*.egg-info", "build", "dist", ".*cache", ".rerank*", ".venv", ".hypothesis"
@@ -223,7 +218,7 @@ def built(tmp_path_factory):
 
 
 def expected_files():
-    """Where every module and data file of the repository belongs in site-packages."""
+    """Return the paths in site-packages of all modules and data files of the repository."""
     places = {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in LIBRARY}
     places |= {f"rerank/cli/{path.relative_to(ROOT / 'cli').as_posix()}" for path in COMMANDS}
     templates = (path for kind in ("*.py", "*.json") for path in (ROOT / "index_templates").glob(kind))
@@ -235,7 +230,7 @@ def expected_files():
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(built):
+def test_the_wheel_contains_only_the_package(built):
     with zipfile.ZipFile(built[1]) as wheel:
         names = {name for name in wheel.namelist() if not name.endswith("/")}
     package = {name for name in names if name.startswith("rerank/")}
@@ -247,7 +242,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 
 
 @pytest.mark.slow
-def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
+def test_the_installed_wheel_works_outside_the_repository(built, tmp_path):
     target = tmp_path / "site"
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)
     output(*pip, built[1])
@@ -272,6 +267,6 @@ def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
 
 
 @pytest.mark.xdist_group("node")
-def test_what_shares_a_node_runs_in_one_process(request):
-    """pytest-xdist writes groups into names. A pytest that loses them lets each process start every node."""
+def test_tests_that_share_a_node_run_in_one_process(request):
+    """pytest-xdist appends groups to test names. Without them, each process would start every node."""
     assert request.node.nodeid.endswith("@node") == ("PYTEST_XDIST_WORKER" in os.environ)

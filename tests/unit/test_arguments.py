@@ -1,4 +1,4 @@
-"""The Python API accepts values in several forms; what it cannot use is refused in one line."""
+"""The Python API accepts values in several forms and refuses invalid values in one line."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def workspace(tmp_path_factory):
         (lambda ws: rerank.compare({"a": {"q": [3]}, "b": {"q": ["a"]}}, QRELS), "run 'a'"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_in_one_line(workspace, call, named):
+def test_an_invalid_value_is_refused_in_one_line(workspace, call, named):
     with pytest.raises(UsageError, match=named) as caught:
         call(workspace)
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_of_numpy_and_paths(workspace):
+def test_numpy_numbers_and_paths_are_accepted(workspace):
     found = workspace.search(QUERIES[0], np.int64(1), filter=[])
     assert [hit["id"] for hit in found.hits] == ["a"]
     assert Workspace.open(Path(workspace.folder)).folder == workspace.folder
 
 
-def test_queries_and_judgments_in_every_form(workspace, tmp_path):
+def test_queries_and_judgments_are_accepted_in_every_form(workspace, tmp_path):
     queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.tsv"
     queries.write_text('{"_id": "q", "text": "wolves"}\n')
     qrels.write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
@@ -68,14 +68,14 @@ def test_queries_and_judgments_in_every_form(workspace, tmp_path):
         assert rerank.evaluate(workspace, "bm25", queries=QUERIES, qrels=judged).rows() == expected
 
 
-def test_a_stack_is_measured_as_an_object_too(workspace):
+def test_evaluate_accepts_a_stack_object(workspace):
     stack = workspace.stack("bm25*0.5 + tfidf*0.5")
     found = rerank.evaluate(workspace, [stack, "bm25"], queries={"q": "wolves"}, qrels=QRELS)
     assert [row.stack for row in found.results] == ["tfidf", str(stack), "bm25"]
     assert rerank.evaluate(workspace, stack, queries=QUERIES, qrels=QRELS, baseline=stack).results
 
 
-def test_runs_in_every_form(tmp_path):
+def test_compare_accepts_runs_in_every_form(tmp_path):
     file = tmp_path / "old.run"
     file.write_text("q Q0 b 1 2.5 old\nq Q0 a 2 1.5 old\n")
     runs = {

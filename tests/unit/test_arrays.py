@@ -1,4 +1,4 @@
-"""Arrays of rankers: mapped, not read, so that processes share them."""
+"""Arrays of rankers are memory-mapped, so that processes share them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ARRAYS = {
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Its numbers are a file's, whatever views are in between."""
+    """Return whether the array's data is memory-mapped, through any number of views."""
     base: object = array
     while isinstance(base, np.ndarray):
         if isinstance(base, np.memmap):
@@ -42,7 +42,7 @@ def is_mapped(array: np.ndarray) -> bool:
     return False
 
 
-def test_what_safetensors_reads(tmp_path):
+def test_map_arrays_reads_the_same_arrays_as_safetensors(tmp_path):
     save_file(ARRAYS, tmp_path / "a.safetensors", {"made": "by a test"})
     found = map_arrays(tmp_path / "a.safetensors")
     expected = load_file(tmp_path / "a.safetensors")
@@ -57,7 +57,7 @@ def test_what_safetensors_reads(tmp_path):
             found[name][...] = 0
 
 
-def test_arrays_that_another_program_put_askew(tmp_path):
+def test_unaligned_arrays_of_other_programs_are_read(tmp_path):
     header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]}}).encode()
     header += b" " * (-len(header) % 8)
     numbers = np.array([1.0, 2.0], dtype=np.float32)
@@ -70,7 +70,7 @@ def test_arrays_that_another_program_put_askew(tmp_path):
 
 
 @given(data=st.data())
-def test_damage_is_said(tmp_path_factory, data):
+def test_a_damaged_array_file_raises_value_error(tmp_path_factory, data):
     path: Path = tmp_path_factory.getbasetemp() / "damaged"
     good = save(ARRAYS)
     kind = data.draw(st.sampled_from(["cut", "header", "offsets", "anything"]))
@@ -92,7 +92,7 @@ def test_damage_is_said(tmp_path_factory, data):
 
 
 def arrays_of(thing: object) -> list[np.ndarray]:
-    """Every array in a ranker, however deep."""
+    """Return every array in a ranker, at any depth."""
     if isinstance(thing, np.ndarray):
         return [thing]
     if isinstance(thing, (list, tuple)):
@@ -120,7 +120,7 @@ RANKERS = {
 
 
 @pytest.mark.parametrize("made", RANKERS)
-def test_rankers_hold_no_copy_of_their_arrays(tmp_path, made):
+def test_rankers_do_not_copy_their_arrays(tmp_path, made):
     ranker = RANKERS[made]()
     ranker.save(tmp_path / "r")
     loaded = load_ranker(tmp_path / "r")
@@ -133,11 +133,11 @@ def test_rankers_hold_no_copy_of_their_arrays(tmp_path, made):
         for one in (ranker, loaded)
     ]
     assert scores[0] == scores[1]
-    assert all(is_mapped(array) for array in arrays_of(loaded))  # use has converted none
+    assert all(is_mapped(array) for array in arrays_of(loaded))  # using the ranker has copied none
 
 
-def test_a_ranker_that_is_in_use_outlives_its_files(tmp_path):
-    """`train` removes the version before: processes that still have it go on with it."""
+def test_a_loaded_ranker_works_after_its_files_are_deleted(tmp_path):
+    """`train` deletes the previous version. Processes that have loaded it continue to use it."""
     make_projection().save(tmp_path / "r")
     loaded = load_ranker(tmp_path / "r")
     before = loaded.encode_query(QUERIES[0]).tolist()

@@ -1,4 +1,4 @@
-"""`rerank auto`: what it makes of a folder, which queries are what, which rankers and why, and going on."""
+"""`rerank auto`: the stack it builds from a folder, its splits, its choice of rankers, and resuming."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parts(given, **how):
         ),
     ],
 )
-def test_files_are_known_by_their_names(tmp_path, names, told):
+def test_files_are_recognized_by_their_names(tmp_path, names, told):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -56,7 +56,7 @@ def test_files_are_known_by_their_names(tmp_path, names, told):
     assert tmp_path / "categories.tsv" in read_folder(tmp_path).files()
 
 
-def test_what_is_given_is_used_as_it_is():
+def test_given_splits_are_used_unchanged():
     given = {"train": judged(0, 200), "dev": judged(200, 250), "test": judged(250, 300)}
     found, *_ = parts(given)
     assert (found.train, found.dev, found.test, found.notes) == (*given.values(), ())
@@ -75,7 +75,7 @@ def test_what_is_given_is_used_as_it_is():
         ({"dev": judged(0, 40), "test": judged(60, 90)}, (0, 40, 30)),
     ],
 )
-def test_what_is_missing_is_drawn(given, sizes):
+def test_missing_splits_are_sampled(given, sizes):
     found, train, dev, test = parts(given)
     assert (len(train), len(dev), len(test)) == sizes
     assert not train & dev
@@ -88,7 +88,7 @@ def test_what_is_missing_is_drawn(given, sizes):
         assert parts(given, seed=1) != parts(given)
 
 
-def test_equal_queries_are_never_apart():
+def test_equal_queries_are_in_the_same_split():
     queries = [Query(f"q{i:03}", f"Word  {i // 2}" if i % 2 else f"word {i // 2}") for i in range(200)]
     everything = Qrels((query.id, "d", 1) for query in queries)
     drawn = split({"all": everything}, queries, {"d"})
@@ -111,15 +111,15 @@ def test_equal_queries_are_never_apart():
         ({"train": judged(0, 90), "test": judged(90, 93)}, "3 for test are too few"),
     ],
 )
-def test_too_few_queries(given, what):
+def test_too_few_queries_are_refused(given, what):
     with pytest.raises(InputError, match=f"{what}.*; judge more queries"):
         split(given, QUERIES, {"d"})
     with pytest.raises(InputError, match="0 judged queries have a text and a relevant document"):
         split(given, QUERIES, {"elsewhere"})
 
 
-def test_what_is_in_a_given_test_set_is_never_learned_from():
-    """Not even where its documents are missing: it is measured, and counts as 0."""
+def test_queries_of_a_given_test_set_are_never_used_for_training():
+    """This includes a query whose documents are missing. It is measured and counts as 0."""
     test = Qrels([*((query.id, "d", 1) for query in QUERIES[250:]), ("q000", "elsewhere", 1)])
     found, train, dev, measured = parts({"train": judged(0, 250), "test": test})
     assert "q000" in measured
@@ -128,7 +128,7 @@ def test_what_is_in_a_given_test_set_is_never_learned_from():
 
 
 def planned(minutes, **facts):
-    """Ranker -> planned steps; every training does all of them."""
+    """Return the planned steps by ranker. Every training uses all of its steps."""
     budget, plan = Budget(CollectionFacts(**facts), minutes), {}
     for rule in ranker_choice.RULES:
         choice = budget.choose(rule)
@@ -138,7 +138,7 @@ def planned(minutes, **facts):
     return plan, budget.left
 
 
-def test_a_short_time_trains_fewer_steps_and_the_best_first():
+def test_a_short_budget_trains_the_best_rankers_with_fewer_steps():
     facts = {"documents": 20_000, "train_queries": 5000, "train_pairs": 20_000, "dev_queries": 500}
     facts |= {"with_categories": 1.0, "links": 1.0, "model": True, "words": 2_000_000}
     plan, _ = planned(1e9, **facts)
@@ -161,7 +161,7 @@ def test_a_short_time_trains_fewer_steps_and_the_best_first():
     assert planned(choice.minutes * 10, **facts)[0] == plan
 
 
-def test_reused_rankers_use_the_budget_and_not_the_time_of_this_run():
+def test_reused_rankers_use_the_budget_but_no_time_of_this_run():
     budgets = [Budget(CollectionFacts(documents=1000, train_queries=500), 10) for _ in range(2)]
     for budget, reused in zip(budgets, (False, True)):
         budget.spend(ranker_choice.RULES[0], 3, reused=reused)
@@ -169,7 +169,7 @@ def test_reused_rankers_use_the_budget_and_not_the_time_of_this_run():
     assert budgets[0].spent > budgets[1].spent == 0
 
 
-def test_the_rules():
+def test_rules_choose_rankers_by_the_facts_of_the_collection():
     def choices(**facts):
         budget = Budget(CollectionFacts(documents=2000, **facts))
         return [budget.choose(rule) for rule in ranker_choice.RULES]
@@ -185,7 +185,8 @@ def test_the_rules():
     assert trained(**{**rich, "links": 0.1}) == ["s2net", "adapter", "text", "dense_judged"]
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
-    # An encoder of one language needs judgments for another; one that the user has named reads what there is.
+    # An encoder of one language needs judgments for another. A model that the user named reads any
+    # language.
     for languages, reads in (
         (("en", "en"), True),
         (("en", None), True),
@@ -204,14 +205,12 @@ def test_the_rules():
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 
 
-# -- all of it ---------------------------------------------------------------------------------------------
-
 LSI = Rule("lsi", (), "it is quick")
 
 
 @pytest.fixture
 def folder(small, tmp_path):
-    """The small collection as somebody else would have it: gzip'd, and all judgments in one file."""
+    """The small collection in another form: compressed, and with all judgments in one file."""
     path = tmp_path / "theirs"
     path.mkdir()
     (path / "corpus.jsonl.gz").write_bytes(gzip.compress(Path(small.corpus).read_bytes()))
@@ -223,7 +222,7 @@ def folder(small, tmp_path):
     return path
 
 
-def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_path, monkeypatch):
+def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, monkeypatch):
     rules = (LSI, Rule("cllsi", (), "it is quick, too"), ranker_choice.RULES[-1])
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     with pytest.raises(KeyboardInterrupt):
@@ -242,7 +241,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
         assert part in done.err
     for part in ("Test queries; ", "p nDCG@10 (Holm)", "Next:\n"):
         assert part in done.out
-    # The commands that it names do what it did.
+    # The commands that it prints give the same results.
     report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
     assert report["better"] == ("is significantly better" in done.out)
     command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
@@ -253,11 +252,11 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     (used,) = [one["stack"] for one in status["releases"] if one["in_use"]]
     assert f"tune: {used} (" in done.err
     assert "<html" in (tmp_path / "ws" / "report.html").read_text()
-    # Other judgments: what was learned from the former ones is learned anew.
+    # Other judgments: rankers of the previous judgments are trained again.
     rows = (folder / "qrels.tsv").read_text().splitlines()
     (folder / "qrels.tsv").write_text("\n".join(rows[:-1]) + "\n")
     said = Watch()
-    (tmp_path / "ws" / "training" / "s2net").mkdir(parents=True)  # an interrupted training of the former
+    (tmp_path / "ws" / "training" / "s2net").mkdir(parents=True)  # an interrupted training
     found = rerank.auto(folder, tmp_path / "ws", progress=said)
     assert not (tmp_path / "ws" / "training").exists()
     assert "rankers: lsi is trained: it is quick" in said.said
@@ -266,7 +265,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
 
 
 def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
-    """Also in another folder, and without the `lang` of documents and queries."""
+    """This also holds in another folder, and without the `lang` field of documents and queries."""
     monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
     first = rerank.auto(folder, tmp_path / "one")
     assert rerank.auto(folder, tmp_path / "two").stack.to_json() == first.stack.to_json()
@@ -279,14 +278,14 @@ def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
     assert guessed.stack.to_json() == first.stack.to_json()
 
 
-def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
+def test_the_time_limit_ends_the_training(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
     found = rerank.auto(folder, tmp_path / "ws", minutes=0.001)
     assert [one.trained for one in found.choices] == [False]
     assert found.stack.rankers == ()
 
 
-def test_time_that_is_left_goes_to_what_was_too_long(folder, tmp_path, monkeypatch):
+def test_time_left_is_used_for_rankers_that_were_too_long(folder, tmp_path, monkeypatch):
     long = Rule("lsi", (), "it is quick", cost=lambda facts: (900.0, 0.0, 0), share=0.2)
     rules = (long, Rule("cllsi", (), "it is quick, too", cost=lambda facts: (300.0, 0.0, 0)))
     monkeypatch.setattr(ranker_choice, "RULES", rules)
@@ -300,7 +299,7 @@ def test_time_that_is_left_goes_to_what_was_too_long(folder, tmp_path, monkeypat
     assert choice.minutes is not None
 
 
-def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
+def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     there = ("-w", tmp_path / "ws")
     run("auto", tmp_path / "nowhere", *there).fails(1, "nowhere: no such folder")
@@ -322,7 +321,7 @@ def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
     assert "rerank: 1 judged query has a text and a relevant document: too few" in done.err
 
 
-def test_workspaces_of_others_are_left_alone(write_lines, folder, plain, workspace):
+def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder, plain, workspace):
     write_lines(plain.parent / "other.jsonl", [{"_id": "mine", "text": "mine alone"}])
     rerank.ingest(plain, [plain.parent / "other.jsonl"])
     with pytest.raises(WorkspaceError, match=r"has 1 document not in .*theirs \('mine' first\)"):

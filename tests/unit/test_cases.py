@@ -1,4 +1,4 @@
-"""Weights for queries with categories, whose categories are inferred, and that have none."""
+"""Weights for three cases: queries with categories, with inferred categories, and without categories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPICS = ("a", "b", "c")
 
 
 class Same(Plain):
-    """Score: how many categories query and document share. Without any it is 0 for all."""
+    """Score: the number of categories that query and document share. It is 0 for all without categories."""
 
     family, name, bounds, uses_categories = "same", "same", (0.0, 3.0), True
 
@@ -31,7 +31,9 @@ class Same(Plain):
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Documents of topic a come first for every query; a query that brings b or c wants that topic's."""
+    """Documents of topic a rank first for every query. A query with category b or c wants documents of
+    that topic.
+    """
     workspace = Workspace.create(tmp_path_factory.mktemp("cases") / "ws", lang="en")
     documents = [
         Document(f"{topic}{i}", text=" ".join(["wolf"] * (20 - 6 * k - i)), categories=(topic,))
@@ -44,13 +46,13 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
     bare = [Query(f"p{i}", "wolf") for i in range(4)]
     qrels = Qrels(
         [(q.id, f"{q.categories[0]}{i}", 1) for q in brought for i in range(3)]
-        # What the categories of the first candidates are says nothing here.
+        # The categories of the first candidates are not useful here.
         + [(q.id, f"b{i}", 1) for q in bare for i in range(3)]
     )
     return workspace, brought, bare, qrels
 
 
-def test_each_case_has_weights_of_its_own(topics: Any) -> None:
+def test_each_case_has_its_weights(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     report = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels)
     stack = report.stack
@@ -64,7 +66,7 @@ def test_each_case_has_weights_of_its_own(topics: Any) -> None:
     assert workspace.stack("bm25,same") == stack == Stack.from_json(stack.to_json())
 
 
-def test_the_weights_of_each_case_are_shown(topics: Any, run: Any) -> None:
+def test_stack_list_and_status_show_the_weights_of_each_case(topics: Any, run: Any) -> None:
     workspace, brought, bare, qrels = topics
     stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).stack
     workspace.use_stack(stack)
@@ -82,8 +84,8 @@ def test_the_weights_of_each_case_are_shown(topics: Any, run: Any) -> None:
     }
 
 
-def test_without_weight_for_categories_there_is_one_case(topics: Any) -> None:
-    """All queries want the documents that come first anyway."""
+def test_without_a_weight_for_categories_there_is_one_case(topics: Any) -> None:
+    """All queries want the documents that rank first anyway."""
     workspace, brought, bare, _ = topics
     queries = [*brought, *bare]
     report = tune(
@@ -94,7 +96,7 @@ def test_without_weight_for_categories_there_is_one_case(topics: Any) -> None:
     assert (list(report.dropped), report.tuned.queries, report.tuned.value) == (["same"], 8, 1.0)
 
 
-def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None:
+def test_a_mixed_set_is_evaluated_with_the_weights_of_each_query(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).stack
     weights = {"given": stack, "inferred": stack.for_case("inferred"), "none": stack.for_case("none")}
@@ -132,7 +134,7 @@ def test_without_a_signal_that_reads_categories_there_is_one_case(topics: Any) -
         ({"sometimes": True}, "'sometimes' is not a case"),
     ],
 )
-def test_bad_cases(cases: dict[str, Any], what: str) -> None:
+def test_bad_cases_are_refused(cases: dict[str, Any], what: str) -> None:
     whole = Stack.parse("bm25*0.5 + text*0.5").to_json()
     own = {name: whole[name] for name in ("stack", "normalization")}
     given = {case: own if values is True else values for case, values in cases.items()}

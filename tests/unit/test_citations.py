@@ -1,4 +1,4 @@
-"""Where documents cite what: as JSON lines say it, how references are named, what the network gets."""
+"""Citations of documents: their JSON form, the names of references, and the network built from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.references import CitationCounts, named_key
 from rerank.workflows.ingest import ingest
 
 
-def test_one_name_for_one_reference():
+def test_different_spellings_of_one_reference_give_one_key():
     same = ["10.1000/AbC", "doi:10.1000/abc", "DOI: 10.1000/abc", "https://doi.org/10.1000/ABC",
             "http://dx.doi.org/10.1000/abc", "doi.org/10.1000/abc", " 10.1000/abc "]  # fmt: skip
     assert {named_key(name) for name in same} == {"10.1000/abc"}
@@ -29,7 +29,7 @@ def read(tmp_path, record, counts=None):
     return next(read_corpus(tmp_path / "c.jsonl", counts=counts)).extra
 
 
-def test_json_lines_with_citations(tmp_path):
+def test_citations_in_json_lines_are_read_and_counted(tmp_path):
     counts = CitationCounts()
     rows = ["doi:10.1000/A", {"ref": 7, "section": "Intro", "sentence": 3, "text": "So [7].", "more": 1}]
     nothing = [{"ref": None}, {"section": 1}, {"ref": " "}]
@@ -58,12 +58,12 @@ def test_json_lines_with_citations(tmp_path):
         ({"references": {"a": 1}}, "references"),
     ],
 )
-def test_citations_that_are_none(tmp_path, record, said):
+def test_invalid_citations_are_refused(tmp_path, record, said):
     with pytest.raises(InputError, match=rf"c\.jsonl:1: {said}"):
         read(tmp_path, record)
 
 
-def test_what_is_not_known_relates_nothing():
+def test_unknown_places_do_not_relate_mentions():
     def places(*rows):
         return [tuple(found[1:]) for found in mentions(Document("x", extra={"citations": list(rows)}))]
 
@@ -74,16 +74,16 @@ def test_what_is_not_known_relates_nothing():
     assert places(row(), row()) == [(0, 0, 0), (1, 1, 1)]
     assert places(row("s"), row("s")) == [(0, 0, 0), (0, 1, 1)]
     assert places(row(None, 4), row(None, 4), row(None, 5)) == [(0, 0, 0), (0, 0, 1), (0, 1, 2)]
-    # sentences that begin anew in each paragraph, paragraphs in each section
+    # sentences are numbered per paragraph, and paragraphs per section
     assert places(row(0, 0, 0), row(0, 1, 0), row(1, 0, 0)) == [(0, 0, 0), (0, 1, 1), (1, 2, 2)]
-    # a sentence in a paragraph that nobody names
+    # a sentence in a paragraph without a number
     assert places(row(0, None, 8), row(0, None, 8), row(0, None, 9)) == [(0, 0, 0), (0, 0, 0), (0, 1, 1)]
     linked = mentions(Document("x", links=("b", "https://doi.org/10.1000/C")))
     assert [tuple(found) for found in linked] == [("b", 0, 0, 0), ("10.1000/c", 1, 1, 1)]
     assert mentions(Document("x", links=("b",), extra={"citations": []})) == []
 
 
-def test_the_network_of_a_workspace(tmp_path, write_lines):
+def test_a_workspace_builds_a_network_from_its_citations(tmp_path, write_lines):
     at = {"section": 0, "paragraph": 0, "sentence": 0}
     documents = [
         {"_id": "d", "title": "Own", "doi": "https://doi.org/10.1000/D", "pmid": 5, "text": "An abstract"},
@@ -106,7 +106,7 @@ def test_the_network_of_a_workspace(tmp_path, write_lines):
     assert "y" not in workspace.citations().titles
 
 
-def test_the_code_of_the_page_converts_a_paper():
+def test_the_code_on_the_cocitation_page_converts_a_paper():
     page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "cocitation.md").read_text("utf-8")
     exec(page.partition("```python\n")[2].partition("```")[0], names := {})
     span = {"start": 23, "ref_id": "BIBREF0"}

@@ -1,4 +1,4 @@
-"""The rankers text, meta and joint: NumPy against torch, single items, and the files they are kept in."""
+"""The rankers text, meta and joint: NumPy agrees with torch, inputs are separate, files are checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ kinds = pytest.mark.parametrize(
 
 def embedding(names, size, seed):
     random = np.random.default_rng(seed)
-    # Numbers that fp16 holds exactly, so that torch and NumPy see the same ones.
+    # fp16 represents these numbers exactly, so torch and NumPy compute with the same values.
     vectors = random.normal(size=(len(names) + 1, size)).astype(np.float16).astype(np.float32)
     vectors[0] = 0
     return Embedding(list(names), vectors, random.integers(1, 50, len(names)))
@@ -67,7 +67,7 @@ def make(name, head="cosine", shared=True, **changes):
     model = TorchRanker(sides["query"], sides["document"], config).eval()
     with torch.no_grad():
         for linear in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
-            linear.weight *= 2  # so that the scores differ by more than a trifle
+            linear.weight *= 2  # so that the scores differ clearly
     query, document = ([tower.numpy() for tower in sides[side]] for side in sides)
     ranker = CnnRanker(name, "v1", query, document, model.head(), {"epoch": 3, "config": {"seed": 0}})
     return ranker, model
@@ -86,7 +86,7 @@ def scores_of(ranker, queries=QUERIES, documents=DOCUMENTS):
 @pytest.mark.parametrize(
     "how", [{}, {"importance": False, "mean": False}, {"importance": True, "mean": True}]
 )
-def test_torch_and_numpy_give_the_same(name, head, shared, how):
+def test_torch_and_numpy_give_equal_scores(name, head, shared, how):
     ranker, model = make(name, head, shared, **how)
     with torch.no_grad():
         query = model.encode("query", tokens(ranker.query, QUERIES))
@@ -105,7 +105,7 @@ def test_torch_and_numpy_give_the_same(name, head, shared, how):
     exact = ranker.head.encode_documents(np.concatenate(pooled, axis=1))
     found = [ranker.score(ranker.encode_query(q), exact) for q in QUERIES]
     np.testing.assert_allclose(found, expected, atol=5e-6)
-    # What is stored is rounded to 11 bits.
+    # Stored features are rounded to 11 bits.
     scores, (low, high) = scores_of(ranker), ranker.bounds
     np.testing.assert_allclose(scores, expected, atol=5e-3)
     assert scores.dtype == np.float64
@@ -127,7 +127,7 @@ def test_each_ranker_reads_its_own_parts():
         assert (bare.tolist() == ranker.encode_query(query).tolist()) == ("meta" not in parts)
 
 
-def test_one_vocabulary_is_stored_and_held_once(tmp_path):
+def test_a_shared_vocabulary_is_stored_and_loaded_once(tmp_path):
     for shared, kept in ((True, 2), (False, 4)):
         ranker, _ = make("joint", shared=shared)
         ranker.save(tmp_path / str(shared))
@@ -140,7 +140,7 @@ def test_one_vocabulary_is_stored_and_held_once(tmp_path):
 
 
 def broken(change):
-    """A change of ``ranker.json``."""
+    """Return an edit of ``ranker.json``."""
 
     def edit(data):
         record = json.loads(data)
@@ -164,7 +164,7 @@ DAMAGE = [
 ]
 
 
-def test_a_damaged_ranker_is_said(tmp_path):
+def test_a_damaged_ranker_is_reported(tmp_path):
     ranker, _ = make("joint", "mlp")
     for number, (file, damage) in enumerate(DAMAGE):
         folder = tmp_path / f"joint-v{number}"
@@ -178,7 +178,7 @@ def test_a_damaged_ranker_is_said(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_family_that_is_not_installed(tmp_path):
+def test_a_ranker_of_an_unknown_family_is_refused(tmp_path):
     (tmp_path / "ranker.json").write_text('{"family": "transformer"}')
     with pytest.raises(WorkspaceError, match=r"no installed package .* 'transformer'"):
         load_ranker(tmp_path)

@@ -1,4 +1,4 @@
-"""Co-citation networks: the worked example, and the properties of every network."""
+"""Co-citation networks: a worked example, and properties of all networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = [
     Mention("e", 1, 2, 3),
     Mention("a", 1, 2, 4),
 ]
-# Paper Y has no sections: one stands for all of it. d is there under two entries of the list.
+# Paper Y has no sections, so all of it is one section. It cites d under two entries of its reference list.
 Y = [
     Mention("b", 0, 0, 0),
     Mention("c", 0, 0, 0),
@@ -69,12 +69,12 @@ papers = st.dictionaries(st.sampled_from(["p", "q", "r"]), mentions)
 
 
 def nested(found):
-    """Mentions whose sentences lie in one paragraph, and paragraphs in one section."""
+    """Return mentions whose sentences lie in one paragraph, and whose paragraphs lie in one section."""
     return [Mention(ref, s, 3 * s + p, 9 * s + 3 * p + one) for ref, s, p, one in found]
 
 
 @given(papers)
-def test_what_holds_of_every_network(papers):
+def test_properties_of_every_network(papers):
     read = {name: nested(found) for name, found in papers.items()}
     network = CoCitations.of(read.items())
     at_level = [set(pairs(network, level)) for level in LEVELS]

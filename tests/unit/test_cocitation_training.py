@@ -1,4 +1,4 @@
-"""Training on co-citations: what is held out is never seen, triplets become batches, texts outside count."""
+"""Training on co-citations: held-out pairs, triplets and batches, and texts outside the collection."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ def citing(paper, mentions, **fields):
     return Document(paper, extra={"citations": rows, **fields})
 
 
-def alone(number):
-    """A mention that shares its section with others, and neither paragraph nor sentence."""
+def same_section_mention(number):
+    """Return a mention that shares its section with others, but not its paragraph or sentence."""
     return Mention(f"n{number}", 0, number, number)
 
 
 def collection(papers=60, seed=0):
-    """Papers that cite 90 references of six topics, a topic a sentence, two a paragraph, three a section.
+    """Return papers that cite 90 references of six topics: one topic per sentence, two per paragraph,
+    three per section.
 
-    The first twelve references are documents, the others are known by their titles alone.
+    The first twelve references are documents. Only the titles of the others are known.
     """
     rng = np.random.default_rng(seed)
 
@@ -110,24 +111,24 @@ def sampler_of(texts, config):
     return QuintupletSampler(neighbors, passages, words, config.batch, isolated=False, seed=config.seed)
 
 
-def test_the_worked_network_as_a_graph():
+def test_the_worked_network_is_read_as_a_graph():
     documents = [citing("X", X), citing("Y", Y), *(Document(key, key) for key in "abcde")]
     graph = CitationGraph.of(Citations.of(documents))
     assert graph.ids == ["X", "Y", *"abcde"]
     near = graph.near(np.arange(7)).toarray() > 0
-    assert (near[2:, 2:] == ~np.eye(5, dtype=bool)).all()  # the paper X cites them all
+    assert (near[2:, 2:] == ~np.eye(5, dtype=bool)).all()  # paper X cites all of them
     assert not near[:2].any()
     assert not near[:, :2].any()
 
 
-def test_references_outside_the_collection_are_texts():
+def test_references_outside_the_collection_become_texts():
     paper = citing("X", X, references={"a": "On A", "b": "On B", "c": "", "e": "On E"})
     texts = Texts.read([paper, Document("d", "D", "is here")], Words().tokens, cited=True)
     assert texts.graph.ids == ["X", "d", "a", "b", "e"]
     assert (texts.outside, texts.tokens.lengths.tolist()) == (3, [0, 3, 2, 2, 2])
 
 
-def test_documents_whose_links_are_all_that_is_known_share_no_section():
+def test_documents_with_only_links_share_no_section():
     documents = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
     graph = CitationGraph.of(Citations.of(documents))
     assert graph.near(np.array([1])).toarray()[0, 2] == 1
@@ -135,7 +136,7 @@ def test_documents_whose_links_are_all_that_is_known_share_no_section():
     assert not len(graph.network.neighbors(graph.network.at("a"), "section"))
 
 
-def test_the_share_and_the_seed_decide_what_is_held_out():
+def test_the_share_and_the_seed_select_the_held_out_articles():
     keys = [f"10.7554/elife.{n:05}" for n in range(3000)]
     for share in (0.0, 0.2, 0.6):
         found = np.array([[held_out(key, share, seed) for key in keys] for seed in range(3)])
@@ -143,7 +144,7 @@ def test_the_share_and_the_seed_decide_what_is_held_out():
         assert abs((found[0] & found[1]).mean() - share * share) < 0.03
 
 
-def test_held_out_pairs_are_of_held_out_articles_alone():
+def test_held_out_pairs_occur_only_in_held_out_articles():
     graph = CitationGraph.of(Citations.of(collection()))
     papers, left = dict(graph.papers()), {}
     for share, seed in ((0.2, 0), (0.4, 0), (0.4, 1)):
@@ -166,8 +167,8 @@ def test_held_out_pairs_are_of_held_out_articles_alone():
         {"objective": "contrastive", "strategy": "section"},
     ],
 )
-def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
-    """No draw of any strategy, no weight and no count comes from an article that is held out."""
+def test_no_draw_sees_a_held_out_co_citation(changes):
+    """No draw, weight or count of any strategy uses a held-out article."""
     documents = collection()
     config = changed(settings_of("tiny"), **changes)
     away = {d.id for d in documents if d.extra and held_out(d.id, 0.2)}
@@ -181,7 +182,7 @@ def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
     without = Texts.read(trained, Words().tokens, cited=True)
     assert not away & {paper for paper, _ in graph.papers()}
     assert graph.network.mentions == without.graph.network.mentions < texts.graph.network.mentions
-    # Drawn from a collection that never had them, everything is the same.
+    # Draws are the same as from a collection without these articles.
     one, two = sampler_of(texts, config), sampler_of(without, changed(config, held_out=0.0))
     pairs, count = {tuple(pair) for pair in held.tolist()}, 0
     assert pairs
@@ -192,7 +193,7 @@ def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
     assert count > 30
 
 
-def test_an_epoch_has_the_samplers_triplets(texts):
+def test_an_epoch_contains_the_triplets_of_the_sampler(texts):
     config = settings_of("tiny", held_out=0.0, batch=7)
     sampler = sampler_of(texts, config)
     neighbors = sampler.neighbors
@@ -212,10 +213,10 @@ def test_an_epoch_has_the_samplers_triplets(texts):
     assert [draw for batch in sampler.epoch(2) for draw in batch.pairs] != draws
 
 
-def test_what_a_target_cites_is_no_negative_of_it():
+def test_a_reference_of_a_target_is_not_its_negative():
     documents = [
-        citing("x", [alone(i) for i in range(6)]),
-        citing("y", [m._replace(reference=r) for m, r in zip([alone(0)] * 2, ("x", "n7"))]),
+        citing("x", [same_section_mention(i) for i in range(6)]),
+        citing("y", [m._replace(reference=r) for m, r in zip([same_section_mention(0)] * 2, ("x", "n7"))]),
         *(Document(f"n{i}", f"n{i}") for i in range(8)),
     ]
     documents[0] = replace(documents[0], title="x")
@@ -227,10 +228,10 @@ def test_what_a_target_cites_is_no_negative_of_it():
         drawn = [neighbors.triplets.draw(int(neighbors.refs[x]), np.random.default_rng(i)) for i in range(30)]
         return {texts.graph.ids[neighbors.texts[n]] for one in drawn for _, n in one}
 
-    assert not negatives(strategy="section")  # x cites all except its neighbor n7: nobody is left
+    assert not negatives(strategy="section")  # x cites all except its neighbor n7, so no negative remains
 
 
-def test_the_loss_and_its_gradients_by_hand():
+def test_the_triplet_loss_and_its_gradients_match_values_by_hand():
     given = vectors(anchor=[[0.0, 0.0]] * 2, positive=[[0.6, 0.8]] * 2, negative=[[0.0, 1.5]] * 2)
     loss = TripletLoss()(given)
     assert loss.item() == pytest.approx(0.5)
@@ -244,14 +245,14 @@ def test_the_loss_and_its_gradients_by_hand():
     assert np.sum(grads, axis=0) == pytest.approx([0, 0], abs=1e-12)
 
 
-def test_training_finds_held_out_co_citations(tiny):
+def test_training_improves_the_ranking_of_held_out_co_citations(tiny):
     one = trainer(tiny, steps=30, every=15, rate=4e-3, average=False)
     assert one.evaluator is not None
     fit = one.fit()
     assert fit.history[-1].measures["NDCG"] > fit.history[0].measures["NDCG"] + 0.05
 
 
-def test_a_checkpoint_of_other_places_is_refused(tiny, tmp_path):
+def test_a_checkpoint_of_other_citation_places_is_refused(tiny, tmp_path):
     trainer(tiny, Watch(at=13), tmp_path).fit()
     documents = collection()
     rows = documents[-1].extra["citations"]
@@ -261,7 +262,7 @@ def test_a_checkpoint_of_other_places_is_refused(tiny, tmp_path):
         trainer(tiny, None, tmp_path, documents).fit()
 
 
-def test_title_separator_text_is_stored_in_the_ranker(tiny, tmp_path):
+def test_the_title_separator_is_stored_in_the_ranker(tiny, tmp_path):
     encoder = TextEncoder.load(tiny, longest=16)
     documents = [
         Document("1", "w1 w2", "w3"),
@@ -284,7 +285,7 @@ def test_title_separator_text_is_stored_in_the_ranker(tiny, tmp_path):
     assert again.version == apart.version
 
 
-def test_what_the_objective_implies():
+def test_the_objective_sets_the_other_defaults():
     assert DenseConfig.of(objective="cocitation").strategy == "sentence"
     assert DenseConfig.of(objective="cocitation", strategy="paragraph").strategy == "paragraph"
     assert DenseConfig.of(strategy="sentence").objective == "contrastive"
@@ -301,13 +302,13 @@ def test_what_the_objective_implies():
         ({"objective": "cocitation", "related": 3}, "related has no effect with --strategy sentence"),
     ],
 )
-def test_settings_that_cannot_be(changes, said):
+def test_conflicting_settings_are_refused(changes, said):
     with pytest.raises(UsageError) as error:
         DenseConfig.of(**changes)
     assert said in str(error.value)
 
 
-def test_a_collection_without_citations_says_what_to_do():
+def test_a_collection_without_citations_is_refused_with_advice():
     def message(documents, **changes):
         texts = Texts.read(documents, Words().tokens, cited=True)
         with pytest.raises(TrainingError) as error:
