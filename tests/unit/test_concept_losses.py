@@ -1,4 +1,4 @@
-"""The losses of ``concept``: by hand, against plain loops, and their gradients by finite differences."""
+"""The losses of ``concept``: by hand, against simple loops, and their gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ POINTS = Z.numpy()
     [
         # Equation 3 gives 0.184919 and 0.128924; they are clipped and scaled to the mean.
         (POINTS, [0, 0, 1, 1], [[0.894427, 0.447214], [-0.948683, 0.316228]], [0.114273, 0.085727]),
-        (POINTS[:3], [0, 0, 1], [[0.894427, 0.447214], [-1, 0]], [0.1, 0.1]),  # one is as wide as the widest
+        (POINTS[:3], [0, 0, 1], [[0.894427, 0.447214], [-1, 0]], [0.1, 0.1]),  # both have equal width
         (POINTS[[0] * 4], [0, 0, 1, 1], [[1, 0]] * 2, [0.1, 0.1]),
-        (POINTS, [0, -1, 0, -1], [[0, 0]], [np.inf]),  # no direction; texts of no component
+        (POINTS, [0, -1, 0, -1], [[0, 0]], [np.inf]),  # no direction; texts without a component
     ],
 )
-def test_centroids_and_concentrations(points, component, centers, phi):
+def test_centroids_and_concentrations_match_values_by_hand(points, component, centers, phi):
     found = centroids(points, np.array(component))
     np.testing.assert_allclose(found[0], centers, atol=1e-6)
     assert found[1] == pytest.approx(phi, abs=2e-5)
 
 
-def test_components_against_a_plain_loop():
+def test_the_component_loss_matches_a_simple_loop():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(9, 4))
     z /= np.linalg.norm(z, axis=1, keepdims=True)
@@ -88,7 +88,7 @@ def test_components_against_a_plain_loop():
     assert mine.item() == pytest.approx(total / anchors, rel=1e-6)
 
 
-def test_texts_of_no_component_and_components_without_a_direction():
+def test_texts_without_component_and_components_without_direction():
     none = placed(Z.clone().requires_grad_(), component=[-1] * 4)
     found = contrasting()(none)
     assert found.item() == 0
@@ -115,13 +115,13 @@ def filled(batches, keys, documents, **settings):
     return found
 
 
-def test_no_keys_no_loss_and_a_text_is_no_negative_of_itself(batches):
+def test_no_keys_give_no_loss_and_a_text_is_not_its_own_negative(batches):
     for documents, losing in (([-1, -1], False), ([0, 0], False), ([5, 0], True)):
         found = filled(batches, [[0, 1], [-1, 0]], documents)
         assert (found.each(Z[:1], Z[:1], torch.tensor([0])).item() > 0) == losing
 
 
-def test_momentum_against_a_plain_loop(batches):
+def test_the_momentum_loss_matches_a_simple_loop(batches):
     rng = np.random.default_rng(0)
     z, k, keys = (rng.normal(size=shape) for shape in ((4, 3), (4, 3), (6, 3)))
     documents = [0, 9, 9, 2, -1, 8]
@@ -134,7 +134,7 @@ def test_momentum_against_a_plain_loop(batches):
 
 
 def test_the_queue_is_first_in_first_out(batches):
-    """Of four places; the batches are [a, b, c], [d, a, e], [f, g, h], [i, j, k, l, m]."""
+    """The queue has four places. The batches are [a, b, c], [d, a, e], [f, g, h], [i, j, k, l, m]."""
     found = MomentumLoss(batches, queue=4)
     seen = []
     for documents in ([0, 1, 2], [3, 0, 4], [5, 6, 7], [8, 9, 10, 11, 12]):
@@ -162,7 +162,7 @@ def test_the_momentum_encoder_follows_slowly(batches):
     learning.data.copy_(kept)
 
 
-def test_keys_have_no_gradient_and_leave_the_encoder_alone(batches):
+def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
     found = MomentumLoss(batches)
     batches.encoder.model.train()
     before = torch.get_rng_state()
@@ -189,7 +189,7 @@ def random_head(width):
     return found
 
 
-def test_the_classifier_against_a_plain_loop():
+def test_the_classifier_loss_matches_a_simple_loop():
     found = random_head(4)
     rng = np.random.default_rng(0)
     z = rng.normal(size=(4, 4)).astype(np.float32)
@@ -205,7 +205,7 @@ def test_the_classifier_against_a_plain_loop():
     assert mine.item() == pytest.approx(total / sum(weight), rel=1e-5)
 
 
-def test_the_stored_head_gives_what_was_trained_in_both_orders():
+def test_the_stored_head_gives_the_trained_scores_in_both_orders():
     found, generator = random_head(6), torch.Generator().manual_seed(1)
     u, v = (torch.randn(5, 6, generator=generator) for _ in range(2))
     forward, backward = found.logits(u, v).sigmoid(), found.logits(v, u).sigmoid()
@@ -220,7 +220,7 @@ def test_the_stored_head_gives_what_was_trained_in_both_orders():
     np.testing.assert_allclose(head.relatedness(a[0], b), head.relatedness(b, a[:1]), atol=1e-6)
 
 
-def test_the_first_head_ranks_by_distance():
+def test_the_initial_head_ranks_by_distance():
     head = Classifier(8).head()
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=(20, 8)).astype(np.float32) for _ in range(2))
@@ -235,7 +235,7 @@ def test_a_batch_without_pairs_has_no_loss():
 
 
 @pytest.mark.parametrize("name", ["classifier", "components", "momentum", "graph-component"])
-def test_gradients_by_finite_differences(batches, name):
+def test_gradients_match_finite_differences(batches, name):
     parts = {
         "classifier": random_head(2).double(),
         "components": contrasting(),
@@ -252,7 +252,7 @@ def test_gradients_by_finite_differences(batches, name):
     assert torch.autograd.gradcheck(loss, (start,), eps=1e-6, atol=1e-5)
 
 
-def test_the_sum_adds_the_parts_up(batches):
+def test_the_concept_loss_is_the_sum_of_its_parts(batches):
     vectors = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     whole = ConceptLoss(32, [GraphComponentLoss(TWO, 32), MomentumLoss(batches)])
     one, (two, three) = whole.classifier, whole.contrasts
@@ -271,6 +271,6 @@ def test_the_sum_adds_the_parts_up(batches):
         ({"momentum": 1.0}, "momentum takes a number"),
     ],
 )
-def test_settings_that_nothing_reads(settings, message):
+def test_settings_without_effect_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         ConceptConfig.of(**settings)

@@ -22,7 +22,9 @@ TOPICS = 5
 
 
 def pairs(first=0, size=6):
-    """All pairs of a topic are related; each text is unrelated to some of other topics."""
+    """Return pairs: all pairs of a topic are related, and each text is unrelated to some texts of other
+    topics.
+    """
     rng = np.random.default_rng(first)
     found = []
     for topic in range(TOPICS):
@@ -38,7 +40,7 @@ TRAIN, DEV = pairs(), pairs(first=6)
 
 
 def concepts(encoder, train=TRAIN, dev=DEV):
-    """Texts of which half the words are their topic's."""
+    """Return texts in which half of the words belong to their topic."""
     graph = ConceptGraph.of(train, dev)
     ids = Concepts.ids_of(graph, dev)
     texts = []
@@ -79,7 +81,7 @@ def letters(graph, found):
     return " ".join(graph.ids[a] + graph.ids[b] for a, b in found.tolist())
 
 
-def test_the_graph_depends_neither_on_order_nor_on_orientation():
+def test_the_graph_does_not_depend_on_order_or_orientation():
     turned = [LabeledPair(b, a, related) for a, b, related in HAND]
     random.Random(1).shuffle(turned)
     for graph in (ConceptGraph.of(HAND), ConceptGraph.of(turned)):
@@ -88,21 +90,21 @@ def test_the_graph_depends_neither_on_order_nor_on_orientation():
         assert (letters(graph, graph.related), letters(graph, graph.unrelated)) == ("AB BC CD EF", "AE FG")
 
 
-def test_pairs_with_both_labels_and_contradictions():
+def test_contradicting_pairs_are_counted_as_unrelated():
     graph = ConceptGraph.of([*HAND, *named("DE BA AA", "ED DA")])
     assert graph.disagreeing == 1
     assert graph.component.tolist() == COMPONENT
     assert letters(graph, graph.unrelated) == "AD AE FG"
 
 
-def test_dev_pairs_are_left_out():
+def test_dev_pairs_are_removed_from_the_graph():
     graph = ConceptGraph.of(HAND, named("CB AD", "BF XY"))
     assert graph.withheld == 1
     assert letters(graph, graph.related) == "AB CD EF"
 
 
 @pytest.mark.parametrize("labels", [("", "AB"), ("AB", ""), ("", "")])
-def test_graphs_without_edges_or_labels(labels):
+def test_graphs_without_edges_or_labels_are_valid(labels):
     assert ConceptGraph.of(named(*labels)).groups == (labels[0] == "AB")
 
 
@@ -111,11 +113,11 @@ def sampler(batch=15, seed=0):
 
 
 def ends_of(drawn):
-    """Pairs of a batch, the smaller position first."""
+    """Return the pairs of a batch, with the smaller position first."""
     return [*map(tuple, np.sort(drawn.documents.numpy()[drawn.ends.numpy()], axis=1).tolist())]
 
 
-def test_a_batch_has_its_texts_once_and_all_labeled_pairs():
+def test_a_batch_has_each_text_once_and_all_labeled_pairs():
     graph = ConceptGraph.of(TRAIN)
     known = dict.fromkeys(map(tuple, graph.related.tolist()), 1.0)
     known |= dict.fromkeys(map(tuple, graph.unrelated.tolist()), 0.0)
@@ -129,7 +131,7 @@ def test_a_batch_has_its_texts_once_and_all_labeled_pairs():
         assert len(found) == len({*found}) == sum({*pair} <= {*texts} for pair in known)
 
 
-def test_every_pair_weighs_the_same_in_expectation():
+def test_every_pair_has_the_same_expected_weight():
     one, total, turned = sampler(), Counter(), []
     for epoch in range(100):
         for drawn in one.epoch(epoch):
@@ -140,10 +142,10 @@ def test_every_pair_weighs_the_same_in_expectation():
     weights = np.array([*total.values()]) / np.mean([*total.values()])
     assert weights.std() < 0.35
     assert np.percentile(weights, (5, 95)) == pytest.approx([1, 1], abs=0.5)
-    assert np.mean(turned) == pytest.approx(0.5, abs=0.05)  # either text of a pair comes first
+    assert np.mean(turned) == pytest.approx(0.5, abs=0.05)  # either text of a pair can be first
 
 
-def test_batches_are_the_same_for_the_same_seed_wherever_one_begins():
+def test_equal_seeds_give_equal_batches_from_any_start():
     one = sampler()
     whole, rest = list(one.epoch(2)), list(sampler().epoch(2, 1))
     assert len(whole) == one.steps() == len(rest) + 1
@@ -154,14 +156,14 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins():
 
 
 @pytest.mark.parametrize("objective", ["graph-component", "classifier"])
-def test_it_learns_which_texts_are_related(tiny, objective):
+def test_training_learns_which_texts_are_related(tiny, objective):
     fit = trainer(tiny, objective=objective, epochs=6).fit()
     untrained, kept = fit.history[0].measures["AUC"], max(m.measures["AUC"] for m in fit.history)
     assert kept > max(0.8, untrained + 0.05)
     assert fit.best > 0
 
 
-def test_without_pairs_to_measure_by_the_last_step_is_kept(tiny):
+def test_without_dev_pairs_the_last_step_is_kept(tiny):
     fit = trainer(tiny, dev=[], steps=3).fit()
     assert (fit.best, fit.history[-1].measures) == (3, {})
 
@@ -176,9 +178,9 @@ def test_dev_pairs_are_not_in_batches(tiny):
 
 
 @pytest.mark.parametrize(("at", "layers"), [(4, 0), (7, 1)])
-def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at, layers):
-    """Four steps are an epoch; checkpoints are written after steps 3 and 6. Head, momentum encoder and queue
-    are the same, too.
+def test_an_interrupted_training_resumes_to_the_same_result(tiny, tmp_path, at, layers):
+    """An epoch has four steps, and checkpoints are written after steps 3 and 6. Head, momentum encoder
+    and queue are equal, and so are the weights.
     """
     short = {"steps": 9, "every": 3, "patience": 50, "train_layers": layers}
     whole = trainer(tiny, **short)
@@ -193,16 +195,16 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at, 
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 
-def test_related_pairs_of_one_component(tiny):
+def test_related_pairs_of_one_component_are_refused(tiny):
     with pytest.raises(TrainingError, match="the related pairs make 1 component"):
         trainer(tiny, train=TRAIN[:15] + TRAIN[15:21])
 
 
-def test_a_long_queue_has_every_text_at_most_once(tiny):
+def test_a_long_queue_contains_each_text_at_most_once(tiny):
     assert len(trainer(tiny, queue=500).objective.contrasts[1].keys) == 30
 
 
-def test_the_head_is_the_one_that_was_kept(tiny):
+def test_the_head_belongs_to_the_kept_step(tiny):
     one = trainer(tiny, steps=6, every=2)
     fit = one.fit()
     measured = one.evaluator.measure(one.vectors)

@@ -53,7 +53,7 @@ def bert(folder: Path, labels: int) -> Path:
 
 
 def xlm(folder: Path, labels: int) -> Path:
-    """XLM-RoBERTa: other positions, token types and head."""
+    """Save an XLM-RoBERTa model. It has other positions, token types and head than BERT."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", *WORDS]
@@ -79,12 +79,9 @@ def text(rng: np.random.Generator, longest: int) -> str:
     return " ".join(rng.choice(WORDS, rng.integers(0, longest)))
 
 
-# ---------------------------------------------------------------------------------------------- the model
-
-
 @pytest.mark.parametrize("make", [bert, xlm])
 @pytest.mark.parametrize("labels", [1, 2])
-def test_scores_equal_those_of_transformers(make, labels, tmp_path):
+def test_scores_equal_the_scores_of_transformers(make, labels, tmp_path):
     torch.manual_seed(labels)
     folder = make(tmp_path / "model", labels)
     encoder, rng = CrossEncoder.load(str(folder)), np.random.default_rng(0)
@@ -93,7 +90,7 @@ def test_scores_equal_those_of_transformers(make, labels, tmp_path):
     tokenizer = loader.from_pretrained(folder)
     scores = []
     for _ in range(20):
-        query, document = text(rng, 90), text(rng, 250)  # some are cut: the query, the document or both
+        query, document = text(rng, 90), text(rng, 250)  # the query, the document or both may be truncated
         words = tokenizer(query, document, truncation=True, max_length=TOKENS, return_tensors="pt")
         with torch.no_grad():
             logits = oracle(**words).logits[0].tolist()
@@ -102,7 +99,7 @@ def test_scores_equal_those_of_transformers(make, labels, tmp_path):
     assert np.std(scores) > 1e-2
 
 
-def test_models_that_cannot_be_used(model, tmp_path):
+def test_unusable_models_are_refused(model, tmp_path):
     with pytest.raises(UsageError, match="classes"):
         CrossEncoder.load(str(bert(tmp_path / "three", 3)))
     with pytest.raises(UsageError, match="no model"):
@@ -128,7 +125,7 @@ def test_models_that_cannot_be_used(model, tmp_path):
         ("config.json", lambda data: data.replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": 3')),
     ],
 )
-def test_a_damaged_file_is_one_line(model, tmp_path, name, damage):
+def test_a_damaged_file_is_reported_in_one_line(model, tmp_path, name, damage):
     folder = shutil.copytree(model, tmp_path / "model")
     (folder / name).write_bytes(damage((folder / name).read_bytes()))
     with pytest.raises(UsageError, match="cannot be read") as raised:
@@ -153,12 +150,9 @@ def test_the_script_of_the_guide_trains_a_model(collection, tiny, tmp_path, monk
     assert len(workspace.search(queries[0], stack=stack)) > 0
 
 
-# --------------------------------------------------------------------------------------- the second phase
-
-
 @pytest.fixture
 def collection(tmp_path, model):
-    """A workspace, and judgments that agree with the model: the best three of thirty documents."""
+    """A workspace, and judgments that agree with the model: the best three of thirty documents per query."""
     rng = np.random.default_rng(2)
     workspace = Workspace.create(tmp_path / "ws")
     documents = [Document(f"d{i:02}", text=f"a {text(rng, 12)}") for i in range(30)]
@@ -173,7 +167,7 @@ def collection(tmp_path, model):
 
 
 def by_hand(workspace, query, stack, model, top):
-    """Final ids: min-max of the model's scores, by a plain loop."""
+    """Return the final ids and the scores of the model, computed with a simple loop."""
     encoder = CrossEncoder.load(str(model))
     ids = workspace.search(query, 100, stack=replace(stack, then=None)).answer.ranking.ids
     scores = {d.id: encoder.score(query.text, d.text) for d in workspace.engine.get(ids[:top])}
@@ -198,7 +192,7 @@ def test_the_best_documents_are_ordered_by_the_model(collection, model):
         assert "cross-encoder" not in page[5]["signals"]
 
 
-def test_a_late_model_is_not_shown(collection, model, capsys):
+def test_the_scores_of_a_late_model_are_not_shown(collection, model, capsys):
     workspace, queries, _ = collection
     stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
     pipeline = workspace.pipeline(stack.signals)
@@ -216,7 +210,7 @@ def test_a_late_model_is_not_shown(collection, model, capsys):
     assert capsys.readouterr().out.count("then the best 5") == 1
 
 
-def test_a_late_model_keeps_the_whole_order(collection, model):
+def test_a_late_model_does_not_change_the_order(collection, model):
     workspace, queries, _ = collection
     stack = workspace.stack("bm25")
     before = workspace.search(queries[0], 100, stack=stack).answer.ranking
@@ -256,7 +250,7 @@ def replace_then(then, **changes):
     return msgspec.structs.replace(then, **changes)
 
 
-def test_a_model_that_does_not_help_is_left_out(collection, model):
+def test_a_model_that_does_not_help_is_removed(collection, model):
     workspace, queries, _ = collection
     best = {q.id: workspace.search(q, 1, stack="bm25")[0]["id"] for q in queries}
     qrels = Qrels((query, document, 1) for query, document in best.items())

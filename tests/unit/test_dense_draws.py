@@ -1,4 +1,4 @@
-"""Draws of ``dense``, how anchors are corrupted, and its losses, on graphs and numbers worked by hand."""
+"""Draws of ``dense``, corruption of anchors, and losses, on graphs and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rerank.rankers.graphs.links import LinkGraph
 from tests.quintuplets import vectors
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
-"""The hand-worked graph; documents 5 and 6 have no links."""
+"""The graph of the hand-computed examples. Documents 5 and 6 have no links."""
 
 
 def neighbors(edges=G2, size=7, usable=None, **options):
@@ -40,11 +40,8 @@ def draws(of, anchor, count=300):
     return [of.draw(anchor, rng) for _ in range(count)]
 
 
-# ------------------------------------------------------------------------------------------------- draws
-
-
-def test_how_often_each_document_is_drawn():
-    """Anchor 3 of G2: positives 4, 2, {0, 1}; negatives of level 1 are the isolated 5 and 6."""
+def test_documents_are_drawn_with_the_expected_frequency():
+    """Anchor 3 of G2: positives 4, 2, {0, 1}. Negatives of level 1 are the isolated documents 5 and 6."""
     found = draws(neighbors(), 3, 12_000)
     positive = Counter(d.positive for d in found)
     negative = Counter(d.negative for d in found)
@@ -55,25 +52,25 @@ def test_how_often_each_document_is_drawn():
     assert Counter(d.level for d in found).keys() == {1, 2, 3}
 
 
-def test_documents_that_are_as_near_are_not_told_apart():
-    """Anchor 2 of G2 has 0 and 1 equally near: level 3 would be one against the other."""
+def test_equally_near_documents_are_not_compared():
+    """Documents 0 and 1 are equally near to anchor 2 of G2. Level 3 would compare them with each other."""
     assert {d.level for d in draws(neighbors(), 2, 2000)} == {1, 2}
 
 
-def test_a_limit_on_related_documents_makes_the_rest_negatives():
+def test_the_related_limit_makes_other_documents_negatives():
     found = draws(neighbors(related=2), 3, 3000)
     assert {(d.level, d.positive) for d in found} == {(1, 4), (1, 2), (2, 4)}
     assert {d.negative for d in found if d.level == 1} == {0, 1, 5, 6}
 
 
-def test_isolated_documents_and_pairs():
+def test_isolated_documents_have_level_zero_and_pairs_level_one():
     assert {d.level for d in draws(neighbors(), 5, 50)} == {0}
     pair = neighbors([(0, 1)], 4)
     assert {(d.level, d.positive) for d in draws(pair, 0, 200)} == {(1, 1)}
     assert {d.negative for d in draws(pair, 0, 200)} == {2, 3}
 
 
-def test_one_component_without_anything_outside_has_no_first_level():
+def test_a_single_component_has_no_first_level():
     assert {d.level for d in draws(neighbors(size=5), 3, 2000)} == {2, 3}
     assert {d.level for d in draws(neighbors([(0, 1)], 2), 0, 50)} == {0}
 
@@ -85,13 +82,12 @@ def test_documents_without_text_are_never_drawn():
         assert not {d.negative for d in draws(found, anchor, 1000)} & {2, 6}
 
 
-# -------------------------------------------------------------------------------------------- corruption
 WORDS = Vocabulary(np.arange(10, 60, dtype=np.int32), mask=3)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(10, 59), min_size=1, max_size=80), st.booleans(), st.integers(0, 50))
-def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, masked, seed):
+def test_corruption_replaces_a_quarter_of_the_tokens(tokens, masked, seed):
     before = np.array(tokens, dtype=np.int32)
     words = replace(WORDS, mask=3 if masked else None)
     after = words.corrupt(before, np.random.default_rng(seed))
@@ -105,12 +101,12 @@ def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, masked, seed):
     ("level", "loss"),
     [(1, 0.65), (2, 0.15)],
 )
-def test_the_quintuplet_loss_by_hand(level, loss):
-    """Distances 5 and 6 to the structural pair, 1 and 1.2 to the semantic one."""
+def test_the_quintuplet_loss_matches_values_by_hand(level, loss):
+    """The distances are 5 and 6 to the structural pair, and 1 and 1.2 to the semantic pair."""
     assert Quintuplet()(vectors(level)).item() == pytest.approx(loss, abs=1e-9)
 
 
-def test_the_gradients_by_hand():
+def test_the_quintuplet_gradients_match_values_by_hand():
     given = vectors()
     Quintuplet()(given).backward()
     assert given.anchor.grad.tolist() == [pytest.approx([-0.8, 0.6]), pytest.approx([0, -0.5])]
@@ -123,7 +119,7 @@ def test_the_gradients_by_hand():
 
 
 @pytest.mark.parametrize("kind", [Contrastive, Quintuplet, SemanticLoss, TripletLoss])
-def test_gradients_by_finite_differences(kind):
+def test_gradients_of_dense_losses_match_finite_differences(kind):
     rng = np.random.default_rng(1)
     size, width = 5, 4
     starts = [torch.tensor(rng.normal(size=(size, width)), requires_grad=True) for _ in range(4)]
@@ -138,7 +134,7 @@ def test_gradients_by_finite_differences(kind):
     assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
 
 
-def test_margins():
+def test_margins_depend_on_the_level_only_with_by_level():
     level = torch.tensor([1, 2, 3, 4])
     assert TripletLoss(2.0, by_level=True).margins(level).tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
     assert TripletLoss(2.0).margins(level).tolist() == [2] * 4
@@ -153,8 +149,10 @@ def test_equal_vectors_have_a_finite_gradient():
     assert torch.isfinite(given.anchor.grad).all()
 
 
-def test_the_hardest_negative_by_hand():
-    """Distances 0, .05, .1 to itself, .3 to its positive, .35 to a related one, .4 and .9 to others."""
+def test_the_hardest_negative_matches_the_one_by_hand():
+    """The distances of anchor 0 are 0, .05 and .1 to itself, .3 to its positive, .35 to a related text,
+    .4 and .9 to others.
+    """
     anchors = torch.tensor([[0.0], [0.05], [0.1], [0.3], [0.35], [0.4], [0.9]])
     near = torch.zeros(7, 7, dtype=torch.bool)
     near[:, :4] = True
@@ -167,12 +165,12 @@ def test_the_hardest_negative_by_hand():
     assert not nearest_negative(anchors, near)[1][0]
 
 
-def test_the_softmax_by_hand():
-    """Anchor 0: cosines 1 and 0 with the two positives; anchor 1 has no pair."""
+def test_the_softmax_loss_matches_values_by_hand():
+    """Anchor 0 has cosines 1 and 0 with the two positives. Anchor 1 has no pair."""
     given = vectors(anchor=[[1.0, 0], [0, 1.0]], positive=[[2.0, 0], [0, 3.0]])
     two = replace(given, level=torch.tensor([1, 2]))
     expected = -math.log(math.exp(2) / (math.exp(2) + 1))
     assert Contrastive(0.5)(two).item() == pytest.approx(expected)
     masked = replace(two, near_positive=torch.ones(2, 2, dtype=torch.bool))
     assert Contrastive(0.5)(masked).item() == pytest.approx(0)
-    assert Contrastive(0.5)(given).item() == pytest.approx(0)  # the other positive is no text's
+    assert Contrastive(0.5)(given).item() == pytest.approx(0)  # the other positive belongs to no text

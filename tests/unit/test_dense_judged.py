@@ -53,10 +53,10 @@ def test_pairs_are_relevant_and_negatives_are_not(workspace, tiny):
             assert batch.near_positive[row].tolist() == others
             assert not batch.near_negative[row, row]
             seen.add((pair.anchor, pair.positive))
-    assert len(seen) > 24 * 4  # several relevant documents of each query
+    assert len(seen) > 24 * 4  # each query has several relevant documents
 
 
-def test_training_raises_dev_and_gives_an_ordinary_dense(workspace, tiny):
+def test_training_improves_dev_and_gives_an_ordinary_dense_ranker(workspace, tiny):
     (fitted,) = train(workspace, "dense", **JUDGED, config={**CONFIG, "model": tiny}).rankers
     assert fitted.dev > fitted.baseline + 0.05
     assert fitted.ranker.family == "dense"
@@ -84,7 +84,7 @@ def test_an_interrupted_training_continues_to_the_same_ranker(workspace, tiny, t
     assert not list(workspace.folder.glob("training/dense/*"))
 
 
-def test_prompts_start_queries_and_documents(workspace, tiny, tmp_path):
+def test_prompts_are_put_before_queries_and_documents(workspace, tiny, tmp_path):
     model = tmp_path / "model"
     TextEncoder.load(tiny, longest=16).save(model)
     prompts = {"prompts": {"query": "w1 w2", "document": "w3"}}
@@ -98,6 +98,6 @@ def test_prompts_start_queries_and_documents(workspace, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("option", [{"untrained": True}, {"related": 8}, {"strategy": "section"}])
-def test_options_of_links_are_refused(workspace, tiny, option):
+def test_link_options_are_refused_with_judgments(workspace, tiny, option):
     with pytest.raises(UsageError, match="has no effect with --qrels"):
         train(workspace, "dense", **JUDGED, config={"model": tiny, **option})

@@ -1,4 +1,4 @@
-"""What each setting of ``dense`` changes: draws, losses, training, the score."""
+"""Effects of the settings of ``dense`` on draws, losses, training and scores."""
 
 from __future__ import annotations
 
@@ -27,11 +27,8 @@ def sampler(of, passages=None, **options):
     return QuintupletSampler(of, Passages(read.tokens, 8, passages or 8), vocabulary, 4, **options)
 
 
-# ------------------------------------------------------------------------------------------------- draws
-
-
-def test_all_that_are_reachable(monkeypatch):
-    """A wheel of 200: more than the 64 that are kept by default."""
+def test_related_zero_uses_all_reachable_documents(monkeypatch):
+    """A wheel of 200 documents has more related documents than the default limit of 64."""
     ring = [(i, (i + 1) % 200) for i in range(200)] + [(0, i) for i in range(2, 199)]
     assert len(neighbors(ring, 200).near(0)) == 64
     assert len(neighbors(ring, 200, related=0).near(0)) == 199
@@ -40,7 +37,7 @@ def test_all_that_are_reachable(monkeypatch):
         neighbors(ring, 200, related=0)
 
 
-def test_isolated_documents_are_anchors_of_the_semantic_half():
+def test_isolated_documents_are_anchors_of_the_semantic_loss():
     of = neighbors()
     assert sampler(of).anchors()[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert sampler(of, isolated=False).anchors()[:, 0].tolist() == [0, 1, 2, 3, 4]
@@ -56,7 +53,7 @@ def test_every_document_is_an_anchor_once():
         assert len(set(anchors.tolist())) == 4
 
 
-def test_settings_that_have_no_effect_are_refused():
+def test_settings_without_effect_on_dense_are_refused():
     for changes, what in (
         ({"strategy": "section", "related": 8}, "related has no effect with --strategy section"),
         ({"held_out": 0, "patience": 2}, "patience has no effect with --held-out 0"),
@@ -77,12 +74,12 @@ def test_settings_that_have_no_effect_are_refused():
         {"batch": 1},
     ],
 )
-def test_settings_that_cannot_be(changes):
+def test_invalid_dense_settings_are_refused(changes):
     with pytest.raises(UsageError):
         DenseConfig.of(**changes)
 
 
-def test_bfloat16_is_used_where_it_is_asked_for(tiny):
+def test_bfloat16_is_used_only_if_requested(tiny):
     found = []
     for asked in ("fp32", "bf16"):
         one = trainer(tiny, precision=asked)
@@ -92,7 +89,7 @@ def test_bfloat16_is_used_where_it_is_asked_for(tiny):
     assert 1e-5 < float((found[0] - found[1]).abs().max()) < 0.1
 
 
-def test_without_anything_held_out_the_last_step_is_kept(tiny):
+def test_without_held_out_links_the_last_step_is_kept(tiny):
     said = Watch()
     fit = trainer(tiny, said, held_out=0.0).fit()
     assert fit.best == fit.steps == 6
@@ -100,8 +97,8 @@ def test_without_anything_held_out_the_last_step_is_kept(tiny):
     assert any("nothing is held out" in line for line in said.said)
 
 
-def test_a_collection_in_which_nothing_is_told_apart(tiny):
-    """One component of fewer documents than are related to each: no negative is left."""
+def test_a_collection_without_negatives_is_refused(tiny):
+    """The component has fewer documents than are related to each one, so no negative is left."""
     ring = [Document(str(i), text=f"w{i}", links=(str((i + 1) % 20),)) for i in range(20)]
     ring_of = {"documents": ring, "held_out": 0.0}
     with pytest.raises(TrainingError, match=r"anchor had a negative.*lower --related"):

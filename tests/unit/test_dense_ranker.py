@@ -49,7 +49,7 @@ def by_hand(cosines, count, best, decay, normalize):
     st.integers(1, 7),
     st.booleans(),
 )
-def test_the_decayed_sum_against_a_plain_loop(rows, best, normalize):
+def test_the_decayed_sum_matches_a_simple_loop(rows, best, normalize):
     cosines = np.zeros((len(rows), 6), dtype=np.float32)
     for i, row in enumerate(rows):
         cosines[i, : len(row)] = row
@@ -59,8 +59,8 @@ def test_the_decayed_sum_against_a_plain_loop(rows, best, normalize):
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_the_decayed_sum_by_hand():
-    """Without dividing, a perfect short document falls behind five mediocre passages."""
+def test_the_decayed_sum_matches_values_by_hand():
+    """Without the division, a perfect short document ranks below a document with five mediocre passages."""
     cosines = np.float32([[0.9, 0.5, 0.1, 0, 0], [1, 0, 0, 0, 0], [0.5] * 5])
     counts = np.array([3, 1, 5])
     plain = decayed_sum(cosines, counts, best=5, normalize=False)
@@ -95,7 +95,7 @@ TEXTS = [
 ]
 
 
-def test_real_weights_find_what_is_meant(minilm, tmp_path):
+def test_real_weights_find_documents_by_meaning(minilm, tmp_path):
     ranker = DenseRanker.of("dense", minilm, 4, {})
     features = ranker.encode_documents(TEXTS)
     assert features.shape == (3, 4 * 384 + 1)
@@ -118,7 +118,7 @@ def test_real_weights_find_what_is_meant(minilm, tmp_path):
         load_ranker(tmp_path / "saved")
 
 
-def test_a_document_is_encoded_alike_alone_and_among_others(minilm):
+def test_a_document_has_similar_vectors_in_every_batch(minilm):
     ranker = DenseRanker.of("dense", minilm, 4, {})
     together = ranker.encode_documents(TEXTS)
     alone = ranker.encode_documents(TEXTS[:1])
@@ -126,7 +126,7 @@ def test_a_document_is_encoded_alike_alone_and_among_others(minilm):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_numpy_computes_what_torch_does(minilm, tmp_path, pooling):
+def test_numpy_and_torch_give_equal_vectors(minilm, tmp_path, pooling):
     import torch
 
     encoder = TextEncoder.load("minilm", pooling=pooling, longest=32)
@@ -171,8 +171,8 @@ ODD += ["x" * 300, " ".join(["long"] * 700), "ＦＵＬＬ width\ttab\nline", "�
 
 
 @pytest.mark.parametrize("dimensions", [None, 24])
-def test_sentence_transformers_reads_a_ranker_and_the_ranker_reads_its_folders(tiny, tmp_path, dimensions):
-    """With and without a linear map, with both poolings."""
+def test_sentence_transformers_and_the_ranker_read_each_others_files(tiny, tmp_path, dimensions):
+    """Covers models with and without a linear map, and both poolings."""
     sentence_transformers = pytest.importorskip("sentence_transformers")
     texts, rng = ["w1 w2 w3", "w4 " * 30, "a"], np.random.default_rng(0)
     projection = None if dimensions is None else rng.normal(size=(32, dimensions)).astype(np.float32)
@@ -195,7 +195,7 @@ def test_sentence_transformers_reads_a_ranker_and_the_ranker_reads_its_folders(t
 
 
 @pytest.mark.parametrize("names", [("query", "passage"), ("one", "one")])
-def test_prompts_of_sentence_transformers_start_queries_and_passages(tiny, tmp_path, names):
+def test_sentence_transformers_prompts_precede_queries_and_passages(tiny, tmp_path, names):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     TextEncoder.load(tiny, longest=16).save(tmp_path)
     prompts = {"prompts": dict(zip(names, ("w1 w2: ", "w3: "))), "default_prompt_name": "one"}
@@ -233,7 +233,7 @@ def test_prompts_of_sentence_transformers_start_queries_and_passages(tiny, tmp_p
         ("modules.json", None, "CNN"),
     ],
 )
-def test_other_modules_of_sentence_transformers_are_refused(tiny, tmp_path, file, change, message):
+def test_other_sentence_transformers_modules_are_refused(tiny, tmp_path, file, change, message):
     encoder = TextEncoder.load(tiny, longest=16)
     encoder.modules = replace(encoder.modules, projection=np.eye(32, dtype=np.float32))
     encoder.save(tmp_path)
@@ -246,26 +246,26 @@ def test_other_modules_of_sentence_transformers_are_refused(tiny, tmp_path, file
         TextEncoder.load(str(tmp_path))
 
 
-def test_documents_and_queries_are_tokenized_alike_and_as_by_transformers(minilm, tmp_path):
+def test_documents_and_queries_are_tokenized_as_by_transformers(minilm, tmp_path):
     minilm.save(tmp_path)
     queries = Tokens.read(tmp_path, 32)
     theirs = minilm.tokenizer(ODD, add_special_tokens=False, verbose=False)["input_ids"]
     assert minilm.tokens(ODD) == queries(ODD) == theirs
     assert minilm.tokens.frame == queries.frame == ([101], [102])
     assert minilm.room == queries.room == 30
-    minilm.tokenizer(ODD, padding=True, truncation=True, max_length=8)  # what it remembers is its own
+    minilm.tokenizer(ODD, padding=True, truncation=True, max_length=8)  # must not change the other tokenizer
     assert minilm.tokens(ODD) == theirs
 
 
-def test_the_error_function_against_scipys():
+def test_the_error_function_matches_scipy():
     special = pytest.importorskip("scipy.special", reason="the extra `train` is not installed")
     x = np.linspace(-8, 8, 100_001).astype(np.float32)
     np.testing.assert_allclose(erf(x), special.erf(x.astype(np.float64)), atol=5e-7)
     assert erf(x).dtype == np.float32
 
 
-def test_a_model_runs_no_code_of_its_own(tiny, tmp_path):
-    """Neither modules beside it nor pickled weights are touched."""
+def test_loading_a_model_runs_no_code_from_its_folder(tiny, tmp_path):
+    """Neither Python modules in its folder nor pickled weights are loaded."""
     torch = pytest.importorskip("torch")
     ran = tmp_path / "ran"
     code = f"from pathlib import Path\nPath({str(ran)!r}).touch()\n"
@@ -291,7 +291,7 @@ def test_a_model_runs_no_code_of_its_own(tiny, tmp_path):
     assert not ran.exists()
 
 
-def test_the_version_hangs_on_the_vectors_and_not_on_the_version_of_transformers(tiny, tmp_path, monkeypatch):
+def test_the_version_depends_on_the_vectors_not_on_transformers(tiny, tmp_path, monkeypatch):
     from transformers import configuration_utils
 
     version = TextEncoder.load(tiny, longest=16).version()

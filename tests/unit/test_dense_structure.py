@@ -1,4 +1,4 @@
-"""Links of ``dense`` that relate nothing; and which layers learn."""
+"""Errors for ``dense`` links that relate no documents, and the choice of trained layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerank.records import Document
 from tests.words import Words
 
 
-def test_nothing_related_says_what_else_could_serve():
+def test_without_related_documents_the_error_suggests_alternatives():
     def message(documents):
         texts = Texts.read(documents, Words().tokens)
         with pytest.raises(TrainingError) as error:
@@ -26,7 +26,7 @@ def test_nothing_related_says_what_else_could_serve():
     assert "no two linked documents" in message([Document("a", links=("b",)), Document("b", text="w2")])
 
 
-def test_which_layers_learn():
+def test_the_number_of_layers_that_are_trained():
     def layers(*there, **changes):
         return [DenseConfig.of(**changes).learning_layers(n) for n in there]
 

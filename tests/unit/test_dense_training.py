@@ -39,7 +39,7 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **cha
 
 
 class Given:
-    """Measures that are given, and then ctrl-C."""
+    """An evaluator that returns given measures and then raises KeyboardInterrupt."""
 
     def __init__(self, found):
         self.left = iter(found)
@@ -52,7 +52,7 @@ class Given:
 
 
 @pytest.mark.parametrize("name", ["contrastive", "quintuplet"])
-def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny, name):
+def test_training_improves_the_ranking_of_held_out_links(tiny, name):
     fit = train(tiny, objective=name, steps=30, every=10, rate=4e-3, average=False)
     first, best = fit.history[0], max(fit.history, key=lambda m: m.measures["NDCG"])
     assert best.measures["NDCG"] > min(first.measures["NDCG"] + 0.1, 0.95)
@@ -60,7 +60,7 @@ def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny,
     assert fit.share == best.share
 
 
-def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
+def test_the_untrained_encoder_is_kept_if_training_makes_it_worse(tiny):
     spoilt = train(tiny, rate=5.0, steps=8, every=4)
     fresh = load(tiny)
     if spoilt.best == 0:
@@ -78,18 +78,18 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
 @pytest.mark.parametrize(
     ("recalls", "steps", "best"),
     [
-        ([0.5, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6], 12, 12),  # below the untrained encoder, but on its way back
-        ([0.5, 0.1, 0.2, 0.2, 0.1, 0.9, 0.9], 8, 0),  # twice no gain
+        ([0.5, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6], 12, 12),  # below the untrained encoder, but improving
+        ([0.5, 0.1, 0.2, 0.2, 0.1, 0.9, 0.9], 8, 0),  # no gain twice
         ([0.5, 0.6, 0.55, 0.7, 0.6, 0.65, 0.9], 10, 6),
     ],
 )
-def test_training_ends_when_what_decides_no_longer_gains(tiny, recalls, steps, best):
+def test_training_ends_when_the_main_measure_stops_improving(tiny, recalls, steps, best):
     fit = train(tiny, evaluator=Given(recalls), batch=4, steps=12, every=2, patience=2, average=False)
     assert (fit.steps, fit.best) == (steps, best)
     assert [m.measures["other"] for m in fit.history] == [-one for one in recalls[: len(fit.history)]]
 
 
-def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
+def test_averages_with_the_untrained_weights_are_evaluated(tiny):
     fit = train(tiny, steps=8, every=4, rate=5e-3)
     tried = {m.share: m for m in fit.history if m.share < 1}
     assert tuple(tried) == SHARES
@@ -100,15 +100,15 @@ def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
     assert without.history == [m for m in fit.history if m.share == 1]
 
 
-def test_interrupted_while_averages_are_tried(tiny):
-    found = Given([0.1, 0.5, 0.3, 0.9])  # untrained, two steps, a better average; then ctrl-C
+def test_an_interruption_during_averaging_keeps_the_best_weights(tiny):
+    found = Given([0.1, 0.5, 0.3, 0.9])  # untrained, two steps, a better average, then KeyboardInterrupt
     fit = train(tiny, evaluator=found, steps=4, every=2)
     assert fit.interrupted
     assert (fit.best, fit.share) == (4, SHARES[0])  # the best weights so far
     assert fit.kept.measures["found"] == 0.9
 
 
-def test_the_way_between_two_states(tiny):
+def test_between_interpolates_two_states(tiny):
     start = weights_of_untrained(tiny)
     end = {name: weight + 1 if weight.is_floating_point() else weight for name, weight in start.items()}
     for name, weight in between(start, end, 0.35).items():
@@ -132,7 +132,7 @@ def uninterrupted(tiny):
 
 
 @pytest.mark.parametrize("at", [2, 4, 7])
-def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, uninterrupted, at):
+def test_an_interrupted_training_resumes_to_the_same_result(tiny, tmp_path, uninterrupted, at):
     whole, folder = uninterrupted, tmp_path / "checkpoint"
     broken = train(tiny, folder, Watch(at=at), **SHORT)
     assert broken.interrupted
@@ -142,12 +142,12 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, unin
     assert rest.best == whole.best
     theirs = weights_of(whole)
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
-    done = train(tiny, folder, **SHORT)  # its last checkpoint stays until the ranker is stored
+    done = train(tiny, folder, **SHORT)  # the last checkpoint is kept until the ranker is stored
     assert done.history == whole.history
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(done).items())
 
 
-def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path):
+def test_an_interrupted_training_of_the_upper_layers_resumes(tiny, tmp_path):
     short = {"train_layers": 1, "steps": 8, "every": 3}
     whole = train(tiny, **short)
     assert whole.best
@@ -172,20 +172,20 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
         train(tiny, folder, steps=8, every=3)
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny, monkeypatch):
+def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch):
     found = []
     for most in (10_000, 16 * 5):
         monkeypatch.setattr("rerank.rankers.encoder.batching.MOST", most)
         task = trainer(tiny, objective="quintuplet")
         model = task.encoder.model
-        model.train = lambda mode=True, model=model: model  # without dropout, which is drawn part by part
+        model.train = lambda mode=True, model=model: model  # without dropout, which differs by part
         loss = task.backward(next(task.batches(0)))
         found.append((loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
 
 
-def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
+def test_a_batch_equals_the_batch_of_the_tokenizer(tiny):
     encoder, texts = load(tiny), ["w1", "", "w2 w3 w4 w5", "w6 w7"]
     theirs = encoder.tokenizer(texts, padding=True, return_tensors="pt")
     ids, mask = encoder.batch([np.array(one, dtype=np.int32) for one in encoder.tokens(texts)])
@@ -195,7 +195,7 @@ def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
 
 @on_the_cpu
 @pytest.mark.parametrize(("lengths", "parts"), [([14, 2, 13, 1, 3], 2), ([14, 13, 14, 14, 13], 1), ([5], 1)])
-def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, lengths, parts):
+def test_separately_encoded_long_and_short_texts_have_equal_vectors(tiny, lengths, parts):
     task, rng, asked = trainer(tiny), np.random.default_rng(0), []
     encoder = task.encoder
     texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
@@ -206,7 +206,7 @@ def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, length
     torch.testing.assert_close(vectors, forward(*encoder.batch(texts)), atol=1e-5, rtol=1e-5)
 
 
-def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
+def test_equal_seeds_give_equal_batches_from_any_start(tiny):
     encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)
     graph, _ = texts.graph.hold_out(0.2, 0)
@@ -232,7 +232,7 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
                 assert batch.near[i, others.index(draw.positive)]
 
 
-def test_nothing_that_is_held_out_is_learned_from(tiny):
+def test_held_out_links_are_not_used_for_training(tiny):
     task = trainer(tiny)
     held = {tuple(pair) for pair in task.held.tolist()}
     assert held
@@ -240,16 +240,13 @@ def test_nothing_that_is_held_out_is_learned_from(tiny):
     assert not (task.evaluator.wanted & task.evaluator.known).any()
 
 
-# --------------------------------------------------------------------------------------------- bad input
-
-
-def test_links_taken_away_twice_are_gone_once():
+def test_links_that_are_removed_twice_are_counted_once():
     graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
     rest = graph.without(np.array([(0, 1), (0, 1), (1, 0)]))
     assert rest.matrix().toarray().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
 
 
-def test_models_that_are_too_small(tiny):
+def test_models_that_are_too_small_are_refused(tiny):
     with pytest.raises(UsageError, match="2 layers; 3 cannot be kept"):
         TextEncoder.load(tiny, layers=3, longest=16)
     with pytest.raises(UsageError, match="at most 64 tokens, not 128"):
@@ -257,14 +254,14 @@ def test_models_that_are_too_small(tiny):
     assert TextEncoder.load(tiny).modules.longest == 64
 
 
-def test_ndcg_of_held_out_links_by_hand():
+def test_ndcg_of_held_out_links_matches_values_by_hand():
     wanted = np.array([[0, 1, 0, 1], [1, 0, 0, 0]], dtype=bool)
     known = np.array([[1, 0, 0, 0], [0, 1, 1, 0]], dtype=bool)
     held = HeldOut(np.arange(4), np.array([0, 1]), wanted, known)
     angles = np.array([0.0, 0.5, 0.1, 0.2])
     vectors = np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
-    # From the first: the third, the fourth (wanted), the second (wanted); from the second: the fourth, the
-    # first (wanted).
+    # Nearest to the first document: the third, the fourth (wanted), the second (wanted). Nearest to the
+    # second: the fourth, the first (wanted).
     first = (1 / np.log2(3) + 1 / np.log2(4)) / (1 + 1 / np.log2(3))
     np.testing.assert_allclose(held.ndcg(vectors), [first, 1 / np.log2(3)])
 
@@ -278,7 +275,7 @@ def test_ndcg_of_held_out_links_by_hand():
         ("CUDA error: device-side assert triggered", False),
     ],
 )
-def test_only_a_lack_of_memory_is_reported_as_one(tiny, tmp_path, monkeypatch, message, lack):
+def test_only_a_lack_of_memory_is_reported_as_such(tiny, tmp_path, monkeypatch, message, lack):
     def fails(*_, **__):
         raise RuntimeError(message)
 

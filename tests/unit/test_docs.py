@@ -1,4 +1,4 @@
-"""The documentation says what the code does: commands and options, and links."""
+"""The documentation agrees with the code: commands, options and links."""
 
 import os
 import re
@@ -23,7 +23,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^()\s]+)\)")
 
 
 def command(name: str) -> click.Command:
-    """A command, or one of a group: ``hook install``."""
+    """Return a command or a subcommand, for example ``hook install``."""
     found: click.Command = cli
     for part in name.split():
         assert isinstance(found, click.Group)
@@ -39,7 +39,7 @@ def subcommands(name: str) -> list[str]:
 
 
 EVERY = [path for name in COMMANDS for path in (name, *(f"{name} {one}" for one in subcommands(name)))]
-"""Commands and subcommands."""
+"""All commands and subcommands."""
 
 
 def parameters(name: str) -> list[click.Parameter]:
@@ -58,7 +58,7 @@ def test_every_command_and_option_has_help(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_command_has_each_option_once_and_few_in_its_main_help(name):
+def test_options_are_unique_and_the_main_help_is_short(name):
     shown = [text for text in options(name) if text not in ("-h", "--help", "--help-all")]
     assert len(set(shown)) == len(shown)
     main = [p for p in command(name).params if isinstance(p, click.Option) and not getattr(p, "rare", False)]
@@ -66,7 +66,7 @@ def test_a_command_has_each_option_once_and_few_in_its_main_help(name):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_shown_on_a_page_exist(page):
+def test_commands_on_a_page_exist(page):
     for language, block in FENCE.findall(page.read_text("utf-8")):
         if language != "sh":
             continue
@@ -79,7 +79,7 @@ def test_commands_shown_on_a_page_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_named_in_a_sentence_exist(page):
+def test_options_in_the_text_of_a_page_exist(page):
     if page.name in ("CONTRIBUTING.md", "CHANGELOG.md") or page.parent.name == "benchmarks":
         return  # options of pytest and of scripts; removed options
     known = {option for name in EVERY for option in options(name)} | {
@@ -99,7 +99,7 @@ def test_relative_links_resolve(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{page.name}: {target}"
-        if anchor and "\n::: " not in file.read_text("utf-8"):  # its headings are generated
+        if anchor and "\n::: " not in file.read_text("utf-8"):  # headings of such a page are generated
             assert anchor in anchors(file), f"{page.name}: {target}"
 
 
@@ -110,7 +110,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_site_builds(tmp_path):
-    """Without a warning, and without anything from another host."""
+    """The build has no warnings, and the pages load nothing from other hosts."""
     build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path)
     output(*build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     for page in tmp_path.rglob("*.html"):
