@@ -1,4 +1,6 @@
-"""Measures against pytrec_eval and by hand, the randomization test against enumeration and SciPy, Holm."""
+"""Measures agree with pytrec_eval and values by hand; the randomization test with enumeration and SciPy;
+Holm.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,9 @@ from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
 from rerank.records import Qrels
 
-# ----------------------------------------------------------------------------------------------- measures
 
-
-def test_against_pytrec_eval_with_the_runs_own_order():
-    """Equal scores would be ordered z, y, ... by trec_eval; ours must count as given, whatever the ids."""
+def test_measures_agree_with_pytrec_eval_in_the_order_of_the_run():
+    """trec_eval would sort equal scores by id. Our measures must use the given order."""
     random = np.random.default_rng(0)
     qrels = Qrels(
         (f"q{q}", f"d{d}", int(random.integers(0, 3))) for q in range(20) for d in random.choice(40, 8, False)
@@ -39,7 +39,7 @@ def test_against_pytrec_eval_with_the_runs_own_order():
         assert evaluation.values["r"][measure].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_queries_that_retrieve_nothing_count_and_those_without_relevant_documents_do_not():
+def test_queries_without_results_count_without_relevant_they_do_not():
     qrels = Qrels([("q1", "a", 1), ("q2", "a", 1), ("q3", "a", 1), ("none", "a", 0)])
     runs = {
         "full": {"q1": ["a"], "q2": ["a"], "q3": ["a"], "none": ["a"]},
@@ -60,7 +60,7 @@ def test_long_runs_keep_their_order():
     assert evaluation.mean("r", "RR") == pytest.approx(1 / 19_999)
 
 
-def test_measures_that_are_not():
+def test_unknown_measures_are_refused():
     for name in ("Foo", "nDCG@x", "", "nDCG@", "__import__('os')"):
         with pytest.raises(UsageError, match="unknown measure"):
             check_measures([name])
@@ -69,14 +69,11 @@ def test_measures_that_are_not():
     assert check_measures(["RR", "MRR", "AP(rel=2)", "P@5"]) == ("RR", "AP(rel=2)", "P@5")
 
 
-def test_what_cannot_be_evaluated():
+def test_invalid_runs_are_refused():
     with pytest.raises(InputError, match="retrieved twice"):
         evaluate_runs({"r": {"q": ["a", "a"]}}, Qrels([("q", "a", 1)]))
     with pytest.raises(InputError, match="none of the judged queries"):
         evaluate_runs({"r": {"q": ["a"]}}, Qrels([("q", "a", 0)]))
-
-
-# ----------------------------------------------------------------------------------------------- the test
 
 
 def enumerated(differences):
@@ -87,11 +84,11 @@ def enumerated(differences):
 
 
 @given(st.lists(st.integers(-6, 6), max_size=9))
-def test_few_differences_are_enumerated(values):
+def test_small_samples_are_enumerated(values):
     assert randomization_test([value / 10 for value in values]) == pytest.approx(enumerated(values))
 
 
-def test_sixteen_are_enumerated_and_seventeen_are_drawn():
+def test_sixteen_differences_are_enumerated_and_seventeen_sampled():
     assert randomization_test([1.0] * 16) == 2 / 2**16
     drawn = randomization_test([1.0] * 17, permutations=999)
     assert drawn in {1 / 1000, 2 / 1000}
@@ -115,7 +112,7 @@ def test_many_differences_agree_with_scipy(shift):
     assert randomization_test(np.append(differences, np.zeros(100)), permutations=40_000, seed=5) == ours
 
 
-def test_the_edges_of_the_test():
+def test_randomization_test_of_edge_cases():
     assert randomization_test([]) == 1.0
     assert randomization_test([0.0, 0.0]) == 1.0
     assert randomization_test([0.5]) == 1.0
@@ -125,7 +122,7 @@ def test_the_edges_of_the_test():
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
-def test_holm_raises_keeps_order_and_stays_a_probability(p_values):
+def test_holm_raises_p_values_keeps_their_order_and_a_maximum_of_one(p_values):
     corrected = holm(p_values)
     assert all(p <= q <= 1 for p, q in zip(p_values, corrected))
     order = np.argsort(p_values, kind="stable")
@@ -134,7 +131,7 @@ def test_holm_raises_keeps_order_and_stays_a_probability(p_values):
         assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
 
 
-def test_compare_corrects_over_everything_compared():
+def test_compare_corrects_over_all_comparisons():
     random = np.random.default_rng(0)
     base = random.random(40)
     values = {
@@ -160,11 +157,8 @@ def test_compare_corrects_over_everything_compared():
         compare(evaluation, "bm25", measures=["P@5"])
 
 
-# --------------------------------------------------------------------------------- measures and protocols
-
-
 @pytest.mark.parametrize("text", ["retrieved:1000", "pool-random:40", "pool-first:200"])
-def test_protocols(text):
+def test_protocols_are_parsed(text):
     protocol = parse_protocol(text)
     assert str(protocol) == text
     kind, count = text.split(":")
@@ -174,6 +168,6 @@ def test_protocols(text):
 @pytest.mark.parametrize(
     "text", ["", "retrieved", "retrieved:", "retrieved:0", "pool:40", "pool-first:-1", "a:b", "judged:5"]
 )
-def test_no_protocols(text):
+def test_invalid_protocols_are_refused(text):
     with pytest.raises(UsageError, match="judged, or one of retrieved:N, pool-random:N, pool-first:N"):
         parse_protocol(text)

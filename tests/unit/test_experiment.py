@@ -1,4 +1,4 @@
-"""What `tune` and `evaluate` do with judged queries of a workspace, and what they report."""
+"""`tune` and `evaluate` on the judged queries of a workspace, and their reports."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
     ]
     assert {tuple(row) for row in rows} == {("protocol", "stack", *MEASURES, "delta", "p_holm")}
     assert [row["delta"] is None for row in rows] == [True, False, False] * 3
-    # The counts: q4 has no relevant document, `lost` no text, and q3 retrieves nothing.
+    # The counts: q4 has no relevant document, `lost` has no text, and q3 has no results.
     assert (report.queries, report.none_relevant) == (3, 1)
     scoring = report.scoring["retrieved:10"]
     assert (scoring.unknown_queries, scoring.without_hits) == (1, 1)
-    # A smaller depth is the top of a larger one: half of what is relevant is left to find for q1.
+    # A lower depth is the top of a higher depth. At depth 1, q1 finds one of two relevant documents.
     recall = {(one.protocol, one.retrieve): one.recall for one in report.candidate_recall}
     assert recall["retrieved:10", ("tfidf",)] == {"tfidf": pytest.approx((1 + 1 + 0) / 3)}
     assert recall["retrieved:1", ("tfidf",)] == {"tfidf": pytest.approx((0.5 + 1 + 0) / 3)}
@@ -75,8 +75,8 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
     assert len(told["runs"]) == len(rows) == len(list(tmp_path.iterdir()))
 
 
-def test_judged_documents_alone(workspace, tmp_path):
-    """Of q1 the owl is relevant and the fox is not, and the wolf, which nobody judged, is not ranked."""
+def test_the_judged_protocol_ranks_only_judged_documents(workspace, tmp_path):
+    """For q1 the owl is relevant and the fox is not. The wolf has no judgment, so it is not ranked."""
     qrels = Qrels([("q1", "owl", 1), ("q1", "fox", 0), ("q1", "gone", 0), ("q2", "fox", 1)])
     asked = {"queries": QUERIES, "qrels": qrels, "protocols": ["judged"]}
     report = evaluate(workspace, ["bm25"], measures=["RR", "nDCG"], save_run=tmp_path, keep=5, **asked)
@@ -88,7 +88,7 @@ def test_judged_documents_alone(workspace, tmp_path):
 
 
 @pytest.mark.parametrize("measure", ["nDCG", "nDCG@1", "RR"])
-def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measure):
+def test_tune_reports_the_same_value_as_evaluate(workspace, tmp_path, measure):
     out = tmp_path / "stack.json"
     report = tune(
         workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure=measure, out=out, depth=10, folds=2
@@ -105,8 +105,8 @@ def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measu
     assert list(report.to_json()["cross_validated"]) == ["value", "first_stage_value", "folds"]
 
 
-def test_rankings_of_several_retrievers_are_measured_as_deep_as_others(tmp_path):
-    """Two retrievers find up to two documents at depth 1; only the first one of each ranking counts."""
+def test_rankings_of_several_retrievers_are_cut_at_the_depth(tmp_path):
+    """Two retrievers find up to two documents at depth 1. Only the first one of each ranking counts."""
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
     judged = [Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2")]
@@ -127,8 +127,10 @@ def test_rankings_of_several_retrievers_are_measured_as_deep_as_others(tmp_path)
     assert max(len(path.read_text().splitlines()) for path in deep.runs) > len(queries)
 
 
-def test_what_was_learned_from_is_remembered_and_told(workspace):
-    """q1 trains, q2 stops; weights tuned on q1 are too. All that is relevant for q3 was relevant for q1."""
+def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
+    """Queries: q1 trains and tunes, q2 stops training. All relevant documents of q3 are also relevant for
+    q1.
+    """
     judged = {q: Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2", "q3")}
     train(workspace, ["lsi"], queries=QUERIES, qrels=judged["q1"], dev_qrels=judged["q2"], config={"dim": 2})
     seen = workspace.seen("lsi")
@@ -147,12 +149,14 @@ def test_what_was_learned_from_is_remembered_and_told(workspace):
     assert report.to_json()["results"][1]["leaks"][0] == {"of": "lsi", "how": "trained", "queries": 1}
     assert (report.pairs, report.seen_pairs, report.new_documents) == (4, 4, None)
 
-    # Queries that stopped a training are what dev queries are for: they may tune.
+    # Dev queries are meant to stop trainings, so they may also be used for tuning.
     assert tune(workspace, "bm25,lsi", queries=QUERIES, qrels=judged["q2"]).leaks == []
 
 
-def test_what_is_new_is_measured_beside(workspace):
-    """Trained on q2, stopped on q4, by the fox alone: without it, q1 keeps two documents, and q2 none."""
+def test_new_documents_are_also_measured_separately(workspace):
+    """The fox is the only document of training (q2) and dev (q4). Without it, q1 keeps two documents and
+    q2 none.
+    """
     fox = [Qrels([(q, "fox", 1)]) for q in ("q2", "q4")]
     train(workspace, ["lsi"], queries=QUERIES, qrels=fox[0], dev_qrels=fox[1], config={"dim": 2})
     report = evaluate(workspace, ["lsi"], queries=QUERIES, qrels=QRELS, protocols=["retrieved:10"])
@@ -164,8 +168,8 @@ def test_what_is_new_is_measured_beside(workspace):
     assert [row.measures for row in new.results] == [row.measures for row in again.results]
 
 
-def test_the_page_of_an_evaluation(workspace, tmp_path):
-    """Rankings side by side; the wolf, of grade 2, is the second by bm25."""
+def test_the_evaluation_page_compares_rankings(workspace, tmp_path):
+    """The page shows both rankings. The wolf has grade 2 and is second by bm25."""
     report = evaluate(
         workspace, ["tfidf", "bm25"], baseline="tfidf", queries=QUERIES, qrels=QRELS, keep=2,
         protocols=["retrieved:10", "retrieved:1"],

@@ -1,4 +1,4 @@
-"""Families of rankers: which settings are whose, what is refused, and one that a package brings."""
+"""Families of rankers: their settings, refused settings, and a family from another package."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def workspace(tmp_path):
     return workspace
 
 
-def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
+def test_a_family_of_another_package_can_be_trained(workspace, tmp_path, monkeypatch):
     (tmp_path / "rerank_year.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
     brought = [EntryPoint("year", "rerank_year:FAMILY", registry.GROUP)]
@@ -90,12 +90,12 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["dense"], {"strategy": "section", "related": 8}, "related has no effect with --strategy section"),
     ],
 )
-def test_settings_that_nothing_reads_are_refused(names, config, what):
+def test_settings_without_effect_on_a_family_are_refused(names, config, what):
     with pytest.raises(UsageError, match=what):
         configuration(names, config)
 
 
-def test_one_training_is_of_one_family():
+def test_one_training_accepts_rankers_of_one_family():
     paper = configuration(["text", "meta"], {"head": "cosine"}, preset="paper")
     assert (paper.head, paper.width, paper.filters) == ("cosine", 4, 256)
     assert configuration(["text"], paper) is paper
@@ -117,6 +117,6 @@ def test_one_training_is_of_one_family():
         ("concept", "whole", {"epochs": 2}, 2, None),
     ],
 )
-def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, given, epochs, steps):
+def test_given_epochs_or_steps_replace_the_other(name, preset, given, epochs, steps):
     made = configuration([name], given, preset=preset)
     assert (made.epochs, made.steps) == (epochs, steps)

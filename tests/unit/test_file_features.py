@@ -1,4 +1,4 @@
-"""Features in files: corruption ends in an error, in the same features, or in missing ones."""
+"""Features in files: corruption causes an error, missing features, or no change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(tmp_path: Path) -> FeatureFiles:
 
 
 def read(folder: Path) -> int:
-    """How many rows have features; each of them must be the right one."""
+    """Return the number of rows that have features. Each of these features must be correct."""
     values, missing = FeatureFiles(folder, 7).read("text", "v1", ROWS)
     if values.shape[1] == VALUES.shape[1] and values.dtype == VALUES.dtype:
         assert (values[~missing] == VALUES[~missing]).all()
@@ -33,7 +33,7 @@ def read(folder: Path) -> int:
 
 
 def test_corrupt_features_are_never_returned(files: FeatureFiles, tmp_path: Path) -> None:
-    """Flips, zeros and cut files."""
+    """Covers bit flips, zeros and truncated files."""
     folder, random = tmp_path / "features", np.random.default_rng(17)
     assert (read(folder), list(files.corruptions())) == (COUNT, [])
     outcomes = {"fewer": 0, "equal": 0}
@@ -61,7 +61,7 @@ def test_a_corrupt_feature_is_written_again(files: FeatureFiles, tmp_path: Path)
     other = FeatureFiles(tmp_path / "features", 7)
     assert np.flatnonzero(other.read("text", "v1", ROWS)[1]).tolist() == [0]
     other.write("text", "v1", ROWS[:1], VALUES[:1])
-    for _ in range(2):  # compared, then remembered
+    for _ in range(2):  # first compared with the checksum, then from memory
         values, missing = other.read("text", "v1", ROWS)
         assert not missing.any()
         assert (values == VALUES).all()
@@ -72,7 +72,7 @@ def test_rows_of_another_numbering_are_missing(files: FeatureFiles, tmp_path: Pa
     assert FeatureFiles(tmp_path / "features", 8).read("text", "v1", ROWS)[1].all()
 
 
-def test_other_kinds_of_features_are_refused(files: FeatureFiles) -> None:
+def test_features_of_another_type_or_shape_are_refused(files: FeatureFiles) -> None:
     for values in (VALUES[:, :5], VALUES.astype(np.float32), VALUES[:3], VALUES[:, :0], VALUES[0]):
         with pytest.raises(EngineError, match="'text'"):
             files.write("text", "v1", ROWS, values)

@@ -1,4 +1,4 @@
-"""Atomic writing: the old file or the new one, and nothing left lying about."""
+"""Atomic writing: either the old or the new file exists, and no temporary file remains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_old_file_stays_until_the_block_ends(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_the_old_file_and_no_other(tmp_path, error):
+def test_an_exception_keeps_the_old_file_and_leaves_no_other(tmp_path, error):
     path = tmp_path / "a.txt"
     write_bytes(path, b"old")
     with pytest.raises(error), atomic_write(path) as file:
@@ -32,7 +32,7 @@ def test_an_exception_leaves_the_old_file_and_no_other(tmp_path, error):
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_what_is_in_the_way_is_said_and_nothing_is_left(tmp_path):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "a").mkdir()
     for path in (tmp_path / "nowhere" / "a.txt", tmp_path / "a"):
         with pytest.raises(RerankError, match=f"{path}: cannot be written: .*"):
@@ -41,7 +41,7 @@ def test_what_is_in_the_way_is_said_and_nothing_is_left(tmp_path):
 
 
 @pytest.mark.parametrize("follow", [True, False])
-def test_a_link_is_followed_only_where_the_user_has_named_it(tmp_path, follow):
+def test_a_link_is_followed_only_on_request(tmp_path, follow):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write_text(tmp_path / "link", "new", follow=follow)
@@ -49,7 +49,7 @@ def test_a_link_is_followed_only_where_the_user_has_named_it(tmp_path, follow):
     assert [(tmp_path / name).read_text() for name in ("link", "real")] == ["new", "new" if follow else "old"]
 
 
-def test_a_pipe_that_the_user_names_is_written_to_and_stays(tmp_path):
+def test_a_named_pipe_is_written_and_kept(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit((tmp_path / "pipe").read_text)
@@ -59,7 +59,7 @@ def test_a_pipe_that_the_user_names_is_written_to_and_stays(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_the_file_is_as_readable_as_any_other(tmp_path):
+def test_the_file_has_the_usual_permissions(tmp_path):
     (tmp_path / "plain").write_text("")
     write_text(tmp_path / "ours", "")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -1,4 +1,4 @@
-"""Filters: how they are read, and which documents have their terms."""
+"""Filters: their syntax, and the documents that match them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def holds(filter: Filter, document: Document) -> bool:
     )
 
 
-def test_numbers_are_in_their_order():
+def test_number_filters_compare_as_numbers():
     rng = random.Random(3)
     values = [*NUMBERS, *LONG, *(rng.uniform(-1, 1) * 10 ** rng.randrange(-20, 20) for _ in range(20))]
     for bound in values:
@@ -41,7 +41,7 @@ def test_numbers_are_in_their_order():
                 assert holds(one, Document("1", extra={"x": value})) == oracle(value, bound), (one, value)
 
 
-def test_a_date_is_a_span():
+def test_a_date_is_a_period():
     def at(*parts: int) -> float:
         return datetime(*parts, tzinfo=timezone.utc).timestamp()  # type: ignore[misc, arg-type]
 
@@ -53,7 +53,7 @@ def test_a_date_is_a_span():
         assert period(text) is None
 
 
-def test_what_is_kept_of_a_field():
+def test_terms_of_a_field_keep_numbers_words_and_dates():
     extra = {
         "n": [1, None, "a", True, {"b": 1}, ["c"]],
         "long": "x" * 257,
@@ -66,11 +66,11 @@ def test_what_is_kept_of_a_field():
     kept = {(term.partition(kind)[0], kind) for term in terms for kind in "knty" if kind in term}
     names = {name: bytes.hex(name.encode()) for name in ("n", "lang")}
     assert {(names["n"], "n"), (names["n"], "k"), (names["n"], "y"), (names["lang"], "k")} <= kept
-    assert len(terms) == 5  # with the word of the field that has no name
+    assert len(terms) == 5  # including the word of the field with an empty name
 
 
 @pytest.mark.parametrize("text", ["year", "=a", "year>=", "", " " * 100_000, "year>=soon", "year<1e"])
-def test_what_is_no_filter(text):
+def test_invalid_filters_are_refused(text):
     with pytest.raises(UsageError, match=r"no field, sign and value|is neither a number nor a date"):
         filters_of(text)
 
@@ -90,12 +90,12 @@ def test_what_is_no_filter(text):
         ("mixed=1", "keyword, long", "is of type keyword, long"),
     ],
 )
-def test_what_an_attached_index_cannot_filter_by(text, kind, part):
+def test_filters_that_an_attached_index_does_not_support_are_refused(text, kind, part):
     with pytest.raises(UsageError, match=part):
         clause(Filter.parse(text), kind, "shop", {"body.keyword": ["keyword"]})
 
 
-def test_clauses_of_an_attached_index():
+def test_filters_become_clauses_for_an_attached_index():
     def of(text: str, kind: str) -> object:
         return clause(Filter.parse(text), kind, "shop")
 
@@ -107,7 +107,7 @@ def test_clauses_of_an_attached_index():
     assert of("when=2024-06-30", "date") == {"range": {"when": day}}
 
 
-def test_filters_follow_generations_and_compactions(tmp_path):
+def test_filters_work_after_new_generations_and_compaction(tmp_path):
     engine = Workspace.create(tmp_path / "ws", lang="en").engine
     many = [Document(f"{i:04}", text="apple", extra={"year": i}) for i in range(900)]
     for changed in (many, [Document(d.id, text="apple", extra={"year": -1}) for d in many[:800]]):

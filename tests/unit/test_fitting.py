@@ -1,4 +1,4 @@
-"""Training on a workspace: which queries and documents take part, what is counted, what cannot be trained."""
+"""Training on a workspace: the queries and documents that take part, the counts, and the errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fit(workspace, names=("text",), queries=QUERIES, qrels=TRAIN, dev=DEV, **opt
     )
 
 
-def test_a_training_puts_rankers_in_use_and_stores_their_features(workspace):
+def test_training_activates_rankers_and_stores_their_features(workspace):
     report = fit(workspace, ("text", "joint", "text"))
     assert (report.train_queries, report.dev_queries, report.held_out) == (30, 10, None)
     assert [fitted.ranker.name for fitted in report.rankers] == ["text", "joint"]
@@ -83,26 +83,26 @@ def test_without_dev_judgments_a_tenth_of_the_queries_is_held_out(workspace):
     assert fit(workspace, dev=None).rankers[0].ranker.version == report.rankers[0].ranker.version
 
 
-def test_what_is_left_out_is_counted(workspace):
+def test_excluded_queries_and_documents_are_counted(workspace):
     extra = [
-        ("q00", "nowhere", 1),  # a document that is not there
-        ("lost", "d00", 1),  # a query that is not there
+        ("q00", "nowhere", 1),  # an unknown document
+        ("lost", "d00", 1),  # an unknown query
         ("q05", "d05", 0),  # judged, but not relevant
-        ("mute", "d01", 1),  # a query that retrieves nothing
+        ("mute", "d01", 1),  # a query without hits
         ("only lost ones", "nowhere", 1),
     ]
     qrels = Qrels([*((q, d, g) for q in TRAIN for d, g in TRAIN[q].items() if q != "q05"), *extra])
     dev = Qrels([("q30", "d30", 1), ("q31", "nowhere", 1), ("lost too", "d00", 1)])
     queries = [*QUERIES, Query("mute", "unheard"), Query("only lost ones", "apple")]
     report = fit(workspace, queries=queries, qrels=qrels, dev=dev)
-    assert report.train_queries == 30  # 29 and the mute one
+    assert report.train_queries == 30  # 29 and the query without hits
     assert report.dev_queries == 1
     assert report.unknown_queries == 2
     assert report.unknown_documents == 3
     assert report.without_hits == 1
 
 
-def test_bare_queries_get_categories_from_their_candidates(workspace):
+def test_queries_without_categories_get_those_of_their_candidates(workspace):
     bare = [Query(query.id, query.text) for query in QUERIES]
     assert fit(workspace, ("meta",), bare).inferred_categories == COUNT
     assert fit(workspace, ("meta",)).inferred_categories == 0
@@ -115,16 +115,16 @@ def test_the_first_stage_is_recorded(workspace, first_stage):
     assert workspace.ranker("text").trained["first_stage"] == first_stage
 
 
-def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
+def test_an_interruption_keeps_and_reports_completed_training(workspace):
     watch = Watch(line="text, epoch 1 of")
     report = fit(workspace, ("text", "meta"), progress=watch)
     assert [(f.ranker.name, f.epoch, f.interrupted) for f in report.rankers] == [("text", 1, True)]
     assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best one"
     assert workspace.trained() == ["text"]
-    assert report.encoded == {}  # who interrupts does not wait for it
+    assert report.encoded == {}  # a user who interrupts does not wait for the encoding
 
 
-def test_an_interrupted_training_is_resumed_by_the_same_call(workspace):
+def test_the_same_call_resumes_an_interrupted_training(workspace):
     config = structs.replace(CONFIG, epochs=3)
     expected = fit(workspace, config=config).rankers[0].ranker.version
     assert fit(workspace, config=config, progress=Watch(line="text, epoch 2 of")).rankers[0].interrupted
@@ -142,7 +142,7 @@ def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
     assert workspace.ranker("text").version == before
 
 
-def test_what_cannot_be_trained(workspace, tmp_path):
+def test_impossible_trainings_are_refused(workspace, tmp_path):
     with pytest.raises(UsageError, match="'bm25' cannot be trained; choose from text, meta, joint"):
         fit(workspace, ("bm25",))
     with pytest.raises(TrainingError, match=r"1 query is in both .*'q03' first"):

@@ -1,4 +1,4 @@
-"""Whose word it is where a secret goes: not that of a ``rerank.toml`` that somebody has left in a folder."""
+"""Secrets are sent only to hosts that the user has named, not to hosts from a foreign ``rerank.toml``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def nobody_is_known(monkeypatch, tmp_path):
 
 @pytest.fixture
 def listener():
-    """A server that somebody else runs."""
+    """A server of another owner."""
     with Proxy(rule=answering(status=401)) as proxy:
         yield proxy
 
 
-def heard(listener):
-    """The credentials that it was sent."""
+def sent_credentials(listener):
+    """Return the credentials that the server received."""
     return {request.headers.get("authorization") for request in listener.requests}
 
 
@@ -42,7 +42,7 @@ def foreign(folder, url, more=""):
     return folder / "ws"
 
 
-def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path, monkeypatch):
+def test_a_foreign_config_gets_no_secret(run, listener, tmp_path, monkeypatch):
     url = listener.url
     mine = tmp_path / "key"
     mine.write_text("private")
@@ -63,15 +63,15 @@ def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path
             run(*command, "-w", folder).fails(
                 2, f"rerank.toml: sends {what} to {url}, which this user has never named", host
             )
-    assert not heard(listener)
-    monkeypatch.setenv(auth.HOSTS, f"search.example.org, {host}")  # the user's own word
+    assert not sent_credentials(listener)
+    monkeypatch.setenv(auth.HOSTS, f"search.example.org, {host}")  # the user names the host
     run("query", "wolf", "-w", folder).fails(1, "needs other credentials (401)")
-    assert heard(listener) == {"Bearer sesame"}
+    assert sent_credentials(listener) == {"Bearer sesame"}
     monkeypatch.setenv(auth.HOSTS, "search.example.org")
     run("query", "wolf", "-w", folder).fails(2, "which this user has never named")
 
 
-def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
+def test_a_host_that_the_user_named_is_trusted_later(listener, tmp_path, monkeypatch):
     url = listener.url
     monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", "sesame")
     with pytest.raises(RerankError, match="needs other credentials"):
@@ -80,22 +80,22 @@ def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
     listener.requests.clear()
     with pytest.raises(RerankError, match="needs other credentials"):
         len(Workspace.open(foreign(tmp_path, url)).engine)
-    assert heard(listener)
+    assert sent_credentials(listener)
     other = url.replace("127.0.0.1", "localhost")
     (tmp_path / "other").mkdir()
     with pytest.raises(UsageError, match="never named"):
         _ = Workspace.open(foreign(tmp_path / "other", other)).engine
 
 
-def test_without_a_secret_nobody_is_asked(listener, tmp_path):
+def test_without_a_secret_no_trust_is_needed(listener, tmp_path):
     url = listener.url
     with pytest.raises(RerankError, match="needs other credentials"):
         len(Workspace.open(foreign(tmp_path, url)).engine)
-    assert heard(listener) == {None}
+    assert sent_credentials(listener) == {None}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
-def test_the_config_of_another_user_names_no_files(listener, tmp_path, monkeypatch):
+def test_a_config_of_another_user_cannot_name_secret_files(listener, tmp_path, monkeypatch):
     url = listener.url
     monkeypatch.setenv(auth.HOSTS, "127.0.0.1")
     folder = foreign(tmp_path, url, 'token_file = "/etc/hostname"\n')
@@ -104,10 +104,10 @@ def test_the_config_of_another_user_names_no_files(listener, tmp_path, monkeypat
         UsageError, match=r"belongs to another user \(uid 65534\) and names a file with a secret"
     ):
         _ = Workspace.open(folder).engine
-    assert not heard(listener)
+    assert not sent_credentials(listener)
 
 
-def test_a_secret_over_http_is_warned_of(monkeypatch):
+def test_a_secret_over_http_causes_a_warning(monkeypatch):
     monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", "sesame")
     for url, warned in (
         ("http://search.example.org:9200", True),

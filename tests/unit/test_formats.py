@@ -1,4 +1,4 @@
-"""Readers and writers of files."""
+"""Readers and writers of file formats."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("reader", "content", "message"), BAD, ids=[f"{r.__name__}{m[:50]}" for r, _, m in BAD]
 )
-def test_bad_input_gives_one_line_with_file_line_problem_and_solution(tmp_path, reader, content, message):
+def test_bad_input_gives_one_line_with_place_problem_and_solution(tmp_path, reader, content, message):
     path = put(tmp_path, "file", content)
     with pytest.raises(InputError) as caught:
         list(reader(path))
@@ -120,7 +120,7 @@ READERS = {
 
 
 @pytest.mark.parametrize(("reader", "line"), READERS.items())
-def test_files_that_cannot_be_read(tmp_path, reader, line):
+def test_unreadable_files_are_reported(tmp_path, reader, line):
     packed = gzip.compress("".join(line.format(n * n) for n in range(2000)).encode(), mtime=0)
     damaged = packed[:200] + bytes(b ^ 0xFF for b in packed[200:260]) + packed[260:]
     put(tmp_path, "cut", packed[:-20])
@@ -137,7 +137,7 @@ def test_files_that_cannot_be_read(tmp_path, reader, line):
             list(reader(tmp_path / name))
 
 
-def test_skipped_records(tmp_path):
+def test_invalid_records_can_be_skipped(tmp_path):
     path = put(tmp_path, "c.jsonl", '{"_id": "a"}\nbroken\n{"_id": "b"}\n')
     assert next(read_corpus(path)).id == "a"  # documents are streamed
     errors: list[InputError] = []
@@ -148,7 +148,7 @@ def test_skipped_records(tmp_path):
         list(read_corpus(cut, skip_invalid=True))
 
 
-def test_documents(tmp_path):
+def test_documents_are_read_with_all_fields(tmp_path):
     line = '{"_id": "1", "title": "T", "text": "x", "categories": ["a", " b ", "a", ""], "links": [2],'
     line += ' "lang": "en", "year": 1962, "metadata": {"k": null}}\r\n\n   \n'
     line += '{"_id": 8, "title": null, "text": null, "categories": "solo", "links": "8", "lang": null}'
@@ -160,7 +160,7 @@ def test_documents(tmp_path):
     assert list(read_corpus(put(tmp_path, "c.jsonl", ""))) == []
 
 
-def test_gzip_is_known_by_its_content_and_ids_stay_unicode(tmp_path):
+def test_gzip_is_detected_by_content_and_ids_stay_unicode(tmp_path):
     line = '{"_id": "é\u2028x"}\n'.encode()
     packed = gzip.compress(line, mtime=0)
     assert [d.id for d in read_corpus(put(tmp_path, "c.jsonl.gz", line))] == ["é\u2028x"]
@@ -168,7 +168,7 @@ def test_gzip_is_known_by_its_content_and_ids_stay_unicode(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_standard_input(monkeypatch, pack):
+def test_standard_input_is_read(monkeypatch, pack):
     class Stdin:
         buffer = io.BytesIO(pack(b'{"_id": "a"}\n{"_id": 1.5}\n'))
 
@@ -179,15 +179,15 @@ def test_standard_input(monkeypatch, pack):
         next(documents)
 
 
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    """A few MB of gzip unpack to as many GB."""
+def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    """A few MB of gzip can contain as many GB."""
     monkeypatch.setattr(lines, "LONGEST", 1000)
     path = put(tmp_path, "bomb", gzip.compress(b'{"_id": "a"}\n' + bytes(1002)))
     with pytest.raises(InputError, match=r"bomb:2: a line of more than 1,000 bytes"):
         list(read_corpus(path))
 
 
-def test_queries(tmp_path):
+def test_queries_are_read_with_all_fields(tmp_path):
     line = '{"_id": 1, "text": "a b", "lexical_text": "c", "categories": "x", "lang": "it", "n": 3}\n'
     path = put(tmp_path, "q", line + '{"_id": "2", "text": "", "lexical_text": ""}')
     first = Query("1", "a b", ("x",), "it", {"n": 3}, lexical_text="c")
@@ -207,16 +207,16 @@ def test_queries(tmp_path):
         "qid\twhat\tever\nq1\td 1\t2\nq1\td2\t0\n",
     ],
 )
-def test_beir_qrels(tmp_path, content):
+def test_beir_qrels_are_read(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.tsv", content))) == {"q1": {"d 1": 2, "d2": 0}}
 
 
 @pytest.mark.parametrize("content", ["q1 0 d1 2\nq2  Q0\td2 -1\n", "q1\t0\td1\t2\n\nq2\t0\td2\t-1\n"])
-def test_trec_qrels(tmp_path, content):
+def test_trec_qrels_are_read(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.txt", content))) == {"q1": {"d1": 2}, "q2": {"d2": -1}}
 
 
-def test_conflicting_judgments(tmp_path):
+def test_conflicting_judgments_are_resolved_as_requested(tmp_path):
     path = put(tmp_path, "q", "".join(f"q 0 d {grade}\n" for grade in (1, 3, 2)))
     assert read_qrels(path, conflicts="max")["q"] == {"d": 3}
     assert read_qrels(path, conflicts="first")["q"] == {"d": 1}
@@ -225,7 +225,7 @@ def test_conflicting_judgments(tmp_path):
 
 
 @pytest.mark.parametrize("header", ["", "child\tparent\n", "Child\tParent\r\n"])
-def test_categories(tmp_path, header):
+def test_category_files_are_read(tmp_path, header):
     path = put(tmp_path, "c.tsv", header + "a::b\ta\n x y \tx\na::b\ta\nloop\tloop\n")
     assert read_categories(path) == [("a::b", "a"), ("x y", "x"), ("loop", "loop")]
 
@@ -238,7 +238,7 @@ def test_categories(tmp_path, header):
         max_size=30,
     )
 )
-def test_a_run_makes_the_round_trip_through_trec_eval(tmp_path_factory, values):
+def test_trec_eval_reads_a_written_run_in_the_same_order(tmp_path_factory, values):
     ours = [f"d{n:03d}" for n in range(len(values))]
     path = tmp_path_factory.mktemp("runs") / "run.txt"
     write_run(path, {"q1": list(zip(ours, sorted(values, reverse=True)))}, "mine")
@@ -252,7 +252,7 @@ def test_a_run_makes_the_round_trip_through_trec_eval(tmp_path_factory, values):
         assert evaluator.evaluate(parsed)["q1"]["recip_rank"] == pytest.approx(1 / place)
 
 
-def test_run_files(tmp_path):
+def test_run_files_are_written_and_read(tmp_path):
     path = tmp_path / "run.txt"
     write_run(path, {"q1": [("a", 1.5), ("b", 1.5)], "q2": [], "q3": [("c", -1)]}, "tag")
     assert path.read_text() == "q1 Q0 a 1 1.5 tag\nq1 Q0 b 2 1.49999988 tag\nq3 Q0 c 1 -1 tag\n"
@@ -269,7 +269,7 @@ def test_run_files(tmp_path):
         ({"q1": [("a", 1.0)]}, "my run", "tag 'my run'"),
     ],
 )
-def test_ids_that_no_run_can_contain(tmp_path, run, tag, what):
+def test_ids_that_a_run_file_cannot_contain_are_refused(tmp_path, run, tag, what):
     with pytest.raises(InputError) as caught:
         write_run(tmp_path / "run.txt", run, tag)
     assert str(caught.value).startswith(f"{what} is empty or contains white space")
@@ -277,20 +277,20 @@ def test_ids_that_no_run_can_contain(tmp_path, run, tag, what):
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=5), st.text(max_size=20)), max_size=5))
-def test_any_text_survives_json_lines(tmp_path_factory, pairs):
+def test_json_lines_preserve_any_text(tmp_path_factory, pairs):
     path = tmp_path_factory.mktemp("any") / "c.jsonl"
     pairs = [(id, text) for id, text in pairs if id.strip()]
     path.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in pairs))
     assert [(document.id, document.text) for document in read_corpus(path)] == pairs
 
 
-def test_labeled_pairs(tmp_path):
+def test_labeled_pairs_are_read(tmp_path):
     pairs = [LabeledPair("d 1", "d2", True), LabeledPair("d2", "d3", False), LabeledPair("d3", "d2", True)]
     path = tmp_path / "pairs"
     path.write_text("a\tb\trelated\nd 1\td2\t1\nd2\td3\t0\nd3\td2\t1\n")
     assert read_labeled_pairs(path) == pairs
     assert read_unlabeled_pairs(path) == [tuple(pair) for pair in pairs]
-    path.write_text("x\ty\t1\n\nx\ty\t1\nx\tz\t0\nz\tz\t1\n")  # repeated, and with itself
+    path.write_text("x\ty\t1\n\nx\ty\t1\nx\tz\t0\nz\tz\t1\n")  # repeated pairs, and a pair of one document
     assert read_labeled_pairs(path) == [("x", "y", True), ("x", "z", False)]
     path.write_text("a\tb\nx\ty\nx\tx\n")
     assert read_unlabeled_pairs(path) == [("x", "y", None), ("x", "x", None)]

@@ -1,4 +1,4 @@
-"""The cut of an encoder into layers that learn and layers that do not."""
+"""The division of an encoder into layers that are trained and layers that are not."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_both_halves_are_the_whole(encoder: TextEncoder, layers: int) -> None:
+def test_both_halves_together_equal_the_whole_encoder(encoder: TextEncoder, layers: int) -> None:
     cache = BatchEncoder(encoder, layers)
     encoder.model.eval()
     torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
-def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) -> None:
+def test_cached_vectors_are_correct_and_new_texts_are_computed(encoder: TextEncoder) -> None:
     cache = BatchEncoder(encoder, 1)
     assert cache.fill(lambda: texts()[:12])
     encoder.model.eval()
@@ -59,7 +59,7 @@ def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) 
         assert one @ other > 0.9999
 
 
-def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
+def test_gradients_equal_the_gradients_of_the_whole_model(encoder: TextEncoder) -> None:
     cache = BatchEncoder(encoder, 1)
     encoder.model.eval()
     name = "encoder.layer.2.output.dense.weight"
@@ -70,7 +70,9 @@ def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
     torch.testing.assert_close(ours, weight.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_not_filled_if_memory_is_too_small(
+    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rerank.rankers.encoder.batching._memory", lambda: 1000)
     cache = BatchEncoder(encoder, 1)
     assert not cache.fill(texts)
@@ -78,7 +80,7 @@ def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: 
     torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
-def test_a_model_of_another_make_is_trained_whole(three: str) -> None:
+def test_an_encoder_of_another_type_is_trained_without_a_cache(three: str) -> None:
     config = transformers.DistilBertConfig(n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=46)
     model = TextEncoder.load(three, layers=1, longest=32)
     model.precision = "fp32"
@@ -92,6 +94,6 @@ def test_a_model_of_another_make_is_trained_whole(three: str) -> None:
     assert all(name.startswith("transformer.layer.1.") for name in learning)
 
 
-def test_more_layers_than_there_are(encoder: TextEncoder) -> None:
+def test_more_layers_than_the_model_has_are_refused(encoder: TextEncoder) -> None:
     with pytest.raises(UsageError, match="the model has 3 layers"):
         BatchEncoder(encoder, 4)
