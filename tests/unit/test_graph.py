@@ -1,4 +1,4 @@
-"""The category graph, walks on it, vectors from the walks, and the categories of queries that bring none."""
+"""The category graph, walks on it, vectors from the walks, and inferred categories of queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ edge_lists = st.lists(st.tuples(names, names), max_size=8)
 
 
 def edges_of(graph):
-    """The undirected edges, as pairs of names in order."""
+    """Return the undirected edges as sorted pairs of names."""
     rows, columns = graph.adjacency.nonzero()
     return {tuple(sorted((graph.names[i], graph.names[j]))) for i, j in zip(rows, columns)}
 
@@ -42,11 +42,11 @@ def edges_of(graph):
         *((name, []) for name in ("Deep Learning", "E. coli", "::odd", ".5", "")),
     ],
 )
-def test_prefixes_of_a_path(category, parents):
+def test_the_parents_of_a_path_are_its_prefixes(category, parents):
     assert parents_of_path(category) == parents
 
 
-def test_edges_of_paths_and_of_categories_that_occur_together():
+def test_edges_connect_paths_and_categories_that_occur_together():
     assert path_edges(["a.b.c", "a.b.d", "x"]) == [("a.b.c", "a.b"), ("a.b", "a"), ("a.b.d", "a.b")]
     sets = [("b", "a", "b"), ("a", "c"), ("c", "a"), ("d",), ()]
     assert co_occurrence_edges(sets) == [("a", "b"), ("a", "c")]
@@ -54,7 +54,7 @@ def test_edges_of_paths_and_of_categories_that_occur_together():
     assert len(co_occurrence_edges([many])) == MAX_CO_OCCURRING * (MAX_CO_OCCURRING - 1) // 2
 
 
-# A loop, a double edge, a cycle, one category nobody has and one that no edge mentions.
+# A loop, a double edge, a cycle, one category without documents and one without edges.
 GIVEN = [("b", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("b", "d"), ("d", "a")]
 
 
@@ -70,15 +70,17 @@ GIVEN = [("b", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("b", "d"), ("d", "a")]
         ([(), ()], None, "", ""),
     ],
 )
-def test_graphs_by_hand(sets, given, names, edges):
-    """Given; else of paths; else of co-occurrences. A missing path hangs on its nearest known prefix."""
+def test_graphs_match_examples_by_hand(sets, given, names, edges):
+    """Edges are given, or from paths, or from co-occurrences. A missing path is connected to its nearest
+    known prefix.
+    """
     graph = CategoryGraph.build(sets, given)
     assert graph.names == names.split()
     assert edges_of(graph) == {tuple(edge.split("-")) for edge in edges.split()}
 
 
 @given(category_sets, st.none() | edge_lists)
-def test_what_every_graph_is(sets, edges):
+def test_properties_of_every_graph(sets, edges):
     graph = CategoryGraph.build(sets, edges)
     matrix = graph.adjacency.toarray()
     assert graph.names == sorted(set(graph.names))
@@ -89,12 +91,12 @@ def test_what_every_graph_is(sets, edges):
     assert not matrix.diagonal().any()
     if edges:
         assert {tuple(sorted(edge)) for edge in edges if edge[0] != edge[1]} <= edges_of(graph)
-    # Neither the order of documents nor a repetition of one matters.
+    # The order and the repetition of documents do not matter.
     again = CategoryGraph.build([*sets[::-1], *sets], edges)
     assert (again.names, edges_of(again)) == (graph.names, edges_of(graph))
 
 
-def test_the_nearest_known_prefix():
+def test_the_nearest_known_prefix_is_found():
     known = {"C": 0, "C.2": 1, "x::y": 2}
     found = [nearest_known(c, known) for c in ("C.2", "C.2.4", "C.3", "x::y::z", "x", "D")]
     assert found == ["C.2", "C.2", "C", "x::y", None, None]
@@ -102,7 +104,7 @@ def test_the_nearest_known_prefix():
 
 @settings(deadline=None, max_examples=40)
 @given(category_sets, edge_lists, st.integers(1, 3), st.integers(1, 12), st.integers(0, 99))
-def test_walks_step_along_edges_only(sets, edges, per_node, length, seed):
+def test_walks_follow_only_edges(sets, edges, per_node, length, seed):
     graph = CategoryGraph.build(sets, edges)
     n, matrix = len(graph.names), graph.adjacency.toarray()
     walks, again = (
@@ -115,7 +117,7 @@ def test_walks_step_along_edges_only(sets, edges, per_node, length, seed):
     assert (walks == again).all()
 
 
-def test_each_neighbor_is_as_likely_as_any_other():
+def test_all_neighbors_are_equally_likely():
     star = csr_matrix(np.array([[0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]))
     walks = random_walks(star, length=2, per_node=3000, seed=1)
     steps = walks[walks[:, 0] == 0, 1]
@@ -134,7 +136,7 @@ def embed(sets, edges=None, **options):
 
 @pytest.mark.parametrize("size", [4, 30])
 def test_every_category_gets_a_vector(size):
-    """Also the isolated one, also with fewer categories than numbers in a vector."""
+    """This includes isolated categories, and graphs with fewer categories than dimensions."""
     none = embed([()])
     assert (none.names, none.vectors.tolist()) == ([], [[0] * 8])
     sets = [("a", "lonely"), ("b", "c"), ("d.e",), ()]
@@ -151,8 +153,8 @@ def test_every_category_gets_a_vector(size):
 
 
 @pytest.mark.parametrize(("size", "rank"), [(8, 8), (60, 40)])
-def test_whitened_vectors_have_no_long_axis(size, rank):
-    """41 categories: variance is the same along each axis that there is; siblings are not parallel."""
+def test_whitened_vectors_have_equal_variance_on_all_axes(size, rank):
+    """For 41 categories, each existing axis has the same variance, and siblings are not parallel."""
     vectors = embed([()], STAR, size=size, per_node=10).vectors[1:]
     covariance = np.cov(vectors.T)
     values = np.linalg.eigvalsh(covariance)[::-1]
@@ -172,7 +174,7 @@ def test_the_same_seed_gives_the_same_vectors():
 SENTENCES = [["red", "apple", "pie"], ["red", "apple"], ["green", "pear", "pie"], ["rare"], []] * 3
 
 
-def test_words():
+def test_word_vectors_are_trained_and_reproducible():
     def trained(seed):
         return word2vec(lambda: [*SENTENCES, ["once"]], 16, size=6, seed=seed, epochs=2)
 
@@ -185,7 +187,7 @@ def test_words():
     assert trained(1).vectors.tobytes() == found.vectors.tobytes() != trained(2).vectors.tobytes()
 
 
-def test_what_gensim_learns_is_counted():
+def test_progress_counts_the_texts_of_gensim():
     class Steps(Progress):
         def __init__(self):
             self.steps = []
@@ -201,39 +203,41 @@ def test_what_gensim_learns_is_counted():
     embed([("a", "b"), ("b", "c")], progress=steps)
     assert [tuple(step) for step in steps.steps if ":" not in step[0]] == [
         ("word2vec", "text", 60, 60),
-        ("DeepWalk", "text", 30, 30),  # from three categories, two each, five times
+        ("DeepWalk", "text", 30, 30),  # three categories, two walks each, five epochs
     ]
 
 
-def test_where_no_word_comes_twice_all_are_kept():
+def test_if_no_word_occurs_twice_all_words_are_kept():
     found = word2vec(lambda: [["once", "upon"], ["a", "time"]], 2, size=4, seed=1)
     assert set(found.names) == {"once", "upon", "a", "time"}
     nothing = word2vec(lambda: [[], []], 2, size=4, seed=1)
     assert (nothing.names, nothing.vectors.tolist()) == ([], [[0] * 4])
 
 
-def test_rare_words_weigh_more():
+def test_rare_words_have_a_higher_weight():
     embedding = Embedding(["often", "rare"], np.zeros((3, 2), np.float32), np.array([999, 1]))
     padding, often, rare = embedding.importance().tolist()
     assert padding == 0
     assert 0 < often < rare <= 1
 
 
-def test_categories_inferred_by_hand():
-    """Votes: a 3 + 1, b 3, c 2 + 1, d 2; cast 3 + 2 + 1 = 6 (the bare one casts nothing); 1.5 is enough."""
+def test_inferred_categories_match_an_example_by_hand():
+    """Votes: a 3 + 1, b 3, c 2 + 1, d 2. Cast votes: 3 + 2 + 1 = 6, because the document without
+    categories casts none. The threshold is 1.5.
+    """
     ranked = [(3.0, ["a", "b"]), (2.5, []), (2.0, ["c", "d"]), (1.0, ["a", "c", "c", "e"])]
     assert infer_categories(ranked) == ("a", "b", "c", "d")
     assert infer_categories(ranked, most=2) == ("a", "b")
     assert infer_categories([(1.0, ["z", "m", "b", "y", "a", "é"])]) == ("a", "b", "m", "y")
     assert infer_categories(ranked[:2]) == ("a", "b")
-    assert infer_categories(ranked[2:]) == ("c", "d", "a", "e")  # of 3 cast, 1 is a third
+    assert infer_categories(ranked[2:]) == ("c", "d", "a", "e")  # of 3 votes, 1 is a third
     assert infer_categories([(8.0, ["z"]), (2.0, ["y"])]) == ("z",)  # 2 of 10 is below a quarter
     assert infer_categories([(7.5, ["z"]), (2.5, ["y"])]) == ("z", "y")
     assert infer_categories([]) == infer_categories([(1.0, [])]) == ()
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10), st.lists(names, max_size=4)), max_size=15))
-def test_inferred_categories_are_among_those_that_voted(ranked):
+def test_inferred_categories_are_categories_of_candidates(ranked):
     ranked.sort(key=lambda pair: -pair[0])
     found = infer_categories(ranked)
     assert len(found) == len(set(found)) <= 4

@@ -1,4 +1,4 @@
-"""The two heads against their formulas: the split first layer, the cosine, and their arrays."""
+"""The two heads agree with their formulas: the split first layer, the cosine, and their arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
 
 QUERY, DOCUMENT, SIZE, COUNT = 7, 5, 9, 13
-"""Numbers in c_q, c_d and the first layer; documents."""
+"""Sizes of c_q, c_d and the first layer, and the number of documents."""
 
 
 def normal(seed, *shape):
@@ -20,14 +20,14 @@ def normal(seed, *shape):
 def mlp(layers):
     sides, bias = (normal(1, QUERY, SIZE), normal(2, DOCUMENT, SIZE)), normal(3, SIZE)
     hidden = [(normal(10 + i, SIZE, SIZE), normal(20 + i, SIZE)) for i in range(layers)]
-    return MlpHead(*sides, bias, hidden, normal(4, SIZE) / 100, normal(5, 1))  # away from where tanh is flat
+    return MlpHead(*sides, bias, hidden, normal(4, SIZE) / 100, normal(5, 1))  # not where tanh is flat
 
 
 COSINE = CosineHead(normal(1, QUERY, SIZE), normal(2, SIZE), normal(3, DOCUMENT, SIZE), normal(4, SIZE))
 
 
 def formula(head, query, document):
-    """The score in double precision."""
+    """Return the score in double precision."""
     c_q, c_d = query.astype(np.float64), document.astype(np.float64)
     if isinstance(head, CosineHead):
         z_q, z_d = c_q @ head.query + head.query_bias, c_d @ head.document + head.document_bias
@@ -43,7 +43,7 @@ def formula(head, query, document):
 @pytest.mark.parametrize(
     "head", [mlp(0), mlp(1), mlp(3), mlp(12), COSINE], ids=["0", "1", "3", "12", "cosine"]
 )
-def test_scores_are_those_of_the_formula_also_after_the_head_is_made_again(head):
+def test_scores_match_the_formula_also_after_loading_the_head(head):
     query, documents = normal(6, QUERY), normal(7, COUNT, DOCUMENT)
     again = HEADS[head.name].from_arrays(dict(sorted(head.arrays().items())))
     scores, same = (
@@ -56,8 +56,10 @@ def test_scores_are_those_of_the_formula_also_after_the_head_is_made_again(head)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-def test_the_mlp_by_hand():
-    """U_q = 1, U_d = -2, b = 0.5; O = 3, output bias -1; c_q = 2, c_d = 0.25 and 5; also stored."""
+def test_the_mlp_score_matches_values_by_hand():
+    """U_q = 1, U_d = -2, b = 0.5; O = 3, output bias -1; c_q = 2, c_d = 0.25 and 5. Stored features are
+    also tested.
+    """
     one = np.ones((1, 1), np.float32)
     head = MlpHead(one, -2 * one, np.array([0.5], np.float32), [], np.array([3], np.float32), -one[0])
     query = head.encode_query(np.array([[2]], np.float32))[0]
@@ -68,7 +70,7 @@ def test_the_mlp_by_hand():
         assert stored.tolist() == [[-0.5], [-10]]  # scoring works on a copy
 
 
-def test_the_cosine_of_nothing_is_the_learned_absent_vector_and_never_nan():
+def test_an_empty_input_has_the_learned_cosine_vector_and_is_not_nan():
     nothing, bias = np.zeros((1, DOCUMENT), np.float32), COSINE.document_bias
     assert COSINE.encode_documents(nothing)[0] == pytest.approx(bias / np.linalg.norm(bias), abs=1e-6)
     head = CosineHead(COSINE.query, COSINE.query_bias, COSINE.document, np.zeros_like(bias))

@@ -1,4 +1,4 @@
-"""What the hook writes and how it reads it back, without a node."""
+"""The requests and settings of the hook, without a node."""
 
 from __future__ import annotations
 
@@ -16,30 +16,28 @@ from rerank.hook.stock import MADE
 
 URL = "http://127.0.0.1:8765"
 
-# ------------------------------------------------------------------------------------------- what is wanted
-
 
 @pytest.mark.parametrize(
     "url",
     ["127.0.0.1:8765", "ftp://a", "http://", "http://me:secret@a", "http://a?b", "http://a#b", "http://a:0",
      "http://a:99999", "http://[1", "http://a b", ""],
 )  # fmt: skip
-def test_no_url_of_a_service(url):
+def test_invalid_service_urls_are_refused(url):
     with pytest.raises(UsageError, match="--service"):
         HookOptions(url)
 
 
-def test_the_slash_at_the_end_goes():
+def test_a_slash_at_the_end_of_the_url_is_removed():
     assert HookOptions("https://search.example/base//").url == "https://search.example/base"
 
 
-def test_every_route_has_a_name_of_its_own_for_its_pipeline():
+def test_every_route_has_a_different_pipeline_suffix():
     assert sorted(ROUTES) == ["plugin", "stock"]
     assert len({route.suffix for route in ROUTES.values()}) == len(ROUTES)
     assert all(route.route == name for name, route in ROUTES.items())
 
 
-def test_what_only_the_route_plugin_can():
+def test_the_stock_route_refuses_options_of_the_plugin_route():
     for more in ({"shadow": True}, {"add_to": "other"}):
         with pytest.raises(UsageError, match="are for the route plugin"):
             stock.settings(HookOptions(URL, **more))
@@ -52,20 +50,20 @@ def test_what_only_the_route_plugin_can():
         (["http://a:*"], True), (["http://a"], False), (["https://a:1"], False), (["*"], False),
     ],
 )  # fmt: skip
-def test_the_nodes_list_of_urls(allowed, expected):
+def test_the_plugin_compares_urls_with_the_allowed_list(allowed, expected):
     assert plugin.is_allowed("http://a:1", allowed) is expected
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.001, 1), (1.0, 1), (1.001, 2), (20.0, 20)])
-def test_ml_commons_counts_whole_seconds(timeout, seconds):
+def test_ml_commons_timeouts_are_rounded_up_to_seconds(timeout, seconds):
     made = stock.connector("a", HookOptions(URL, timeout=timeout))
     assert made["client_config"]["read_timeout"] == made["client_config"]["connection_timeout"] == seconds
 
 
 @settings(max_examples=30)
 @given(st.text(), st.lists(st.text(), max_size=3), st.sampled_from([None, "bm25*0.5 + text*0.5"]))
-def test_the_request_is_json_whatever_is_searched(text, ids, stack):
-    """As ML Commons fills it in: the query is escaped, and the ids are a JSON list."""
+def test_the_request_is_valid_json_for_any_query(text, ids, stack):
+    """ML Commons escapes the query and inserts the ids as a JSON list."""
     (action,) = stock.connector("a", HookOptions(URL, stack))["actions"]
     body = action["request_body"].replace("${parameters.documents}", json.dumps(ids))
     body = body.replace('"${parameters.query}"', json.dumps(text))
@@ -73,7 +71,7 @@ def test_the_request_is_json_whatever_is_searched(text, ids, stack):
     assert (sent["query"], sent["ids"], sent.get("stack")) == (text, ids, stack)
 
 
-def test_a_token_is_in_no_request_that_is_shown():
+def test_a_token_is_not_shown_in_requests():
     wanted = HookOptions(URL, token="sesame")
     made = stock.connector("a", wanted)
     assert "sesame" not in str(Request("POST", "/", made)) + repr(wanted)
@@ -82,14 +80,12 @@ def test_a_token_is_in_no_request_that_is_shown():
     assert filled["credential"] == {"token": "sesame"}
     assert made["credential"] == {"token": "<token>"}
     assert stock.connector("a", HookOptions(URL))["actions"][0]["headers"] == {}
-    assert stock.connector("a", HookOptions(URL))["credential"]["token"]  # ML Commons wants one
+    assert stock.connector("a", HookOptions(URL))["credential"]["token"]  # ML Commons requires a credential
 
 
-def test_descriptions_are_such_as_ml_commons_takes():
+def test_descriptions_contain_only_characters_that_ml_commons_accepts():
     assert re.fullmatch(r"""[A-Za-z0-9 .,!?():@\-_'/"]+""", MADE)
 
-
-# ------------------------------------------------------------------------------------ does the service fit?
 
 READY = {
     "ready": True,
@@ -102,7 +98,7 @@ HERE = {"text": "v1", "meta": "v1"}
 
 
 @pytest.mark.parametrize("stack", [None, "text", "bm25", "text,bm25", "bm25*0.5 + meta*0.5"])
-def test_a_service_that_fits(stack):
+def test_a_service_with_the_same_versions_has_no_problems(stack):
     assert service_problems(READY, HERE, stack, 1000) == []
 
 
@@ -118,10 +114,10 @@ def test_a_service_that_fits(stack):
         (None, 10, {**HERE, "joint": "v1"}, "other versions of joint"),
     ],
 )
-def test_a_service_that_does_not_fit(stack, depth, here, part):
+def test_a_service_that_does_not_match_has_a_problem(stack, depth, here, part):
     (problem,) = service_problems(READY, here, stack, depth)
     assert part in problem
 
 
-def test_a_service_that_does_not_say_its_limits():
+def test_a_service_without_limits_in_its_answer_has_no_problems():
     assert service_problems({"ready": True, "rankers": {}}, {}, None, 9999) == []

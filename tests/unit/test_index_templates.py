@@ -1,4 +1,4 @@
-"""The index templates without a cluster: every language has one, and the files fit together."""
+"""The index templates without a cluster: every language has a template, and the files are consistent."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ LANGUAGES = sorted(name.removeprefix("rerank-index-") for name in FILES if name.
     [("en", "en"), ("pt_BR", "pt"), ("nn", "no"), ("NB", "no"), ("zh-Hant", "cjk"), ("ko", "cjk")]
     + [(None, "neutral"), ("haw", "neutral"), ("cjk", "neutral")],
 )
-def test_analysis(lang, expected):
+def test_a_language_code_selects_its_analysis(lang, expected):
     assert analysis(lang) == expected
 
 
-def test_not_a_language():
+def test_an_invalid_language_code_is_refused():
     with pytest.raises(UsageError, match="is not a language code"):
         analysis("English")
 
 
-def test_every_stemmed_language_has_its_analysis_and_every_analysis_a_template():
+def test_every_stemmed_language_has_an_analysis_and_a_template():
     assert {analysis(code) for code in STEMMERS} | {"cjk", "neutral"} == set(LANGUAGES)
     composed = {name for lang in LANGUAGES for name in component(f"rerank-index-{lang}")["composed_of"]}
     assert composed | {f"rerank-index-{lang}" for lang in LANGUAGES} == FILES

@@ -1,4 +1,4 @@
-"""Articles in JATS: their parts, where they cite what, and what is no article."""
+"""Articles in JATS: their parts, the places of their citations, and other XML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def article(body="", references=FIVE, *, more="", doi="10.1000/own", prolog=""):
 
 
 def cited(data, counts=None):
-    """(section, paragraph, what is cited) of each sentence, references by the last part of their DOIs."""
+    """Return (section, paragraph, cited references) of each sentence; references by the last part of
+    their DOIs.
+    """
     read = read_article(data, "x.xml", counts)
     return [
         (one.section, one.paragraph, "".join(k.rpartition("/")[2] for k in one.cites))
@@ -47,7 +49,7 @@ def cited(data, counts=None):
     ]
 
 
-def test_front_matter():
+def test_front_matter_is_read():
     more = (
         '<article-categories><subj-group subj-group-type="heading"><subject>Cell Biology</subject>'
         "</subj-group></article-categories><abstract><sec><title>Why</title><p>We  asked.</p></sec>"
@@ -65,7 +67,7 @@ def test_front_matter():
     assert read.document(body=True).text == "Text."
 
 
-def test_the_tree():
+def test_sections_and_paragraphs_are_numbered():
     body = (
         f"<p>Before {cite(1)}.</p>"
         f"<sec><title>One</title><p>First {cite(1)}. Second {cite(2)}.</p>"
@@ -81,7 +83,7 @@ def test_the_tree():
     }  # fmt: skip
 
 
-def test_what_is_not_text():
+def test_captions_notes_and_tables_are_not_text():
     body = (
         f"<fig><caption><p>Caption {cite(1)}.</p></caption></fig><p>Text<fn><p>note {cite(2)}</p></fn>"
         f" goes on {cite(3)}.</p><table-wrap><table><tr><td><p>{cite(4)}</p></td></tr></table></table-wrap>"
@@ -101,12 +103,12 @@ def test_what_is_not_text():
         (f"[{cite(3)}–{cite(3)}] {cite(3)}", "3"),
     ],
 )
-def test_ranges_and_lists(text, found):
+def test_citation_ranges_and_lists_are_expanded(text, found):
     assert cited(article(f"<p>As known {text}.</p>")) == [(0, 0, found)]
 
 
-def test_lists_inside_paragraphs():
-    """No sentence goes on in the next item, and what stands inside a paragraph is read once."""
+def test_list_items_in_paragraphs_are_separate_sentences():
+    """A sentence does not continue in the next item, and text inside a paragraph is read once."""
     items = (f"<list-item><p>{what} {cite(n)}</p></list-item>" for what, n in (("cats", 2), ("dogs", 3)))
     inside = f"<list>{''.join(items)}</list>"
     data = article(
@@ -127,13 +129,13 @@ def test_sentences_do_not_end_at_abbreviations():
     assert cited(article(body)) == [(0, 0, "12"), (0, 0, "3")]
 
 
-def test_numbers_behind_the_stop_belong_to_the_sentence_before():
+def test_numbers_after_the_full_stop_belong_to_the_previous_sentence():
     body = f"<p>It is known.<sup>{cite(1)}</sup> All was.<sup>{cite(2)}–{cite(4)}</sup> None {cite(5)}.</p>"
     assert cited(article(body)) == [(0, 0, "1"), (0, 0, "234"), (0, 0, "5")]
     assert read_article(article(body), "x.xml").body == "It is known. All was. None 5."
 
 
-def test_keys_and_what_is_counted():
+def test_reference_keys_and_counts():
     references = [
         reference(1, doi="10.1000/A"),
         reference(2, doi="https://doi.org/10.1000/a"),
@@ -152,7 +154,7 @@ def test_keys_and_what_is_counted():
     assert (counts.mentions, counts.unresolved) == (5, 2)
 
 
-def test_archives_and_folders(tmp_path):
+def test_articles_in_archives_and_folders_are_read(tmp_path):
     one, two = article("<p>One.</p>", doi="10.1000/one"), article("<p>Two.</p>", doi="10.1000/two")
     (tmp_path / "folder" / "in").mkdir(parents=True)
     (tmp_path / "folder" / "b.xml").write_bytes(one)
@@ -176,7 +178,7 @@ BOMB = (
 SECRET = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
 
 
-def test_an_article_as_archives_answer_with_it():
+def test_articles_inside_answers_of_archives_are_read():
     plain = article(f"<p>Known {cite(1)}.</p>")
     inside = plain.replace(b"<article ", b"<article xmlns='http://jats.nlm.nih.gov/ns/archiving/1.3/' ")
     answer = b"<OAI-PMH xmlns='http://www.openarchives.org/OAI/2.0/'><record>%b</record></OAI-PMH>" % inside

@@ -1,4 +1,4 @@
-"""A query with two texts: lexical signals look for the translation, rankers read the original."""
+"""A query with two texts: lexical signals search for the translation, rankers read the original."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS = {"lupo": "wolf", "volpe": "fox"}
 
 
 class Dictionary(Plain):
-    """Score: whether the document has the Italian word for the query's English one."""
+    """Score: 1 if the document has the Italian translation of the English word in the query."""
 
     family, name = "dictionary", "dictionary"
 
@@ -38,8 +38,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return workspace
 
 
-def test_what_each_signal_reads(workspace: Workspace) -> None:
-    """By hand: tf-idf finds the two wolves and prefers the shorter text, the ranker the one with a fox."""
+def test_each_signal_reads_its_text(workspace: Workspace) -> None:
+    """By hand: tf-idf finds the two wolves and prefers the shorter text. The ranker prefers the one with
+    a fox.
+    """
     pipeline = workspace.pipeline(["tfidf", "bm25", "dictionary"])
     answer = pipeline.answer(QUERY, workspace.stack("bm25*0.1 + tfidf*0.2 + dictionary*0.7"))
     found = {hit.id: hit.signals for hit in answer.ranking.top(9)}
@@ -53,7 +55,7 @@ def test_what_each_signal_reads(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["retrieved:10", "pool-first:2", "pool-random:2"])
-def test_tuned_and_measured_with_both(workspace: Workspace, tmp_path: Path, protocol: str) -> None:
+def test_tune_and_evaluate_use_both_texts(workspace: Workspace, tmp_path: Path, protocol: str) -> None:
     at = {"queries": [QUERY], "qrels": Qrels([("q", "b", 1)])}
     path = tmp_path / "s.json"
     tune(workspace, "tfidf,dictionary", protocol=protocol, out=path, **at)
@@ -61,7 +63,7 @@ def test_tuned_and_measured_with_both(workspace: Workspace, tmp_path: Path, prot
     assert (first.measures["RR"], stack.measures["RR"]) == (0.5, 1.0)
 
 
-def test_the_cache_tells_translations_apart(workspace: Workspace, tmp_path: Path) -> None:
+def test_the_cache_distinguishes_translations(workspace: Workspace, tmp_path: Path) -> None:
     at = {"qrels": Qrels([("q", "b", 1)]), "out": tmp_path / "s.json"}
     both = [Query("q", "fox", lexical_text=text) for text in ("lupo", "gufo")]
     recalls = [
@@ -71,7 +73,7 @@ def test_the_cache_tells_translations_apart(workspace: Workspace, tmp_path: Path
 
 
 def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
-    """Every lexical signal ignores them, by the language of the query; documents keep them."""
+    """All lexical signals remove the stop words of the query's language. Documents keep theirs."""
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     texts = {
         "a": "the who",
@@ -88,8 +90,8 @@ def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
         return [hit.id for hit in answer.ranking.top(9)]
 
     assert found("what is the cost of it") == ["b"]
-    assert sorted(found("the who")) == ["a", "b"]  # nothing else is left to search
-    assert found("who is WHO") == ["a"]  # capitals: a name
+    assert sorted(found("the who")) == ["a", "b"]  # no other word is left to search
+    assert found("who is WHO") == ["a"]  # uppercase: a name
     assert found("die hard") == ["c"]
     assert found("die Suche", "de") == ["d"]
     assert sorted(found("die u\u0308ber")) == ["c", "e"]  # a decomposed letter
@@ -97,7 +99,7 @@ def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
 
 
 def test_stop_words_of_a_query_in_another_language_are_not_searched(tmp_path: Path) -> None:
-    """Also without `lang`, in searches and in tuning; short names keep their words."""
+    """This also holds without `lang`, and in tuning. Short names keep their words."""
     workspace = Workspace.create(tmp_path / "ws", lang="de")
     texts = {"a": "Art of Illusion", "b": "Strategy, ein Spiel", "c": "Das Spiel und die Kosten"}
     workspace.engine.write(Document(id, text=text) for id, text in texts.items())

@@ -1,4 +1,4 @@
-"""The local engine beyond the contract: its scores against the formulas, and readers beside writers."""
+"""The local engine: its scores against the formulas, and concurrent readers and writers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def scores(engine: LocalEngine, text: str, stage: str) -> dict[str, float]:
 
 
 def cosines(texts: dict[str, str], query: str) -> dict[str, float]:
-    """tf-idf as scikit-learn computes it with sublinear_tf and smooth_idf, in plain Python."""
+    """Return tf-idf cosines as scikit-learn computes them with sublinear_tf and smooth_idf, in plain
+    Python.
+    """
     analyze = analyzer("en").analyze
     counts = {id: Counter(analyze(text)) for id, text in texts.items()}
     df = Counter(term for count in counts.values() for term in count)
@@ -66,13 +68,13 @@ def random_texts(n: int, seed: int) -> dict[str, str]:
 
 
 class TestTfIdf:
-    def test_against_the_formula(self, engine: LocalEngine) -> None:
+    def test_tfidf_scores_match_the_formula(self, engine: LocalEngine) -> None:
         texts = random_texts(300, seed=1)
         engine.write(documents(texts))
         for query in ("w1 w2 w3", "w50", "w0 w0 w0 w120 unknown", "w0 " * 30):
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
-    def test_after_updates_as_if_built_at_once(self, engine: LocalEngine, tmp_path: Path) -> None:
+    def test_updates_give_the_same_scores_as_a_new_index(self, engine: LocalEngine, tmp_path: Path) -> None:
         texts = random_texts(200, seed=2)
         engine.write(documents(texts))
         changes = {"d3": "w1 brandnew", "d9": "", "x": "w1 w2 brandnew other"}
@@ -87,7 +89,7 @@ class TestTfIdf:
             assert scores(engine, query, "tfidf") == pytest.approx(scores(fresh, query, "tfidf"), abs=1e-7)
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
-    def test_cut_among_many_ties(self, engine: LocalEngine) -> None:
+    def test_ties_are_cut_by_id(self, engine: LocalEngine) -> None:
         engine.write(
             Document(f"{i:04}", text="common rare" if i % 50 == 7 else "common x") for i in range(3000)
         )
@@ -101,8 +103,8 @@ class TestTfIdf:
 
 
 class TestBm25:
-    def test_against_the_formula(self, engine: LocalEngine) -> None:
-        # Up to 40 terms tantivy keeps a document's exact length; longer ones are rounded.
+    def test_tfidf_scores_match_the_formula(self, engine: LocalEngine) -> None:
+        # tantivy stores exact lengths of documents up to 40 terms. It rounds longer ones.
         texts = random_texts(100, seed=4)
         engine.write(documents(texts))
         counts = {id: Counter(text.split()) for id, text in texts.items()}
@@ -119,7 +121,7 @@ class TestBm25:
         found = scores(engine, " ".join(query.elements()), "bm25")
         assert found == pytest.approx(expected, rel=1e-5)
 
-    def test_more_ties_than_were_fetched(self, engine: LocalEngine) -> None:
+    def test_more_ties_than_the_depth_are_sorted_by_id(self, engine: LocalEngine) -> None:
         engine.write(Document(f"{(i * 7) % 500:03}", text="same words") for i in range(500))
         found = engine.find(SearchRequest("words", first_stage="bm25", depth=10))
         assert found.ids == [f"{i:03}" for i in range(10)]
@@ -138,13 +140,13 @@ class TestBm25:
 
 
 class TestFolder:
-    def test_create_twice(self, engine: LocalEngine) -> None:
+    def test_creating_an_engine_twice_is_refused(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         with pytest.raises(WorkspaceError, match="already holds a collection"):
             LocalEngine.create(engine.folder)
         assert len(engine) == 3
 
-    def test_parts_of_two_states(self, engine: LocalEngine, tmp_path: Path) -> None:
+    def test_files_of_two_versions_are_refused(self, engine: LocalEngine, tmp_path: Path) -> None:
         shutil.copytree(engine.folder / "data-0" / "index", tmp_path / "old")
         engine.write(documents(TEXTS))
         engine.close()
@@ -153,7 +155,7 @@ class TestFolder:
         with pytest.raises(WorkspaceError, match="not of the same version"):
             LocalEngine.open(engine.folder)
 
-    def test_dead_rows_do_not_pile_up(self, engine: LocalEngine) -> None:
+    def test_dead_rows_are_removed(self, engine: LocalEngine) -> None:
         for i in range(6):
             engine.write(Document(str(n), text=f"text {i}") for n in range(50))
         for i in range(10):
@@ -164,9 +166,9 @@ class TestFolder:
 
 
 class TestSeveral:
-    """One writes while others read."""
+    """One process writes while others read."""
 
-    def test_readers_keep_the_old_state_and_then_follow(self, engine: LocalEngine) -> None:
+    def test_readers_see_the_old_state_until_a_write_ends(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         old = LocalEngine.open(engine.folder)
         before = {stage: scores(old, "lists graphs", stage) for stage in ("bm25", "tfidf")}
@@ -186,7 +188,7 @@ class TestSeveral:
                 assert set(scores(reader, "graphs", stage)) == set()
                 assert len(scores(reader, "lists", stage)) == 1000
 
-    def test_a_reader_that_has_fallen_behind(self, engine: LocalEngine) -> None:
+    def test_an_outdated_reader_finishes_its_stream_and_updates(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         reader = LocalEngine.open(engine.folder)
         stream = reader.documents()
@@ -196,7 +198,7 @@ class TestSeveral:
         assert [first, *stream] == documents(TEXTS)
         assert [document.text for document in reader.get(["1", "3"]) if document] == ["again 3", "graphs"]
 
-    def test_threads(self, engine: LocalEngine) -> None:
+    def test_threads_read_while_another_writes(self, engine: LocalEngine) -> None:
         engine.write(documents(random_texts(500, seed=6)))
         failures: list[BaseException] = []
         stop = threading.Event()
@@ -225,7 +227,7 @@ class TestSeveral:
 
 
 class TestFeatures:
-    def test_what_a_crash_left_behind_the_manifest_is_ignored(self, engine: LocalEngine) -> None:
+    def test_feature_rows_that_are_not_in_the_manifest_are_ignored(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
         engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
         with open(engine.folder / "data-0/features/text/v1/float32x2", "ab") as file:

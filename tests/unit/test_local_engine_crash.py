@@ -1,4 +1,4 @@
-"""The local engine when things go wrong: killed at any moment, disk full, memory that must not grow."""
+"""The local engine after failures: killed processes, a full disk; and a limit on memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def send(results: Any, function: Callable[..., str | None], *args: object) -> No
 
 
 def check(folder: Path, expected: list[Document]) -> None:
-    """The engine holds exactly these documents in all of its parts."""
+    """Assert that all parts of the engine contain exactly these documents."""
     engine = LocalEngine.open(folder)
     assert sorted(engine.documents(), key=lambda document: document.id) == expected
     assert len(engine) == len(expected)
@@ -80,7 +80,7 @@ def folder(tmp_path: Path) -> Path:
     return engine.folder
 
 
-MOMENTS = {  # before or after a function, and the documents that readers find then
+MOMENTS = {  # before or after a function, and the documents that readers then find
     "at the start": (before, documents.Documents, "write", OLD),
     "after SQLite has committed": (after, documents.Documents, "write", OLD),
     "after the text index got it": (after, text_index.IndexWriter, "add", OLD),
@@ -104,12 +104,12 @@ def killed_repair(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed(folder: Path, moment: str) -> None:
+def test_a_killed_write_keeps_a_consistent_state(folder: Path, moment: str) -> None:
     assert child(killed_change, folder, moment) == -signal.SIGKILL
     check(folder, MOMENTS[moment][3])
     engine = LocalEngine.open(folder)
     assert engine.verify() == {}
-    # The next writer indexes what SQLite has, also if it is killed once more.
+    # The next writer indexes the documents in SQLite, also if it is killed once more.
     assert child(killed_repair, folder) in (None, -signal.SIGKILL)
     engine.write([])
     in_sqlite = list(MOMENTS).index(moment) > 0
@@ -124,7 +124,7 @@ def killed_commit(folder: Path) -> None:
     change(folder)
 
 
-def test_a_reader_follows_when_the_text_index_is_committed(folder: Path) -> None:
+def test_a_reader_updates_when_the_text_index_is_committed(folder: Path) -> None:
     reader = LocalEngine.open(folder)
     assert child(killed_commit, folder) == -signal.SIGKILL
     for stage in ("bm25", "tfidf"):
@@ -139,7 +139,7 @@ def killed_creation(folder: Path, moment: int) -> None:
     LocalEngine.create(folder)
 
 
-def test_killed_while_creating(tmp_path: Path) -> None:
+def test_a_killed_creation_can_be_repeated(tmp_path: Path) -> None:
     for moment in range(3):
         assert child(killed_creation, tmp_path / "new", moment) == -signal.SIGKILL
     assert len(LocalEngine.create(tmp_path / "new")) == 0
@@ -158,15 +158,17 @@ def large_change(folder: Path, limit: int) -> str:
 
 
 @pytest.mark.parametrize("limit", [20_000, 400_000, 2_000_000])
-def test_disk_full(folder: Path, limit: int) -> None:
-    # A limit on the size of files fails as a full disk does: at another file for every limit.
+def test_a_full_disk_keeps_the_old_documents(folder: Path, limit: int) -> None:
+    # A limit on file sizes fails like a full disk. Each limit fails at another file.
     assert "nothing was ingested; free space and run again" in str(child(large_change, folder, limit))
     check(folder, OLD)
     change(folder)
     check(folder, NEW)
 
 
-def test_disk_full_after_sqlite_has_committed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_full_after_the_sqlite_commit_can_be_repaired(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -188,7 +190,7 @@ def slow_change(folder: Path, started: Any, finish: Any) -> None:
     LocalEngine.open(folder).write(stream())
 
 
-def test_two_processes(folder: Path) -> None:
+def test_one_process_writes_while_another_reads(folder: Path) -> None:
     started, finish = PROCESSES.Event(), PROCESSES.Event()
     process = PROCESSES.Process(target=slow_change, args=(folder, started, finish))
     process.start()
@@ -216,7 +218,7 @@ def peak(folder: Path, count: int) -> str:
 
 
 @pytest.mark.slow
-def test_memory_stays_flat(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_collection(tmp_path: Path) -> None:
     few, many = (int(str(child(peak, tmp_path / str(count), count))) * 1024 for count in (15_000, 45_000))
-    # 30,000 documents more are 27 MB of text, kept nowhere; the buffers of tantivy and SQLite grow.
+    # 30,000 more documents are 27 MB of text, which is not kept. The buffers of tantivy and SQLite grow.
     assert many - few < 35_000_000

