@@ -15,7 +15,7 @@ def rows(mentions):
     return found
 
 
-def test_sizes_of_cocitation_levels(run, tmp_path, write_lines):
+def test_mine_reports_the_sizes_of_cocitation_levels(run, tmp_path, write_lines):
     titles = {"a": "On the growth of yeast", "b": "On the death of yeast cells", "c": "Wolves", "e": "Owls"}
     documents = [
         {"_id": "X", "title": "The paper X", "citations": rows(X), "references": titles},
@@ -33,13 +33,13 @@ def test_sizes_of_cocitation_levels(run, tmp_path, write_lines):
     assert shown.splitlines()[-1].split() == ["one", "document", "2", "5", "5", "10"]
 
 
-def test_a_collection_without_citations(run, tmp_path, write_lines):
+def test_mine_refuses_a_collection_without_citations(run, tmp_path, write_lines):
     run("ingest", write_lines(tmp_path / "c.jsonl", [{"_id": "d", "text": "x"}]), "-w", tmp_path / "ws")
     run("mine", "cocitation", "-w", tmp_path / "ws").fails(1, "no document has citations; ingest articles")
 
 
-def test_pairs_from_links_alone(run, tmp_path, write_lines):
-    """Against a count over all pairs of each document's links."""
+def test_mine_uses_links_if_there_are_no_citations(run, tmp_path, write_lines):
+    """The expected counts cover all pairs of each document's links."""
     documents = [
         {"_id": "1", "links": ["2", "10", "x", "1"]},
         {"_id": "2", "links": ["10", "x"]},

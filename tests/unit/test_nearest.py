@@ -1,4 +1,4 @@
-"""The local engine's search for the nearest vectors, against NumPy's product over all of them."""
+"""The local engine's search for the nearest vectors agrees with NumPy's product over all vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def names(rows):
 
 
 def ranked(products, dead=()):
-    """Rows with a product above zero, the best first."""
+    """Return the rows with a product above zero, the best first."""
     ids = names(np.arange(len(products)))
     numbers = enumerate(products.astype(np.float32).tolist())
     return [row for *_, row in sorted((-p, ids[i], i) for i, p in numbers if p > 0 and i not in dead)]
@@ -28,7 +28,7 @@ def ranked_of_one(matrix, query, dead=()):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("together", [1, 20])
-def test_the_best_products_above_zero(dtype, together):
+def test_the_best_products_above_zero_are_found(dtype, together):
     rng = np.random.default_rng(1)
     matrix = rng.normal(size=(5000, 24)) * rng.gamma(2, size=(5000, 1))
     matrix[::9] = 0
@@ -52,7 +52,7 @@ def check_top(passages, matrix, queries, together, dead, wanted):
         assert found == [sorted(rows[:depth]) for rows in wanted]
 
 
-def test_rows_that_are_added_are_found():
+def test_added_rows_are_found():
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(3000, 16)).astype(np.float16)
     query = rng.normal(size=(1, 16)).astype(np.float32)
@@ -61,7 +61,7 @@ def test_rows_that_are_added_are_found():
         assert rows.tolist() == sorted(ranked_of_one(matrix[:count], query[0])[:50])
 
 
-def test_every_fp16_number():
+def test_every_fp16_number_is_converted_exactly():
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 16)
     finite = halves[np.isfinite(halves).all(axis=1)]
     for numbers in (halves, finite, finite[::2], halves[:1], halves[0, :0]):
@@ -71,7 +71,7 @@ def test_every_fp16_number():
 
 
 def several(count, most, width, dtype):
-    """Up to ``most`` vectors a row, and how many; every ninth row has none."""
+    """Return up to ``most`` vectors per row, and their count. Every ninth row has none."""
     rng = np.random.default_rng(4)
     matrix = np.zeros((count, most, width))
     counts = rng.integers(1, most + 1, count)
@@ -84,7 +84,7 @@ def several(count, most, width, dtype):
 
 
 def ranked_of_several(matrix, most, query, dead=()):
-    """Rows, the best first, in float64, over the vectors that are there."""
+    """Return the rows, the best first, computed in float64 over the existing vectors."""
     products = np.zeros(len(matrix))
     for row, numbers in enumerate(matrix.astype(np.float64)):
         some = numbers[:-1].reshape(most, -1)[: int(numbers[-1])]
@@ -95,7 +95,7 @@ def ranked_of_several(matrix, most, query, dead=()):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16])
 @pytest.mark.parametrize("together", [1, 20])
-def test_the_largest_of_several_cosines(dtype, together):
+def test_the_largest_of_several_cosines_is_used(dtype, together):
     matrix = several(3000, 3, 24, dtype)
     queries = np.random.default_rng(5).normal(size=(20, 24)).astype(np.float32)
     queries[3] = matrix[100, :24].astype(np.float32)

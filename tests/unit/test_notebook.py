@@ -1,4 +1,4 @@
-"""The page of the notebook is run; every public name has an example and is in the reference."""
+"""The code of the notebook page runs. Every public name has an example and is in the reference."""
 
 import doctest
 import pkgutil
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_the_notebook():
+def test_the_notebook_page_runs():
     text = (ROOT / "docs" / "tutorials" / "notebook.md").read_text("utf-8")
     lines = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
     test = doctest.DocTestParser().get_doctest(lines, {}, "notebook.md", None, 0)
@@ -25,7 +25,7 @@ def test_the_notebook():
     assert not found.failed, "".join(said)
 
 
-def test_every_command_is_a_function():
+def test_every_command_has_a_function():
     text = (ROOT / "docs" / "tutorials" / "notebook.md").read_text("utf-8")
     rows = re.findall(r"^\| `rerank (\w+)` \| (.*) \|$", text, re.M)
     assert [command for command, _ in rows] == list(COMMANDS)

@@ -1,4 +1,4 @@
-"""Where a cluster is and how to get in, what its errors mean, and plans on disk: all without a node."""
+"""OpenSearch settings, credentials, error messages and stored features, all without a node."""
 
 from __future__ import annotations
 
@@ -44,11 +44,8 @@ settings = st.builds(
 )
 
 
-# -------------------------------------------------------------------------------------------------- settings
-
-
 @given(settings)
-def test_what_is_written_into_rerank_toml_is_read_again(given_settings: Settings) -> None:
+def test_settings_in_rerank_toml_are_read_again(given_settings: Settings) -> None:
     assert Settings.read(given_settings.table(), "") == given_settings
     table = config_file.read(
         config_file.written("en", "opensearch", given_settings.table(), OwnedLayout.first_stages)
@@ -77,7 +74,7 @@ def test_fields_in_rerank_toml_are_read_again(table: dict[str, list[str]]) -> No
     assert config["first_stage"] == ("bm25" if table else "tfidf")
 
 
-def test_only_what_is_not_default_is_written() -> None:
+def test_only_values_that_differ_from_the_defaults_are_written() -> None:
     assert HERE.table() == {"url": "http://127.0.0.1:9200", "index": "articles"}
     two = Settings(("http://a", "http://b"), "x", timeout=5)
     assert two.table() == {"url": ["http://a", "http://b"], "index": "x", "timeout": 5}
@@ -105,7 +102,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "what"), WRONG)
-def test_settings_that_are_none(change: dict[str, Any], what: str) -> None:
+def test_invalid_settings_are_refused(change: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as error:
         Settings.read({**HERE.table(), **change}, "rerank.toml")
     assert str(error.value).startswith("rerank.toml: ")
@@ -118,7 +115,7 @@ def test_settings_that_are_none(change: dict[str, Any], what: str) -> None:
     st.sampled_from(["{}", "http://{}", "http://u:{}@h", "https://h:{}", "{}@h", "http://h/?{}"]),
 )
 @example("\\\x1b", "http://{}")
-def test_any_url_is_taken_or_refused_in_one_line_without_the_password(part: str, form: str) -> None:
+def test_any_url_is_accepted_or_refused_without_its_password(part: str, form: str) -> None:
     url = form.format(part)
     try:
         read = Settings.read({"url": url, "index": "x"}, "here")
@@ -130,9 +127,6 @@ def test_any_url_is_taken_or_refused_in_one_line_without_the_password(part: str,
     if "@" in url or "?" in url:
         assert "URL" in line
         assert line.startswith("here: ")
-
-
-# ---------------------------------------------------------------------------------------------------- errors
 
 
 def transport(status: int, kind: str = "", reason: str = "", **body: Any) -> Exception:
@@ -152,18 +146,19 @@ LINES: list[tuple[Exception, str]] = [
     (transport(429, "x", "[TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark"), "flood-stage"),
     (transport(503, "x", "[SERVICE_UNAVAILABLE/1/state not recovered / initialized];"), "not recovered"),
 ]
-"""What no node of the tests answers; test_opensearch_refusals and _connection_faults have all else."""
+"""Errors that the test nodes do not cause. test_opensearch_refusals and _connection_faults cover the others.
+"""
 
 
 @pytest.mark.parametrize(("error", "what"), LINES)
-def test_errors_in_one_line(error: Exception, what: str) -> None:
+def test_errors_are_explained_in_one_line(error: Exception, what: str) -> None:
     line = str(explain(error, HERE, "searching"))
     assert what in line
     assert "\n" not in line
     assert len(line) < 600
 
 
-def test_the_innermost_cause_counts() -> None:
+def test_the_innermost_cause_is_reported() -> None:
     inner = {"type": "a", "reason": "outer", "caused_by": {"type": "b", "reason": "inner"}}
     assert cause({"error": {"type": "x", "failed_shards": [{"reason": inner}]}}) == ("x", "outer: inner")
     assert cause({"error": {"type": "x", "root_cause": [inner]}}) == ("x", "outer: inner")
@@ -172,16 +167,13 @@ def test_the_innermost_cause_counts() -> None:
     assert block("mapper parsing failed") == ""
 
 
-# -------------------------------------------------------------------------------------------------- features
-
-
 @given(
     st.sampled_from(["<f4", "<f2", "<f8", "|i1", "<i8", "|u1"]),
     st.integers(1, 50),
     st.lists(st.booleans(), max_size=20),
     st.integers(0, 2**32 - 1),
 )
-def test_features_come_back(dtype: str, width: int, there: list[bool], seed: int) -> None:
+def test_stored_features_are_decoded_unchanged(dtype: str, width: int, there: list[bool], seed: int) -> None:
     raw = np.random.default_rng(seed).integers(
         0, 256, (sum(there), width * np.dtype(dtype).itemsize), np.uint8
     )
@@ -189,21 +181,21 @@ def test_features_come_back(dtype: str, width: int, there: list[bool], seed: int
     made = Column(dtype, width, 12.5)
     encoded = iter(made.encode(values))
     texts = [next(encoded) if present else None for present in there]
-    assert all("=" not in found for found in texts if found)  # OpenSearch drops the padding
+    assert all("=" not in found for found in texts if found)  # OpenSearch removes the padding
     rows, missing = made.decode(texts)
     assert missing.tolist() == [not present for present in there]
     assert rows.dtype == np.dtype(dtype)
     assert rows.shape == (len(there), width)
     assert rows[~missing].tobytes() == values.tobytes()
     assert not rows[missing].view(np.uint8).any()
-    # And through the mapping.
+    # The mapping also preserves them.
     key = feature_key("text", "v1.2")
     known = columns({"properties": {FEATURES: {"properties": {key: made.mapping()}}}})
     assert known == {key: made}
     assert ranker_of(key) == ("text", "v1.2")
 
 
-def test_features_that_are_of_another_width() -> None:
+def test_features_of_another_width_are_refused() -> None:
     texts = Column("<f4", 4, 0).encode(np.ones((2, 4), np.float32))
     with pytest.raises(EngineError, match=r"8 values of <f4"):
         Column("<f4", 8, 0).decode(texts)

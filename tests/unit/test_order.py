@@ -1,4 +1,4 @@
-"""The one order: score descending, then id ascending by code point."""
+"""The order of results: score descending, then id ascending by code point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerank.order import rank
     ("ids", "scores", "ordered"),
     [
         (["b", "B", "é", "a10", "a9", "z"], [1, 1, 1, 1, 1, 2], ["z", "B", "a10", "a9", "b", "é"]),
-        (["\U0001f600", "\uffee"], [0.0, 0.0], ["\uffee", "\U0001f600"]),  # not by UTF-16
+        (["\U0001f600", "\uffee"], [0.0, 0.0], ["\uffee", "\U0001f600"]),  # not in the order of UTF-16
         (["d", "c", "b", "a"], [-np.inf, 0.0, -0.0, np.inf], ["a", "b", "c", "d"]),
         (np.array(["b", "a"]), np.array([1.0, 1.0]), ["a", "b"]),
         (["a"], [3.0], ["a"]),
@@ -33,7 +33,7 @@ def test_nan_and_wrong_lengths_are_refused():
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.sampled_from([0.0, 0.5, 1.0, -1.0, 1e300])))
-def test_equals_sorting_by_the_pair(scores):
+def test_rank_equals_sorting_by_score_and_id(scores):
     ids = list(scores)
     order = rank(ids, list(scores.values()))
     assert [ids[i] for i in order] == sorted(ids, key=lambda id: (-scores[id], id))

@@ -1,4 +1,4 @@
-"""Personalized PageRank and levels against graphs worked by hand and the dense inverse."""
+"""Personalized PageRank and levels agree with graphs computed by hand and with the dense inverse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def undirected(edges, size):
 
 
 @pytest.mark.parametrize(("exact", "tolerance"), [(100, 1e-3), (1, 1e-7)], ids=["inverted", "pushed"])
-def test_a_small_graph_by_hand(exact, tolerance):
+def test_pagerank_of_a_small_graph_matches_values_by_hand(exact, tolerance):
     ids, scores = top_pagerank(undirected(EDGES, 7), 6, exact=exact, tolerance=tolerance)
     expected = np.zeros((7, 7))
     for document, row in enumerate(ids[:5]):
@@ -48,7 +48,7 @@ def test_a_small_graph_by_hand(exact, tolerance):
     assert (ids[5:] == -1).all()
 
 
-def test_the_restart_probability_has_a_range():
+def test_a_restart_probability_of_zero_is_refused():
     assert (top_pagerank(undirected(EDGES, 5), 3, alpha=1.0)[0] == -1).all()
     with pytest.raises(UsageError, match="restart probability 0"):
         top_pagerank(undirected(EDGES, 5), 3, alpha=0)
@@ -63,8 +63,8 @@ def sparse_graph(size, density, seed):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 60), st.floats(0.01, 0.3), st.integers(0, 1000), st.sampled_from([1, 100]))
-def test_against_the_dense_inverse(size, density, seed, exact):
-    """Weighted graphs, with documents without links."""
+def test_pagerank_matches_the_dense_inverse(size, density, seed, exact):
+    """The graphs have weights and documents without links."""
     adjacency = sparse_graph(size, density, seed)
     dense = pagerank_matrix(adjacency)
     np.fill_diagonal(dense, 0)
@@ -78,7 +78,7 @@ def test_against_the_dense_inverse(size, density, seed, exact):
         np.testing.assert_allclose(scores[i, : len(listed)], dense[i, listed], atol=slack)
 
 
-def test_ties_follow_the_seed_and_not_the_order_of_the_files():
+def test_ties_depend_on_the_seed_not_on_the_order_of_documents():
     star = undirected([(0, j) for j in range(1, 30)], 30)
     orders = {tuple(top_pagerank(star, 29, seed=seed)[0][0].tolist()) for seed in range(4)}
     assert len(orders) == 4
@@ -89,11 +89,11 @@ def test_ties_follow_the_seed_and_not_the_order_of_the_files():
     ("related", "sizes"),
     [(0, []), (1, [1]), (2, [2, 1]), (3, [3, 2, 1]), (5, [5, 3, 2, 1]), (6, [6, 3, 2, 1]), (7, [7, 4, 2, 1])],
 )
-def test_halving_by_hand(related, sizes):
+def test_level_sizes_match_values_by_hand(related, sizes):
     assert [level_size(related, level) for level in range(1, levels(related) + 1)] == sizes
 
 
-def test_links_become_a_graph_and_what_is_held_out_is_gone_in_both_directions():
+def test_links_form_a_graph_and_held_out_links_are_removed():
     whole = LinkGraph.of(
         [
             Document("a", links=("b", "c", "b", "a", "gone")),

@@ -1,4 +1,4 @@
-"""Relatedness measured: scikit-learn and plain loops are the oracles; the commands on a small workspace."""
+"""Relatedness of pairs: measures agree with scikit-learn and simple loops, and the commands work."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ OTHER = RNG.normal(size=300) + 0.5 * LABELS
 COLORS = ("red", "blue", "green")
 
 
-# ------------------------------------------------------------------------------------------------ measures
-
-
 @pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(300)])
-def test_measures_are_scikit_learns(scores):
+def test_measures_equal_scikit_learn(scores):
     assert auc(scores, LABELS) == pytest.approx(roc_auc_score(LABELS, scores), abs=1e-12)
     for threshold in (-9.0, 0.0, 0.5, 9.0):
         answers = scores >= threshold
@@ -39,37 +36,34 @@ def test_measures_are_scikit_learns(scores):
 
 
 @pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(300), np.arange(300) * 1e-300])
-def test_no_threshold_is_better(scores):
+def test_no_other_threshold_is_better(scores):
     values = np.unique(scores)
     every = [*values, values[-1] + 1, values[0] - 1]
     best = max(accuracy_score(LABELS, scores >= one) for one in every)
     assert accuracy(scores, LABELS, best_threshold(scores, LABELS)) == best
 
 
-def test_the_randomization_test():
+def test_the_paired_randomization_test():
     same = paired_test([(SCORES, 0.5)], [(SCORES, 0.5)], LABELS, permutations=50)
     assert set(same.values()) == {1.0}
     perfect = LABELS.astype(float)
     found = paired_test([(perfect, 0.5)], [(OTHER, 0.3)], LABELS, permutations=300)
     assert max(found.values()) == pytest.approx(1 / 301)
-    # Of accuracy it is the sign test: exchanging answers flips the sign of each difference.
+    # For accuracy it equals the sign test, because exchanging answers flips the sign of each difference.
     better = (SCORES >= 0.5) == LABELS
     worse = (OTHER >= 0.3) == LABELS
     wins, losses = int((better & ~worse).sum()), int((worse & ~better).sum())
     found = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=1000)
     assert found["accuracy"] == pytest.approx(binomtest(wins, wins + losses).pvalue, abs=0.03)
-    # Two seeds that are alike are as one.
+    # Two equal seeds give the result of one.
     one = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=200)
     assert paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)], LABELS, permutations=200) == one
     with pytest.raises(UsageError, match="do not pair"):
         paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)] * 3, LABELS)
 
 
-# --------------------------------------------------------------------------------------------- a workspace
-
-
 def documents() -> list[dict]:
-    """Three colors, four documents each, and two words of their own."""
+    """Return four documents for each of three colors. Each document has two more words."""
     return [
         {"_id": f"{color}{i}", "title": color, "text": f"{color} of word{i} and other{n}"}
         for n, color in enumerate(COLORS)
@@ -87,7 +81,9 @@ TEST, DEV = labeled(range(2)), labeled(range(2, 4))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write_lines):
-    """With a projection that tells colors apart, all but blue from green, and one that tells nothing."""
+    """A workspace with two projections: one distinguishes red from the other colors, one distinguishes
+    none.
+    """
     folder = tmp_path_factory.mktemp("pairs")
     ingest(str(folder / "ws"), [write_lines(folder / "corpus.jsonl", documents())], lang="en")
     workspace = Workspace.open(folder / "ws")
@@ -102,7 +98,7 @@ def folder(tmp_path_factory, write_lines):
     return folder
 
 
-def test_related_by_the_mean_of_both_orders(folder):
+def test_the_score_of_a_pair_is_the_mean_of_both_orders(folder):
     workspace = Workspace.open(folder / "ws")
     ranker, engine = workspace.ranker("lsi"), workspace.engine
     by_id = {one["_id"]: Document(one["_id"], one["title"], one["text"]) for one in documents()}
@@ -123,7 +119,7 @@ def test_related_by_the_mean_of_both_orders(folder):
             assert score == pytest.approx(np.mean(both), abs=1e-9)
 
 
-def test_evaluate(folder):
+def test_evaluate_pairs_reports_measures_and_comparisons(folder):
     workspace = Workspace.open(folder / "ws")
     found = evaluate_pairs(workspace, ["lsi", "s2net"], TEST, dev_pairs=DEV, permutations=50)
     by = {one.ranker: one for one in found.results}
@@ -144,7 +140,7 @@ def test_evaluate(folder):
     assert {tuple(row) for row in rows[1:]} == {tuple(rows[1])}
 
 
-def test_predict(folder):
+def test_predict_pairs_uses_a_given_or_chosen_threshold(folder):
     workspace = Workspace.open(folder / "ws")
     pairs = [("red0", "red1", None), ("red0", "blue0", False), ("blue0", "red0", True)]
     found = predict_pairs(workspace, "lsi", pairs, threshold=0.5)
@@ -158,10 +154,7 @@ def test_predict(folder):
     )
 
 
-# ------------------------------------------------------------------------------------------- the commands
-
-
-def test_commands(folder, run, tmp_path):
+def test_pairs_commands_print_tables_and_json(folder, run, tmp_path):
     where = ("-w", folder / "ws")
     files = ("--pairs", folder / "test.tsv", "--dev-pairs", folder / "dev.tsv")
     done = run("pairs", "evaluate", "--ranker", "lsi", *files, *where)
@@ -202,7 +195,7 @@ def test_commands(folder, run, tmp_path):
         ("evaluate --ranker lsi --pairs {one} --dev-pairs {dev}", 1, "1 pair, and all related"),
     ],
 )
-def test_bad_input(folder, run, words, code, message):
+def test_pairs_commands_refuse_bad_input(folder, run, words, code, message):
     (folder / "unknown.tsv").write_text("red0\tviolet\t1\n")
     (folder / "one.tsv").write_text("red0\tred1\t1\n")
     paths = {name: folder / f"{name}.tsv" for name in ("test", "dev", "unknown", "one")}
@@ -210,7 +203,7 @@ def test_bad_input(folder, run, words, code, message):
 
 
 class Related(Plain):
-    """Relates features itself: one number, the count of words."""
+    """Computes relatedness from features: one number, the count of words."""
 
     family, name, threshold = "related", "related", 0.75
 
@@ -227,13 +220,13 @@ class Related(Plain):
         return 1 / (1 + np.abs(a - b)[:, 0].astype(np.float64))
 
 
-def test_a_ranker_that_relates_features_itself(folder, monkeypatch):
+def test_a_ranker_that_computes_relatedness_from_features(folder, monkeypatch):
     workspace = Workspace.open(folder / "ws")
     monkeypatch.setitem(workspace._rankers, "related", Related())
     monkeypatch.setattr(workspace, "ranker", lambda name: workspace._rankers[name])
     found = predict_pairs(workspace, "related", [("red0", "red1", None), ("blue0", "red0", None)])
     assert found.scores.tolist() == [1.0, 0.5]
-    assert [row["predicted"] for row in found.rows()] == [1, 0], "by the threshold of its own"
+    assert [row["predicted"] for row in found.rows()] == [1, 0], "the ranker's threshold"
     report = evaluate_pairs(workspace, ["related"], TEST, baseline="related")
     (row,) = report.results
     assert row.threshold == 0.75

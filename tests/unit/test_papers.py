@@ -1,4 +1,4 @@
-"""The page of the papers is what benchmarks/papers/page.py makes; its verdicts follow from figures."""
+"""The papers page equals the output of benchmarks/papers/page.py, and its verdicts follow from figures."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 
 @pytest.fixture(scope="module")
 def scripts() -> Any:
-    """Import a module of benchmarks/papers by its name."""
+    """Return a function that imports a module of benchmarks/papers by name."""
     sys.path.insert(0, str(SCRIPTS))
     yield importlib.import_module
     sys.path.remove(str(SCRIPTS))
 
 
-def test_the_page_is_what_its_command_makes(scripts: Any) -> None:
+def test_the_papers_page_equals_the_output_of_its_command(scripts: Any) -> None:
     page = scripts("page")
     made = page.pages()
     for path, text in made.items():
@@ -65,26 +65,26 @@ def test_commands_of_results_exist() -> None:
         # 0.02 is 2.576 standard errors of 0.0078.
         ([0.02], [0.01], "holds", "holds", "does not hold"),
         ([-0.02], [0.01], "does not hold", "does not hold", "does not hold"),
-        # 0.02 is 0.994 standard errors of 0.0201: anything from -0.013 to 0.053.
+        # 0.02 is 0.994 standard errors of 0.0201, so the range is -0.013 to 0.053.
         ([0.02], [0.32], "not decided", "not decided", "not decided"),
         ([-0.02], [0.32], "not decided", "not decided", "not decided"),
         # The standard error is 0.002, so a gain of 0.01 is excluded.
         ([0.002], [0.32], "does not hold", "holds", "holds"),
         ([-0.002], [0.32], "does not hold", "holds", "holds"),
-        # A significant loss is a loss, however small.
+        # A significant loss is a loss, even if it is small.
         ([-0.002], [0.01], "does not hold", "does not hold", "does not hold"),
         # One seed loses significantly, and so does the mean: -0.015 is 2.33 standard errors of 0.0064.
         ([-0.02, -0.01], [0.01, 0.05], "does not hold", "does not hold", "does not hold"),
         # Seeds that contradict each other: mean 0, standard error 0.0078.
         ([0.02, -0.02], [0.01, 0.01], "not decided", "not decided", "not decided"),
-        # A seed with p = 1 has no standard error of its own; it takes 0.0102, and 0.01 / 0.0102 is 0.98.
+        # A seed with p = 1 has no standard error. It takes 0.0102, and 0.01 / 0.0102 is 0.98.
         ([0.02, 0.0], [0.05, 1.0], "not decided", "holds", "not decided"),
         ([0.0], [1.0], "not decided", "not decided", "not decided"),
         ([0.02], [None], "not tested (same direction)", "not tested (same direction)", None),
         ([-0.02, 0.01], [0.01, None], "not tested (other direction)", "not tested (other direction)", None),
     ],
 )
-def test_verdicts(
+def test_verdicts_follow_from_deltas_and_p_values(
     scripts: Any, deltas: list[float], ps: list[float | None], above: str, keeps: str, equal: str | None
 ) -> None:
     found = scripts("verdicts").difference(deltas, ps)
@@ -98,7 +98,7 @@ def test_the_mean_over_seeds_is_tested(scripts: Any) -> None:
     assert found.p == pytest.approx(0.0260, abs=5e-4)
 
 
-def test_a_claim_of_several_parts(scripts: Any) -> None:
+def test_a_claim_of_several_parts_has_the_weakest_verdict(scripts: Any) -> None:
     all_of = scripts("verdicts").all_of
     holds, untested = "holds", "not tested (same direction)"
     assert all_of([holds, holds]) == holds
@@ -108,7 +108,7 @@ def test_a_claim_of_several_parts(scripts: Any) -> None:
 
 
 def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
-    """Model 1 tells apart what always comes together with something else."""
+    """Model 1 separates a word from the words that always occur with it."""
     pairs = [
         ("red house", "casa rossa"),
         ("house", "casa"),
@@ -121,8 +121,8 @@ def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
     assert found == {"book": "libro", "house": "casa", "red": "rossa"}
 
 
-def test_candidates_of_a_protocol_are_a_part_of_the_deepest_pool(scripts: Any) -> None:
-    """By hand: r and s are relevant, s is not found by tf-idf; b and c tie."""
+def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> None:
+    """By hand: r and s are relevant, and tf-idf does not find s. Documents b and c tie."""
     scores = {"a": 0.9, "r": 0.8, "b": 0.7, "c": 0.7, "d": 0.1, "s": 0.0}
     rows = [("q", list(scores), np.array([[one] for one in scores.values()]))]
     table = ScoreTable.build(["tfidf"], rows)
@@ -138,8 +138,8 @@ def test_candidates_of_a_protocol_are_a_part_of_the_deepest_pool(scripts: Any) -
     assert ids("pool-random", 4) == "abcdrs"
 
 
-def test_categories_with_errors(scripts: Any) -> None:
-    """Half of them are dropped, a quarter becomes a sibling, and each run draws the same ones."""
+def test_degraded_categories_have_the_expected_errors(scripts: Any) -> None:
+    """Half of the categories are dropped, a quarter become a sibling, and each run draws the same ones."""
     degraded = scripts("003").degraded
     queries = [Query(str(n), "x", tuple("abcd")) for n in range(500)]
     drawn = [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
@@ -147,18 +147,18 @@ def test_categories_with_errors(scripts: Any) -> None:
     of = "".join(one for found in drawn for one in found)
     assert len(of) == pytest.approx(1000, abs=80)
     assert sum(of.count(one) for one in "ABC") == pytest.approx(375, abs=60)
-    assert "D" not in of  # has no sibling
+    assert "D" not in of  # D has no sibling
 
 
-def test_grade_1_only(scripts: Any) -> None:
-    """By hand: without b, c is the first of the one query that has another relevant document."""
+def test_without_best_removes_documents_of_the_highest_grade(scripts: Any) -> None:
+    """By hand: without b, c is the first document of the only query with another relevant document."""
     qrels = Qrels([("p", "b", 2), ("p", "c", 1), ("q", "b", 2)])
     runs, rest = scripts("003").without_best({"s": {"p": ["a", "b", "c"], "q": ["b"]}}, qrels)
     assert (runs, dict(rest["p"]), [*rest]) == ({"s": {"p": ["a", "c"]}}, {"c": 1}, ["p"])
 
 
-def test_pooled_auc(scripts: Any) -> None:
-    """By hand: the pairs of grades 2 and 1 are 0.9, 0.2 and 0.8, 0.1: three of four are in order."""
+def test_pooled_auc_matches_values_by_hand(scripts: Any) -> None:
+    """By hand: the pairs of grades 2 and 1 are 0.9, 0.2 and 0.8, 0.1. Three of four are in order."""
     qrels = Qrels([("p", "a", 2), ("p", "b", 1), ("q", "a", 2), ("q", "b", 1)])
     scores = {"p": (["a", "b"], [0.9, 0.8]), "q": (["a", "b"], [0.2, 0.1])}
     other = {"p": (["a", "b"], [0.9, 0.1]), "q": (["a"], [0.2])}
@@ -166,8 +166,8 @@ def test_pooled_auc(scripts: Any) -> None:
     assert (found["pairs"], found["auc"], found["input"]) == (4, 0.75, 1.0)
 
 
-def test_co_citation_claims_take_either_direction(scripts: Any) -> None:
-    """A test of a against b also answers for b against a; a test without a p-value decides nothing."""
+def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
+    """A test of a against b also decides b against a. A test without a p-value decides nothing."""
     measures = {"MAP sentence": [0.5], "MAP paragraph": [0.5]}
     step = {
         "collection": "c", "start": "s", "command": "m", "note": "", "corrected": True,

@@ -1,4 +1,4 @@
-"""The tables of the demo and of the peers are what their commands make of the result files."""
+"""The tables of the demo and of the peers equal the output of their commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[Callable[[str], Any]]:
-    """Import a script by its name."""
+    """Return a function that imports a script by name."""
     folders = [str(SCRIPTS / "peers"), str(SCRIPTS)]
     sys.path[:0] = folders
     yield importlib.import_module
@@ -26,17 +26,17 @@ def script() -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture(scope="module")
 def table(script: Callable[[str], Any]) -> Any:
-    """Import ``table.py`` of the peers."""
+    """The module ``table.py`` of the peers."""
     return script("table")
 
 
 @pytest.mark.parametrize("name", ["table", "demo_tables"])
-def test_the_tables_are_what_their_command_makes(script: Callable[[str], Any], name: str) -> None:
+def test_tables_equal_the_output_of_their_command(script: Callable[[str], Any], name: str) -> None:
     for path, text in script(name).pages().items():
         assert path.read_text("utf-8") == text, f"run python benchmarks/.../{name}.py"
 
 
-def test_every_case_of_a_better_peer_is_named(table: Any) -> None:
+def test_every_better_peer_is_named(table: Any) -> None:
     for path in table.RESULTS.glob("*.json"):
         result = json.loads(path.read_text("utf-8"))
         of = {row["peer"]: row for row in result["rows"]}

@@ -1,4 +1,4 @@
-"""The query path with a ranker one can compute in the head, on a real engine; and the tables made with it."""
+"""The query path on a real engine with a simple ranker, and the score tables that it builds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rankers import Plain
 
 
 class Counting(Plain):
-    """Score: (document's words + 10 * its categories that the query has) * scale. Features are fp16."""
+    """Score: (words of the document + 10 * categories shared with the query) * scale. Features are fp16."""
 
     family = "counting"
 
@@ -46,7 +46,7 @@ class Counting(Plain):
 
 
 def documents(n=30):
-    """Document i has the word apple, i + 1 words, and the category a, b or c by turns."""
+    """Return documents: document i has the word apple, i + 1 words, and category a, b or c in turn."""
     return [
         Document(
             f"d{i:02}",
@@ -72,9 +72,6 @@ def expected(document, categories=(), scale=1.0):
     return scale * (len(document.text.split()) + 10 * len(set(categories) & set(document.categories)))
 
 
-# ------------------------------------------------------------------------------------------------ signals
-
-
 def test_each_signal_has_its_column(engine):
     engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     pipeline = Pipeline(engine, {"count": Counting()})
@@ -97,21 +94,18 @@ def test_each_signal_has_its_column(engine):
     assert all(value >= 0 for value in answer.seconds.values())
 
 
-def test_a_query_that_retrieves_nothing(engine):
+def test_a_query_without_results_gives_an_empty_answer(engine):
     ranker = Counting()
     answer = Pipeline(engine, {"count": ranker}).answer(Query("q", "unheard"), STACK)
     assert (len(answer.ranking), list(answer.ranking), answer.recomputed) == (0, [], {})
     assert ranker.queries == ranker.documents == []
 
 
-# --------------------------------------------------------------------------------------- stale features
-
-
 def run_of(answer):
     return [(hit.id, hit.score, hit.signals) for hit in answer.ranking]
 
 
-def test_only_what_is_missing_among_the_candidates_is_computed(engine):
+def test_only_missing_features_of_candidates_are_computed(engine):
     engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     late = [Document("late", text="apple fig", categories=("a",)), Document("other", text="plum")]
     engine.write([*late, Document("d05", text="apple now quite another text")])
@@ -124,8 +118,8 @@ def test_only_what_is_missing_among_the_candidates_is_computed(engine):
         assert hit.signals["count"].raw == expected(document, "a")
 
 
-def test_features_of_another_version_are_never_mixed_in(engine):
-    """v2 counts double. Half of its features are stored beside the complete ones of v1."""
+def test_features_of_two_versions_are_not_mixed(engine):
+    """Version v2 counts double. Half of its features are stored with the complete features of v1."""
     engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     new = Counting(version="v2", scale=2.0)
     answer = Pipeline(engine, {"count": new}).answer(Query("q", "apple", ("c",)), STACK)
@@ -140,11 +134,8 @@ def test_features_of_another_version_are_never_mixed_in(engine):
     }
 
 
-# ------------------------------------------------------------------------------------ inferred categories
-
-
-def test_a_bare_query_gets_the_categories_of_its_first_candidates(engine):
-    """The word ``only`` is in documents of category b and one of c: 3 of 4 votes or so are b's."""
+def test_a_query_without_categories_gets_those_of_its_candidates(engine):
+    """The word ``only`` is in documents of category b and in one of c, so about 3 of 4 votes are for b."""
     engine.write(
         [Document(f"o{i}", text="only this", categories=("b",)) for i in range(3)]
         + [Document("o3", text="only this and much else beside it and more", categories=("c",))]
@@ -155,12 +146,12 @@ def test_a_bare_query_gets_the_categories_of_its_first_candidates(engine):
     assert (answer.query.categories, answer.inferred) == (("b",), True)
     assert [query.categories for query in ranker.queries] == [("b",)]
     assert {hit.id: hit.signals["count"].raw for hit in answer.ranking}["o1"] == 12
-    # Given ones stay, also where they are others.
+    # Given categories are kept, even if the candidates have others.
     given = pipeline.answer(Query("q", "only", ("a",)), STACK)
     assert (given.query.categories, given.inferred) == (("a",), False)
 
 
-def test_categories_match_without_regard_to_case_and_unknown_ones_are_ignored(engine):
+def test_categories_ignore_case_and_unknown_ones_are_ignored(engine):
     def answer(*categories, infer=True):
         ranker = Counting()
         ranker.categories = CategoryNames("abc")
@@ -189,8 +180,6 @@ def test_only_the_first_candidates_vote(engine):
     assert answer.query.categories == ("a",)
 
 
-# ------------------------------------------------------------------------------------------------- tables
-
 QUERIES = [
     Query("q1", "apple", ("a",)),
     Query("q2", "pear"),
@@ -218,7 +207,7 @@ def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, *
     return score_table(pipeline, request)
 
 
-def test_a_table_holds_what_the_pipeline_answers(engine):
+def test_a_table_contains_the_answers_of_the_pipeline(engine):
     table, report = table_of(engine, ("retrieved", 1000))
     assert table.query_ids == ("q1", "q2", "q3", "q4")
     assert table.counts.tolist() == [30, 20, 0, 27]
@@ -234,7 +223,7 @@ def test_a_table_holds_what_the_pipeline_answers(engine):
     assert report.recomputed == {"count": 77}
 
 
-def test_the_pools(engine):
+def test_pools_contain_relevant_and_other_documents(engine):
     for kind in ("pool-random", "pool-first"):
         table, report = table_of(engine, (kind, 5))
         for i, query in enumerate(QUERIES):
@@ -253,7 +242,7 @@ def test_the_pools(engine):
         assert report.unknown_documents == 1
 
 
-def test_random_pools_depend_on_the_seed_and_on_nothing_else(engine):
+def test_random_pools_depend_only_on_the_seed(engine):
     one, _ = table_of(engine, ("pool-random", 5))
     again, _ = table_of(engine, ("pool-random", 5))
     assert one.document_ids == again.document_ids
@@ -265,8 +254,8 @@ def test_random_pools_depend_on_the_seed_and_on_nothing_else(engine):
     assert all(list(ids) == engine.ids() for ids in everything.document_ids)
 
 
-def test_a_pool_gives_a_bare_query_the_categories_that_its_first_stage_would(engine):
-    """The relevant document is in the pool because it is relevant; it must not vote for that."""
+def test_a_pool_infers_the_same_categories_as_its_first_stage(engine):
+    """The relevant document is in the pool because it is relevant. It must not vote for that reason."""
     engine.write([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
     retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
     for kind in ("pool-random", "pool-first"):
@@ -281,15 +270,15 @@ def test_a_pool_gives_a_bare_query_the_categories_that_its_first_stage_would(eng
 
 
 @pytest.mark.parametrize("depth", [10, 20, 26, 27, 100])
-def test_a_table_cut_to_a_depth_is_the_table_of_that_depth(engine, depth):
+def test_a_table_cut_to_a_depth_equals_the_table_of_that_depth(engine, depth):
     whole, _ = table_of(engine, ("retrieved", 1000))
     cut, (direct, _) = top(whole, "tfidf", depth), table_of(engine, ("retrieved", depth))
     assert cut.document_ids == direct.document_ids
     np.testing.assert_array_equal(cut.scores, direct.scores)
 
 
-def test_a_query_that_comes_again_is_not_encoded_again(engine):
-    """By whoever keeps vectors, as the service does: of the same version, words and categories alone."""
+def test_a_repeated_query_is_not_encoded_again(engine):
+    """The service keeps query vectors. They are reused only for the same version, words and categories."""
     ranker, newer = Counting(), Counting(version="v2")
     pipeline = Pipeline(engine, {"count": ranker}, False, VectorCache(most=2))
 
@@ -303,7 +292,7 @@ def test_a_query_that_comes_again_is_not_encoded_again(engine):
     assert len(ranker.queries) == 1
     categories = Query("q", "apple", ("a",))
     assert [encoded(categories), encoded(categories)] == [1, 0]
-    more = Query("q", "apple", params={"year": 2020})  # which a ranker may read
+    more = Query("q", "apple", params={"year": 2020})  # a ranker may read this parameter
     assert [encoded(more), encoded(more)] == [1, 1]
     assert [encoded("pear"), encoded(categories), encoded("apple")] == [1, 0, 1]  # the last two are kept
     assert encoded("apple", replace(pipeline, rankers={"count": newer})) == 1
