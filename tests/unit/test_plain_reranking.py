@@ -1,4 +1,4 @@
-"""Stacks without their first stage's score, plain reranking, and weights that are tuned on pools."""
+"""Stacks without the score of their first stage, plain reranking, and weights tuned on pools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = {
     "mouse": "mice eat at night",
 }
 AT: dict[str, Any] = {
-    # No language: the weights below need all words, "at" too.
+    # No language: the weights below also need the word "at".
     "queries": [
         Query("q1", "hunts at night", lang="und"),
         Query("q2", "mice at night", lang="und"),
@@ -31,7 +31,7 @@ AT: dict[str, Any] = {
 
 
 class Short(Plain):
-    """Score: how short the document is."""
+    """Score: higher for a shorter document."""
 
     family, name = "short", "short"
 
@@ -51,7 +51,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def test_a_stack_without_its_first_stage_is_tuned(workspace: Workspace, tmp_path: Path) -> None:
-    """As table 3 of Kuwa et al. (2020) adds the scores of text and meta alone."""
+    """Like table 3 of Kuwa et al. (2020), which adds only the scores of text and meta."""
     path = tmp_path / "s.json"
     report = tune(workspace, "bm25,short", first_stage="tfidf", folds=3, out=path, **AT)
     stack = report.stack
@@ -63,18 +63,18 @@ def test_a_stack_without_its_first_stage_is_tuned(workspace: Workspace, tmp_path
     assert report.validated.first_stage_value == report.tuned.first_stage_value
 
 
-def test_a_stack_below_its_first_stage_is_not_put_in_use(workspace: Workspace) -> None:
+def test_a_stack_below_its_first_stage_is_not_activated(workspace: Workspace) -> None:
     at = {**AT, "qrels": Qrels([("q1", "wolf", 1)])}
-    report = tune(workspace, "short,field:age", **at)  # all documents are as old
+    report = tune(workspace, "short,field:age", **at)  # all documents have the same age
     assert report.tuned.value < report.tuned.first_stage_value
     assert workspace.default_stack == "tfidf"
     assert not tune(workspace, "tfidf,short", **at).tuned.value < report.tuned.first_stage_value
     assert workspace.default_stack == "short,tfidf"
 
 
-def test_signals_without_weight_are_left_out(workspace: Workspace, tmp_path: Path) -> None:
-    """The stack is still found by the names that were asked for, and ranks as the tuner has measured."""
-    report = tune(workspace, "tfidf,bm25,field:age", **AT)  # all documents are as old
+def test_signals_with_zero_weight_are_removed(workspace: Workspace, tmp_path: Path) -> None:
+    """The stack is found by the requested names, and gives the score that the tuner measured."""
+    report = tune(workspace, "tfidf,bm25,field:age", **AT)  # all documents have the same age
     stack = report.stack
     assert (stack.signals, list(report.dropped)) == (("tfidf", "bm25"), ["field:age"])
     assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25", "field:age"]

@@ -1,4 +1,4 @@
-"""Files of a workspace that name other files: nothing outside the workspace is read, written or removed."""
+"""Workspace files that name other files: files outside the workspace are not read, written or removed."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ PLACES = ["rerank.toml", "releases.json", "stacks/text,tfidf.json", "rankers/tex
 
 
 def moved(folder, place, to):
-    """A link in the place of a file or a folder, which is elsewhere."""
+    """Move a file or folder, and put a link in its place."""
     (folder / place).rename(to)
     (folder / place).symlink_to(to)
 
 
-def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
-    """A workspace that is reached by a link, with its big folders elsewhere, is used and written to."""
+def test_a_workspace_with_links_to_other_disks_is_usable(folder, tmp_path):
+    """The workspace is reached by a link, and its big folders are elsewhere."""
     for place in ("engine/data-0/features", "engine", "rankers"):
         moved(folder, place, tmp_path / place.replace("/", "-"))
     (tmp_path / "here").symlink_to(folder)
@@ -67,8 +67,8 @@ def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_written_into_a_workspace_is_written_there(folder, tmp_path, place):
-    """A link to a file, of one's own as after unpacking an archive, does not choose what is overwritten."""
+def test_a_linked_file_is_replaced_and_its_target_is_unchanged(folder, tmp_path, place):
+    """A link, for example from an unpacked archive, must not choose the file that is overwritten."""
     moved(folder, place, tmp_path / "mine")
     before = (tmp_path / "mine").read_bytes()
     workspace = Workspace.open(folder)
@@ -80,8 +80,8 @@ def test_what_is_written_into_a_workspace_is_written_there(folder, tmp_path, pla
     assert (tmp_path / "mine").read_bytes() == before
 
 
-def test_installing_removes_what_it_has_made_and_no_more(folder, tmp_path):
-    """Whatever else is where rankers are: they may have been led elsewhere."""
+def test_installing_removes_only_files_that_it_created(folder, tmp_path):
+    """The folder of rankers may contain other files, because it can be a link."""
     moved(folder, "rankers", tmp_path / "home")
     for name in (".ssh", "thesis", "text-notes"):
         (tmp_path / "home" / name).mkdir()
@@ -113,7 +113,7 @@ def edited(path, **values):
         {"family": None},
     ],
 )
-def test_a_record_leads_nowhere_else(folder, values):
+def test_a_record_cannot_refer_to_other_places(folder, values):
     path = folder / "rankers" / "text.json"
     (record,) = json.loads(path.read_text())
     path.write_text(json.dumps([record, record | values]))
@@ -131,13 +131,13 @@ def test_a_record_leads_nowhere_else(folder, values):
         ({"lang": 3}, "lang"),
     ],
 )
-def test_an_engine_stays_in_its_folder(folder, values, what):
+def test_an_engine_stays_inside_its_folder(folder, values, what):
     edited(folder / "engine" / "engine.json", **values)
     with pytest.raises(WorkspaceError, match=rf"engine\.json cannot be read: .*{what}"):
         _ = Workspace.open(folder).engine
 
 
-def test_features_have_sizes_that_there_can_be(folder):
+def test_features_of_impossible_sizes_are_computed_again(folder):
     (path,) = (folder / "engine" / "data-0" / "features" / "text" / "v1").glob("float*")
     expected = Workspace.open(folder).search("apple", stack="text").rows()
     for name in ("float32x-1", f"float32x{10**30}", "float32x999999999", "Ox2", "objectx2", "x"):
@@ -148,7 +148,7 @@ def test_features_have_sizes_that_there_can_be(folder):
         path.with_name(name).rename(path)
 
 
-def test_the_stack_in_use_is_no_other_file(folder, tmp_path):
+def test_the_stack_in_use_cannot_be_a_file_elsewhere(folder, tmp_path):
     releases = json.loads((folder / "releases.json").read_text())
     releases["history"][0]["version"] = str(tmp_path / "any.json")
     (folder / "releases.json").write_text(json.dumps(releases))
@@ -156,7 +156,7 @@ def test_the_stack_in_use_is_no_other_file(folder, tmp_path):
         _ = Workspace.open(folder).default_stack
 
 
-def test_ingesting_removes_what_it_has_made_and_no_more(folder):
+def test_ingesting_removes_only_files_that_it_created(folder):
     mine, cut_off = (folder / "engine" / "data-0" / "tfidf" / name for name in ("mine", "99.tmp"))
     mine.mkdir()
     cut_off.mkdir()
@@ -167,8 +167,8 @@ def test_ingesting_removes_what_it_has_made_and_no_more(folder):
 
 
 @pytest.mark.parametrize("name", ["{}/victim", "../../../victim"])
-def test_the_text_index_removes_no_other_files(folder, tmp_path, name):
-    """tantivy removes whatever is in its list and in no segment."""
+def test_the_text_index_does_not_remove_other_files(folder, tmp_path, name):
+    """tantivy removes each file that is in its list and in no segment."""
     victim = tmp_path / "victim"
     victim.touch()
     path = folder / "engine" / "data-0" / "index" / ".managed.json"

@@ -1,6 +1,6 @@
-"""Projections: the ranker, training and its refusals, files of pairs.
+"""Projections: the ranker, its training and errors, and files of pairs.
 
-Expected numbers are worked out by hand; none is a recording of what the code gave.
+Expected numbers are computed by hand, not recorded from the code.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ COLORS = [("red", "rot"), ("green", "gruen"), ("blue", "blau"), ("black", "schwa
 
 
 def collection():
-    """Queries name a fruit and a color in English, documents in German; each combination once."""
+    """Return queries that name a fruit and a color in English, and documents in German. Each combination
+    occurs once.
+    """
     queries, documents = [], []
     for i, (fruit, frucht) in enumerate(zip(ENGLISH, GERMAN)):
         for j, (color, farbe) in enumerate(COLORS):
@@ -100,8 +102,8 @@ def fit(workspace, names=("s2net",), queries=QUERIES, qrels=TRAIN, dev=DEV, **op
     return train(workspace, names, queries=queries, qrels=qrels, dev_qrels=dev, config=settings, **options)
 
 
-def rank_of_own(workspace, name):
-    """Mean reciprocal rank of the dev queries' documents among all."""
+def reciprocal_rank_on_dev(workspace, name):
+    """Return the mean reciprocal rank of the dev queries' documents among all documents."""
     found = workspace.ranker(name)
     features = found.encode_documents(DOCUMENTS)
     ranks = []
@@ -111,12 +113,12 @@ def rank_of_own(workspace, name):
     return float(np.mean(ranks))
 
 
-def test_s2net_learns_what_words_mean(workspace):
+def test_s2net_learns_the_meaning_of_words(workspace):
     report = fit(workspace, ("s2net", "lsi", "cllsi", "opca", "cca"))
     assert [fitted.ranker.name for fitted in report.rankers] == ["s2net", "lsi", "cllsi", "opca", "cca"]
     assert report.encoded == dict.fromkeys(sorted(["s2net", "lsi", "cllsi", "opca", "cca"]), 40)
-    assert rank_of_own(workspace, "s2net") > 0.9
-    assert rank_of_own(workspace, "s2net") > rank_of_own(workspace, "lsi")
+    assert reciprocal_rank_on_dev(workspace, "s2net") > 0.9
+    assert reciprocal_rank_on_dev(workspace, "s2net") > reciprocal_rank_on_dev(workspace, "lsi")
     assert all(fitted.dev >= fitted.baseline for fitted in report.rankers)
     assert encode(workspace).encoded == dict.fromkeys(report.encoded, 0)
     stack = Stack.parse("tfidf*0.5+s2net*0.5")
@@ -129,9 +131,9 @@ def test_s2net_learns_what_words_mean(workspace):
     [{"beta": 1e-4}, {"init": "lsi"}, {"graded": True}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_the_variants_learn_too(workspace, changes):
+def test_variants_of_s2net_learn(workspace, changes):
     report = fit(workspace, config=structs.replace(CONFIG, **changes))
-    assert rank_of_own(workspace, "s2net") > 0.8
+    assert reciprocal_rank_on_dev(workspace, "s2net") > 0.8
     assert report.rankers[0].epoch <= report.rankers[0].epochs <= 40
 
 
@@ -143,7 +145,7 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
 
 
 def test_an_interrupted_training_can_be_repeated(workspace):
-    """It leaves nothing behind: the same command gives the ranker of an uninterrupted training."""
+    """The same command gives the ranker of an uninterrupted training, and no files remain."""
     expected = fit(workspace).rankers[0].ranker.version
     listen = Watch(at=9, unit="iteration")
     report = fit(workspace, ["s2net", "lsi"], config=CONFIG, progress=listen)
@@ -155,10 +157,10 @@ def test_an_interrupted_training_can_be_repeated(workspace):
         fit(workspace, restart=True)
 
 
-def test_pairs_take_the_place_of_judgments(workspace):
+def test_text_pairs_can_replace_judgments(workspace):
     report = fit(workspace, ("s2net", "cllsi"), (), None, None, pairs=PAIRS)
     assert (report.train_pairs, report.dev_pairs, report.train_queries) == (36, 4, 0)
-    assert rank_of_own(workspace, "s2net") > 0.9
+    assert reciprocal_rank_on_dev(workspace, "s2net") > 0.9
     assert report.rankers[0].dev > report.rankers[0].baseline
     assert report.encoded == {"cllsi": 40, "s2net": 40}
     with pytest.raises(UsageError, match="text"):
@@ -167,16 +169,16 @@ def test_pairs_take_the_place_of_judgments(workspace):
         fit(workspace, ("s2net",), (), None, None)
 
 
-def test_pairs_beside_judgments(workspace):
+def test_text_pairs_can_be_added_to_judgments(workspace):
     few = Qrels((q, d, 2) for q in list(TRAIN)[:3] for d in TRAIN[q])
     fit(workspace, qrels=few)
-    alone = rank_of_own(workspace, "s2net")
+    alone = reciprocal_rank_on_dev(workspace, "s2net")
     report = fit(workspace, qrels=few, pairs=[PAIRS[i] for i in SPLIT[:30]])
     assert report.train_pairs == 30
-    assert rank_of_own(workspace, "s2net") > alone
+    assert reciprocal_rank_on_dev(workspace, "s2net") > alone
 
 
-def test_a_dimension_above_the_rank_is_said(workspace):
+def test_a_dimension_above_the_rank_is_reported(workspace):
     listen = Watch()
     fit(workspace, ("cllsi", "s2net"), config=structs.replace(CONFIG, dim=28, init="cllsi"), progress=listen)
     assert any("cllsi" in line and "of the 28" in line for line in listen.said)
@@ -188,15 +190,15 @@ def test_a_dimension_above_the_rank_is_said(workspace):
     assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
 
 
-def test_the_largest_gamma_is_a_number_in_single_precision():
+def test_the_largest_gamma_is_finite_in_single_precision():
     rows = np.eye(2, dtype=np.float32)
-    worst = comparisons([1, 0])  # cosines of -1 with the partner, of 1 with the other
+    worst = comparisons([1, 0])  # cosine -1 with the partner, 1 with the other
     loss, *gradients = pairwise_logistic(rows, np.stack([rows[0], -rows[0]]), worst, MOST_GAMMA)
     assert loss == pytest.approx((2 * MOST_GAMMA + np.log(2)) / 2, abs=1e-3)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-def test_what_cannot_be_trained(workspace):
+def test_impossible_projections_are_refused(workspace):
     for wrong, what in (
         ({"init": "best"}, "init takes random, cllsi"),
         ({"dim": 0}, "dim takes a whole number, 1 or more, not 0"),
@@ -222,8 +224,8 @@ def read(workspace, qrels):
     return training_data(workspace, inputs, DataReport(), Progress())
 
 
-def test_grades_are_an_order(workspace):
-    """A query's document of grade 1 is a pair too, but is to stay below the one of grade 2."""
+def test_graded_pairs_are_ordered(workspace):
+    """A document of grade 1 also forms a pair, but must stay below the document of grade 2."""
     qrels = {q: {**TRAIN[q], DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id: 1} for q in TRAIN}
     rows = Qrels((q, d, g) for q, found in qrels.items() for d, g in found.items())
     data = read(workspace, rows)
@@ -231,7 +233,7 @@ def test_grades_are_an_order(workspace):
     assert len(pairs) == 60
     left_out = pairs.comparisons.left_out
     assert all(left_out[row, target] for row, target in enumerate(pairs.comparisons.target.tolist()))
-    # A document of grade 2 is compared with the query's other document, a document of grade 1 is not.
+    # A document of grade 2 is compared with the query's other document. A document of grade 1 is not.
     assert sorted(np.diff(left_out.indptr).tolist()) == [1] * 30 + [2] * 30
     assert pairs.comparisons.weight == pytest.approx(np.full(60, 1 / 60))
     plain = TermVectors(data, CONFIG, Progress()).pairs
@@ -239,8 +241,10 @@ def test_grades_are_an_order(workspace):
     assert np.diff(plain.comparisons.left_out.indptr).max() <= 2
 
 
-def test_documents_judged_0_or_less_are_compared_with(workspace):
-    """They are no pairs, stay below the query's partner, and below nobody else's beyond what all are."""
+def test_documents_with_grade_zero_or_less_are_negatives(workspace):
+    """They form no pairs. They must stay below the partner of their query, but not below others more than
+    usual.
+    """
     bad = {q: DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id for q in TRAIN}
     rows = [(q, d, g) for q, found in TRAIN.items() for d, g in found.items()]
     rows += [(q, d, -(i % 2)) for i, (q, d) in enumerate(bad.items()) if d not in TRAIN[q]]
@@ -259,7 +263,7 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
     assert (np.diff(ordered.worse.indptr) == 2 - np.diff(ordered.left_out.indptr)).all()
 
     def above(judged):
-        """How far above the documents that were judged as bad the partners are, after training."""
+        """Return the mean difference between the scores of partners and negative documents after training."""
         job = TrainingJob(None, read(workspace, Qrels(rows)), None)
         ranker = ProjectionTrainer(job, structs.replace(CONFIG, judged=judged)).fit("s2net").ranker
         by_id = {d.id: d for d in DOCUMENTS}
@@ -274,8 +278,8 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
     assert above(0.9) > above(0.0)
 
 
-def test_texts_that_are_alike_are_one(workspace):
-    """A document with the same words as the wanted one is no wrong answer, for no query."""
+def test_equal_texts_count_as_one(workspace):
+    """A document with the same words as the relevant one is not a wrong answer for any query."""
     workspace.engine.write([Document("twin", text=DOCUMENTS[0].text)])
     (own, other), wanted = list(TRAIN)[:2], [(q, d, 2) for q in list(TRAIN)[2:] for d in TRAIN[q]]
     data = read(workspace, Qrels([(own, "d00", 2), (other, "twin", 2), *wanted]))

@@ -1,6 +1,6 @@
-"""LSI, CL-LSI, OPCA and CCA by eigenvectors, and the term vectors that they are made from.
+"""LSI, CL-LSI, OPCA and CCA by eigenvectors, and their term vectors.
 
-Expected numbers are worked out by hand, or come from SciPy; none is a recording of what the code gave.
+Expected numbers are computed by hand or by SciPy, not recorded from the code.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rerank.records import Document, Query
 from tests.projections import apart, texts, unit
 
 
-def spans(a, b):
-    """The largest angle between two column spaces."""
+def largest_angle(a, b):
+    """Return the largest angle between two column spaces."""
     return float(scipy.linalg.subspace_angles(a, b).max())
 
 
@@ -31,14 +31,14 @@ def test_lsi_is_a_truncated_svd():
     A = lsi(D, 5)
     _, values, rows = np.linalg.svd(D.toarray())
     values, rows = values[:5], rows[:5]
-    assert spans(A, rows.T) < 1e-6
+    assert largest_angle(A, rows.T) < 1e-6
     assert np.linalg.norm(D @ A, axis=0) == pytest.approx(values, rel=1e-6)
     assert (A[np.abs(A).argmax(axis=0), np.arange(5)] > 0).all()
-    assert lsi(D, 30).shape == (50, 10)  # no more than the rank
+    assert lsi(D, 30).shape == (50, 10)  # limited by the rank
 
 
 def test_cllsi_brings_translations_together():
-    """Terms cat, linux, gatto; pairs cat - gatto, linux - linux."""
+    """The terms are cat, linux and gatto. The pairs are cat - gatto and linux - linux."""
     X = csr_matrix(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
     Y = csr_matrix(np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]))
     A = cllsi(X, Y, 2)
@@ -46,31 +46,33 @@ def test_cllsi_brings_translations_together():
     assert unit(X @ A) @ unit(Y @ A).T == pytest.approx(np.eye(2), abs=1e-12)
 
 
-def test_opca_worked_out_by_hand():
+def test_opca_matches_values_by_hand():
     """S = diag(2, 0.5), B = diag(0.5, 1): lambda 4 with (sqrt 2, 0), then 0.5 with (0, 1)."""
     X, Y = csr_matrix(np.array([[2.0, 1.0], [0.0, 1.0]])), csr_matrix(np.array([[2.0, -1.0], [0.0, 1.0]]))
-    # Each pair's noise: (0, 1), (0, 0); its mean variance a column is 1/4, so the ridge is 2 for eta = 1/2.
+    # The noise of the pairs is (0, 1) and (0, 0). Its mean variance per column is 1/4, so eta = 1/2 gives a
+    # ridge of 2.
     A = opca(X, Y, 2, ridge=2.0)
-    # The second, (0, 1) with lambda 0.5, is dropped: there the two sides are not positively correlated.
+    # The second vector, (0, 1) with lambda 0.5, is dropped, because its two sides are not positively
+    # correlated.
     assert pytest.approx(np.array([[2**0.5], [0.0]]), abs=1e-9) == A
 
 
-def test_opca_agrees_with_a_solver_of_terms_by_terms():
+def test_opca_agrees_with_a_dense_solver():
     X = texts(150, 100, 30, 0.1)
     Y = csr_matrix(X.toarray() + 0.3 * texts(150, 100, 31, 0.1).toarray())
     A = opca(X, Y, 5)
     E, M = ((X - Y) / 2).toarray(), ((X + Y) / 2).toarray()
     B = E.T @ E / 150 + 0.5 * (E**2).sum() / 150 / 100 * np.eye(100)
     values, vectors = scipy.linalg.eigh(M.T @ M / 150, B)
-    assert spans(A, vectors[:, -5:]) < 1e-2
+    assert largest_angle(A, vectors[:, -5:]) < 1e-2
     assert np.diag(A.T @ B @ A) == pytest.approx(np.ones(5), rel=1e-6)
     assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(values[::-1][:5], rel=1e-6)
 
 
 @pytest.mark.parametrize("method", [opca, cca])
 @pytest.mark.parametrize("few", [100, 6000], ids=["sample", "all"])
-def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
-    """12,000 x 12,000 numbers would be 1,152 MB."""
+def test_solvers_do_not_build_a_matrix_of_terms_by_terms(monkeypatch, method, few):
+    """A matrix of 12,000 x 12,000 numbers needs 1,152 MB."""
     monkeypatch.setattr("rerank.rankers.projection.spectral.MOST_PAIRS", {"opca": few, "cca": few})
     rng = np.random.default_rng(45)
 
@@ -81,7 +83,7 @@ def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
     left = some_texts()
     sides = left, left + 0.5 * some_texts()
     sides = apart(*sides) if method is opca else sides
-    cllsi(*sides, 1)  # imports what it needs: not to be traced
+    cllsi(*sides, 1)  # imports its dependencies, which must not be traced
     tracemalloc.start()
     try:
         A = method(*sides, 4, ridge=0.5)
@@ -93,8 +95,8 @@ def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
 
 
 @pytest.mark.parametrize("method", [opca, cca])
-def test_many_texts_are_sampled(monkeypatch, method):
-    """400 pairs in four hidden dimensions; 200 of them show the same directions."""
+def test_large_collections_are_sampled(monkeypatch, method):
+    """Of 400 pairs in four hidden dimensions, 200 show the same directions."""
     rng = np.random.default_rng(47)
     hidden = rng.normal(size=(400, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(400, 30))) for _ in range(2)]
@@ -105,11 +107,11 @@ def test_many_texts_are_sampled(monkeypatch, method):
     some, again, other = (method(*sides, 3, seed=seed) for seed in (0, 0, 1))
     assert some.tolist() == again.tolist() != other.tolist()
     projected = (X + Y) @ every, (X + Y) @ some
-    assert spans(*projected) < 0.6  # random directions: about 1.5
+    assert largest_angle(*projected) < 0.6  # random directions: about 1.5
 
 
 @pytest.mark.parametrize("pairs", [300, 30], ids=["all", "with equal texts"])
-def test_cca_agrees_with_a_solver_of_terms_by_terms(pairs):
+def test_cca_agrees_with_a_dense_solver(pairs):
     rng = np.random.default_rng(34)
     hidden = rng.normal(size=(pairs, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(pairs, 30))) for _ in range(2)]
@@ -123,7 +125,7 @@ def test_cca_agrees_with_a_solver_of_terms_by_terms(pairs):
     assert ((X @ A) * (Y @ A)).sum(axis=0) / 300 == pytest.approx(rho[:-4:-1])
 
 
-def test_a_corpus_becomes_what_the_ranker_makes_of_each_text():
+def test_term_matrix_equals_the_vectors_of_the_ranker():
     contents = ["Red apples, red pears", "the Äpfel", "", "zzz qqq", "apple pie and the pear " * 200]
     corpus = Corpus.read(Document(str(i), text=text) for i, text in enumerate(contents))
     for letters in (0, 3, 4):
@@ -142,12 +144,12 @@ def test_a_corpus_becomes_what_the_ranker_makes_of_each_text():
 @pytest.mark.parametrize(
     ("texts", "letters", "most", "names"),
     [
-        (["a b", "a b", "a c", "a d"], 0, 9, ["b"]),  # a is in all, c and d in one
+        (["a b", "a b", "a c", "a d"], 0, 9, ["b"]),  # a is in all texts, c and d in one
         (["a b", "c"], 0, 9, ["a", "b", "c"]),
         (["cats", "cats x", "y"], 4, 2, ["<cat", "ats>"]),
     ],
 )
-def test_which_terms_are_taken(texts, letters, most, names):
+def test_terms_are_selected_by_frequency(texts, letters, most, names):
     found = fit_terms([Corpus.read([Query("", text) for text in texts])], letters, most)
     assert found.names == names
     if names == ["b"]:

@@ -1,4 +1,4 @@
-"""What is in use stays in use until something else is put there: training, tuning, promoting, taking back."""
+"""Training and tuning do not change the stack in use. Promotion and rollback do."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rerank.workflows.status import stacks
 WORDS = ("apple", "pear", "fig", "plum")
 QUERIES = [Query(word, word) for word in WORDS]
 QRELS = Qrels((word, f"{word}4", 1) for word in WORDS)
-"""Words alone find it last."""
+"""The words find the relevant document last."""
 STACK = "tfidf,lsi"
 
 
 def ranker(version: str, knows: int) -> Projection:
-    """Finds what is wanted for so many of the four words, and its opposite for the others."""
+    """Return a ranker that is right for the first ``knows`` of the four words, and wrong for others."""
 
     def side(rows: dict[str, list[float]]) -> Side:
         terms = Terms(list(rows), np.ones(len(rows), np.float32), letters=0, longest=400)
@@ -40,14 +40,14 @@ def ranker(version: str, knows: int) -> Projection:
 
 
 def trained(workspace: Workspace, version: str, knows: int) -> None:
-    """What a training leaves."""
+    """Install and encode a new version, as a training does."""
     workspace.install(ranker(version, knows))
     encode(workspace)
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """A ranker v1 that is right for two queries of four, tuned and in use."""
+    """A workspace whose ranker v1 is correct for two of four queries. Its stack is tuned and in use."""
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     workspace.engine.write(
         Document(f"{word}{i}", text=" ".join([word] * (6 - i) + ["wanted" if i == 4 else "other"]))
@@ -60,7 +60,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def ranking(workspace: Workspace) -> list[tuple[str, float]]:
-    """Of a query that v1 is right for, and v3 is not."""
+    """Return the ranking of a query for which v1 is correct and v3 is not."""
     return [(hit["id"], hit["score"]) for hit in Workspace.open(workspace.folder).search("apple").hits]
 
 
@@ -68,16 +68,16 @@ def lacking(workspace: Workspace) -> dict[str, int]:
     return {f"v{i}": workspace.engine.missing_features("lsi", f"v{i}") for i in range(1, 4)}
 
 
-def test_neither_training_nor_tuning_changes_what_is_in_use(workspace: Workspace) -> None:
-    """Not even where the new one has a stack's weights that were tuned with another one."""
+def test_training_and_tuning_do_not_change_the_stack_in_use(workspace: Workspace) -> None:
+    """This also holds if a stack of the same signals has weights tuned with another ranker version."""
     (release,) = workspace.releases.all()
     assert (release.number, release.name, release.stack.versions) == (1, "lsi,tfidf", {"lsi": "v1"})
     assert [dict(one.gate) for one in workspace.releases.history] == [{}]
     before, used = ranking(workspace), workspace.releases
     trained(workspace, "v3", 3)
     assert workspace.ranker("lsi").version == "v3"
-    assert workspace.versions() == {"lsi": "v1"}  # a name alone stands for what is in use
-    assert lacking(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # both are at hand
+    assert workspace.versions() == {"lsi": "v1"}  # a name selects the version in use
+    assert lacking(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # features of both exist
     assert (ranking(workspace), workspace.releases) == (before, used)
     tuned = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
     assert tuned.versions == {"lsi": "v3"}
@@ -85,14 +85,14 @@ def test_neither_training_nor_tuning_changes_what_is_in_use(workspace: Workspace
     assert (ranking(workspace), workspace.releases) == (before, used)
 
 
-def test_what_is_not_worse_is_promoted_and_taken_back(workspace: Workspace) -> None:
+def test_a_better_candidate_is_promoted_and_rolled_back(workspace: Workspace) -> None:
     before, first = ranking(workspace), workspace.releases.stack
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS, "measure": "RR"}
     dry = promote(workspace, dry_run=True, **asked)
     assert (dry.promoted, workspace.releases.stack) == (False, first)
-    # Worked by hand: what is wanted is first for two of four queries, and last of five for the others.
+    # By hand: the relevant document is first for two of four queries, and last of five for the others.
     report = promote(workspace, **asked)
     assert (report.before_value, report.value) == (pytest.approx((1 + 1 + 0.2 + 0.2) / 4), 1.0)
     assert (report.wins, report.losses, report.promoted) == (2, 0, True)
@@ -107,12 +107,12 @@ def test_what_is_not_worse_is_promoted_and_taken_back(workspace: Workspace) -> N
     assert (ranking(workspace), lacking(workspace)["v1"]) == (before, 0)
     with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
-    assert promote(workspace, **asked).promoted  # it is still a candidate
-    assert len(workspace.releases.all()) == 2  # and no other version than before
+    assert promote(workspace, **asked).promoted  # it is a candidate again
+    assert len(workspace.releases.all()) == 2  # without a new version
 
 
-def test_no_version_that_was_promoted_is_lost(workspace: Workspace) -> None:
-    """Not by a training, a tuning, a refused candidate, weights of the user, or a rollback."""
+def test_promoted_versions_are_never_lost(workspace: Workspace) -> None:
+    """They survive a training, a tuning, a refused candidate, weights of the user, and a rollback."""
     trained(workspace, "v2", 4)
     promoted = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
     assert promote(workspace, queries=QUERIES, qrels=QRELS).version == 2
@@ -123,7 +123,7 @@ def test_no_version_that_was_promoted_is_lost(workspace: Workspace) -> None:
     assert not promote(workspace, queries=QUERIES, qrels=QRELS).promoted
     assert rollback(workspace).version == 1
     workspace.use_stack("lsi*0.5 + tfidf*0.5")
-    assert workspace.stack(STACK, latest=True) == refused  # a candidate is not overwritten by a stack in use
+    assert workspace.stack(STACK, latest=True) == refused  # the stack in use does not overwrite a candidate
     assert workspace.use_stack("2") == promoted
     assert ranking(workspace) == best
     assert [one.number for one in workspace.releases.all()] == [3, 2, 1]
@@ -132,8 +132,8 @@ def test_no_version_that_was_promoted_is_lost(workspace: Workspace) -> None:
         workspace.use_stack("9")
 
 
-def test_a_candidate_that_ranks_like_the_stack_in_use_is_refused(workspace: Workspace) -> None:
-    """Also if it was found in another way: with another measure, or written by the user."""
+def test_a_candidate_with_the_same_ranking_as_the_stack_is_refused(workspace: Workspace) -> None:
+    """This also holds for a candidate with another measure, or written by the user."""
     used = workspace.releases
     weights = str(used.stack)
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
@@ -144,25 +144,25 @@ def test_a_candidate_that_ranks_like_the_stack_in_use_is_refused(workspace: Work
     assert workspace.releases == used
 
 
-def test_what_was_changed_during_the_comparison_is_not_promoted(
+def test_a_candidate_changed_during_the_comparison_is_not_promoted(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     path, used = workspace.stack_path(("lsi", "tfidf")), workspace.releases
 
-    def tuned_meanwhile(*args: Any, **settings: Any) -> Any:
+    def tuned_during_comparison(*args: Any, **settings: Any) -> Any:
         Stack.parse("lsi*0.1 + tfidf*0.9", versions={"lsi": "v2"}).save(path)
         return compare(*args, **settings)
 
-    monkeypatch.setattr("rerank.workflows.promote.compare", tuned_meanwhile)
+    monkeypatch.setattr("rerank.workflows.promote.compare", tuned_during_comparison)
     with pytest.raises(BusyError, match="compare again"):
         promote(workspace, queries=QUERIES, qrels=QRELS)
     assert workspace.releases == used
 
 
-def test_features_stay_where_a_stack_cannot_be_read(workspace: Workspace) -> None:
-    """Nobody knows then which are needed. And those of the newest stay when older ones are encoded."""
+def test_features_are_kept_if_a_stack_cannot_be_read(workspace: Workspace) -> None:
+    """The needed versions are unknown then. Encoding an older version also keeps the newest features."""
     trained(workspace, "v2", 4)
     encode(workspace, [workspace.ranker("lsi", "v1")])
     assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 20}
@@ -172,8 +172,8 @@ def test_features_stay_where_a_stack_cannot_be_read(workspace: Workspace) -> Non
     assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 21}
 
 
-def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
-    """Those of older ones are removed; their rankers stay, and a rollback encodes again."""
+def test_the_features_of_three_versions_are_kept(workspace: Workspace) -> None:
+    """Features of older versions are removed. Their rankers are kept, and a rollback encodes again."""
     for i in range(2, 7):
         trained(workspace, f"v{i}", 4)
         tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
@@ -188,7 +188,7 @@ def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
     assert lacking(workspace)["v1"] == 0
     with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
-    # What the comparisons have shown is kept, too, and the features of the latest ones.
+    # Results of comparisons are also kept, and the features of the latest versions.
     shown = stacks(workspace).releases
     assert [one.version for one in shown] == [6, 5, 4, 3, 2, 1]
     assert [one.version for one in shown if one.in_use] == [1]
@@ -197,7 +197,7 @@ def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
     assert rollback(workspace).version == 1
 
 
-def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
+def test_a_service_uses_the_stack_in_use(workspace: Workspace) -> None:
     settings = Settings(folder=str(workspace.folder))
 
     def version(snapshot: Snapshot, stack: str | None = None) -> str:
@@ -207,11 +207,11 @@ def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
     first = Snapshot.load(settings)
     workspace.install(ranker("v2", 4))
     second = Snapshot.load(settings)
-    assert second.waits_for(first) is None  # nothing has its features yet, but nobody asks for them
+    assert second.waits_for(first) is None  # v2 has no features yet, but no stack uses it
     assert [version(second, stack) for stack in (None, STACK, "lsi", "lsi*0.5 + tfidf*0.5")] == ["v1"] * 4
     encode(workspace)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    tune(workspace, f"{STACK},bm25", queries=QUERIES, qrels=QRELS)  # the first of these signals
+    tune(workspace, f"{STACK},bm25", queries=QUERIES, qrels=QRELS)  # the first stack with these signals
     third = Snapshot.load(settings)
     found = [version(third, stack) for stack in (None, STACK, "lsi", f"{STACK},bm25")]
     assert found == ["v1", "v1", "v1", "v2"]
@@ -221,10 +221,10 @@ def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
     workspace.engine.write([Document("new", text="apple wanted")])
     workspace.rollback()
     last = Snapshot.load(settings)
-    assert (last.waits_for(fourth), version(last)) == (None, "v1")  # it is not to wait for one document
+    assert (last.waits_for(fourth), version(last)) == (None, "v1")  # it does not wait for one document
 
 
-def test_what_cannot_be(workspace: Workspace, run: Any, tmp_path: Path) -> None:
+def test_impossible_promotions_are_refused(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
     with pytest.raises(UsageError, match="ranks exactly as the stack in use"):
         promote(workspace, **asked)
@@ -244,10 +244,10 @@ def test_what_cannot_be(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     path.unlink()
     assert workspace.default_stack == "tfidf"
     trained(workspace, "v3", 0)
-    assert workspace.versions() == {"lsi": "v3"}  # where nothing is in use, the newest
+    assert workspace.versions() == {"lsi": "v3"}  # without a stack in use, the newest version
 
 
-def test_a_version_that_somebody_has_removed(workspace: Workspace) -> None:
+def test_a_rollback_to_a_removed_version_is_refused(workspace: Workspace) -> None:
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     promote(workspace, queries=QUERIES, qrels=QRELS)
@@ -260,7 +260,7 @@ def test_a_version_that_somebody_has_removed(workspace: Workspace) -> None:
     assert workspace.releases == used
 
 
-def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
+def test_promote_and_rollback_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     where = ("-w", workspace.folder)
     queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.tsv"
     queries.write_text("".join(json.dumps({"_id": q.id, "text": q.text}) + "\n" for q in QUERIES))

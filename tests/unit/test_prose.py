@@ -10,10 +10,10 @@ from tests.programs import output
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {"docs": 0.5, "docstrings": 0.3, "help and messages": 1.2}
-"""Kind of text -> idioms per 1,000 words, at most, as `tools/prose` counts them."""
+"""Maximum of idioms per 1,000 words by kind of text, as `tools/prose` counts them."""
 WORDS = {"docstrings": 30_000}
 DOCS_WORDS = 35_000
-"""Words of docs/ and README.md, without the generated reference."""
+"""Maximum of words in docs/ and README.md, without the generated reference."""
 
 
 @pytest.fixture(scope="module")

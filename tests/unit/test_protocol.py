@@ -22,7 +22,7 @@ def java() -> dict[str, object]:
     return {name: eval(value, {"__builtins__": {}}) for name, value in constants}
 
 
-def test_names_and_the_frame(java):
+def test_java_names_and_the_frame_equal_the_python_ones(java):
     assert java["PATH"] in {one.path for one in ENDPOINTS if one.body is HookCall}
     assert java["PROCESSOR"] == plugin.PROCESSOR
     assert (java["ALLOWED_URLS"], java["FEATURES"]) == (plugin.ALLOWED, f"{FEATURES}.")
@@ -31,7 +31,7 @@ def test_names_and_the_frame(java):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_limits_of_options(java, more):
+def test_limits_of_options_are_equal_in_java_and_python(java, more):
     category = "a" * (java["LONGEST_CATEGORY"] + more)
     for options in (
         {"stack": "a" * (java["LONGEST_STACK"] + more)},

@@ -1,4 +1,4 @@
-"""What actions take and return is of one shape."""
+"""Parameters and results of actions have common forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rerank.results import Report, plain
 from rerank.workspace import Workspace
 
 
-def test_a_report_is_json(tmp_path):
+def test_a_report_converts_to_json(tmp_path):
     @dataclass
     class Part:
         share: float
@@ -50,7 +50,7 @@ def test_a_report_is_json(tmp_path):
     assert plain([one]) == [values]
 
 
-def test_what_opensearch_warns_of_is_shown_once(capsys, monkeypatch):
+def test_an_opensearch_warning_is_shown_once(capsys, monkeypatch):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     warnings.simplefilter("always")
     show_once()

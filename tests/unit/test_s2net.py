@@ -1,7 +1,6 @@
-"""S2Net's loss and gradient, and L-BFGS.
+"""The loss and gradient of S2Net, and L-BFGS.
 
-Expected numbers are worked out by hand, or come from SciPy or torch; none is a recording of
-what the code gave.
+Expected numbers are computed by hand, SciPy or torch, not recorded from the code.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tests.projections import apart, comparisons, identity, texts, unit
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.01])
-def test_the_gradient_is_that_of_finite_differences(beta):
+def test_the_gradient_matches_finite_differences(beta):
     X, Y = texts(9, 12, 1), texts(7, 12, 2)
     target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
     left_out = [[3], [], [], [1, 5], [], [], [], [0], [3]]
@@ -39,8 +38,10 @@ def test_the_gradient_is_that_of_finite_differences(beta):
         assert np.linalg.norm(gradient - expected) < 1e-7 * np.linalg.norm(expected)
 
 
-def test_what_the_loss_does_not_depend_on():
-    """Length and rotation of the matrix, lengths of texts; with separate terms, the length of either half."""
+def test_the_loss_does_not_depend_on_scale_or_rotation():
+    """The length and rotation of the matrix and the lengths of texts have no effect. With separate terms,
+    the length of either half has none.
+    """
     X, Y = texts(8, 10, 7), texts(8, 10, 8)
     objective = S2Net(X, Y, identity(8), epsilon=0)
     A = np.random.default_rng(9).normal(size=(10, 4))
@@ -58,7 +59,7 @@ def test_what_the_loss_does_not_depend_on():
     assert abs(np.vdot(A, gradient)) > 1e-4  # this does depend on the scale
 
 
-def test_blocks_and_precision_do_not_matter():
+def test_blocks_and_precision_do_not_change_the_loss():
     X, Y = texts(30, 40, 12), texts(30, 40, 13)
     A = np.random.default_rng(14).normal(size=(40, 6))
     found = [S2Net(X, Y, identity(30), block=size)(A) for size in (1, 3, 30, 2048)]
@@ -77,8 +78,8 @@ def test_without_comparisons_there_is_no_loss():
     assert (loss, np.abs(to_queries).max(), np.abs(to_documents).max()) == (0.0, 0.0, 0.0)
 
 
-def test_what_was_judged_worse_has_a_weight_of_its_own():
-    """Against a plain loop; a row without any is as it was."""
+def test_documents_judged_worse_have_a_separate_weight():
+    """The expected loss comes from a simple loop. A row without such documents is unchanged."""
     rng = np.random.default_rng(5)
     queries, documents = unit(rng.normal(size=(3, 4))), unit(rng.normal(size=(5, 4)))
     worse, left_out = [[3, 4], [], [1]], [[2], [], []]
@@ -93,13 +94,15 @@ def test_what_was_judged_worse_has_a_weight_of_its_own():
     assert pairwise_logistic(queries, documents, judged, 10.0)[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_parts_drawn_at_random_are_right_on_average():
+def test_random_parts_give_the_full_gradient_on_average():
     X, Y = texts(24, 30, 18), texts(24, 30, 19)
     A = np.random.default_rng(20).normal(size=(30, 5))
     objective = S2Net(X, Y, identity(24))
     _, full = objective(A)
     rng = np.random.default_rng(21)
-    objective.compare_within([rng.permutation(24)])  # one part of all rows: the same, in another order
+    objective.compare_within(
+        [rng.permutation(24)]
+    )  # one part of all rows gives the same gradient, in another order
     assert objective(A)[1] == pytest.approx(full, abs=1e-13)
     mean, one = np.zeros_like(full), None
     for _ in range(400):
@@ -110,7 +113,7 @@ def test_parts_drawn_at_random_are_right_on_average():
     assert np.linalg.norm(one - full) > 0.06 * np.linalg.norm(full)
 
 
-def test_the_anchor_pulls_back():
+def test_the_anchor_pulls_the_matrix_to_its_start():
     objective = S2Net(texts(5, 6, 22), texts(5, 6, 23), identity(5))
     start, there = np.random.default_rng(24).normal(size=(2, 6, 3))
     loss, gradient = anchored(objective, start, 0.5)(there)
@@ -120,7 +123,7 @@ def test_the_anchor_pulls_back():
     assert anchored(objective, there, 9.0)(there)[0] == plain[0]
 
 
-def test_lbfgs_arrives_where_scipy_does():
+def test_lbfgs_finds_the_same_minimum_as_scipy():
     def rosenbrock(x):
         return float(scipy.optimize.rosen(x)), scipy.optimize.rosen_der(x)
 
@@ -153,6 +156,6 @@ def test_lbfgs_on_s2net_is_as_good_as_scipy():
     assert steps[-1].loss < 0.5 * objective(start)[0]
 
 
-def test_lbfgs_stops_where_there_is_nothing_to_gain():
+def test_lbfgs_stops_without_a_gain():
     assert list(minimize(lambda x: (1.0, np.zeros_like(x)), np.ones(3))) == []
     assert list(minimize(lambda x: (float("nan"), np.ones_like(x)), np.ones(3))) == []

@@ -1,4 +1,4 @@
-"""Parts of the service: errors in the words of HTTP, costs of queries, relevance scores and the log."""
+"""Parts of the service: HTTP errors, costs of queries, relevance scores and the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rerank.workspace import Workspace
 from tests.endpoints import call
 
 
-def test_an_explanation_that_is_too_long(tmp_path, monkeypatch):
+def test_an_explanation_that_is_too_long_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(hook.__globals__, "_LONGEST_ANSWER", 500)
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     workspace.engine.write([Document("a", text="apple")])
@@ -37,7 +37,7 @@ def test_an_explanation_that_is_too_long(tmp_path, monkeypatch):
         hook(snapshot, HookCall.read(call(body)), RequestContext(time.monotonic() + 60, 10))
 
 
-def test_one_slow_query_does_not_move_all_others_to_the_threads() -> None:
+def test_one_slow_query_does_not_move_others_to_threads() -> None:
     costs: dict[str, float] = {}
     for seconds in (0.0004, 0.0003, 0.01, 0.0003):
         RequestContext(0.0, 1, costs=costs).encoded("text", seconds)
@@ -47,7 +47,7 @@ def test_one_slow_query_does_not_move_all_others_to_the_threads() -> None:
     assert costs["text"] > _QUICK
 
 
-def test_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_are_json_and_a_closed_stream_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -55,7 +55,7 @@ def test_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, log = io.StringIO(), logging.getLogger("rerank.service")
     monkeypatch.setattr("sys.stderr", Closed())
     logs.start()
-    logs.event("request")  # nobody reads it
+    logs.event("request")  # the stream is closed
     monkeypatch.setattr("sys.stderr", stream)
     logs.start()
     logs.event("request", path="/v1/hook", query="wölfe\n")
@@ -67,23 +67,20 @@ def test_lines_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert second == {"level": "error", "event": "failed", "kind": "KeyError"}
 
 
-# ---------------------------------------------------------------------------------------- relevance_score
-
-
 def linear(normalization: str) -> Linear:
     return Linear(("tfidf", "text"), (2, 3), normalization)
 
 
 @pytest.mark.parametrize("normalization", ["min-max", "z-score", "none"])
 @given(rows=st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
-def test_from_0_to_1_in_the_same_order(normalization, rows):
+def test_relevance_scores_are_between_0_and_1_in_the_same_order(normalization, rows):
     final = linear(normalization).combine(np.array(rows)).final
     scores = linear(normalization).relevance(final)
     assert ((scores >= 0) & (scores <= 1)).all()
     assert (np.diff(scores[np.argsort(final)]) >= 0).all()
 
 
-def test_by_hand():
+def test_relevance_scores_match_values_by_hand():
     np.testing.assert_allclose(linear("min-max").relevance(np.array([5.0, 2.0])), [1.0, 0.4])
     np.testing.assert_allclose(linear("z-score").relevance(np.log([3.0, 1 / 3])), [0.75, 0.25])
     np.testing.assert_allclose(linear("none").relevance(np.array([3.0, -1 / 3])), [0.875, 0.375])
