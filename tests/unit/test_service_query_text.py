@@ -1,4 +1,4 @@
-"""The words of an OpenSearch query, by hand-written cases and by generated ones."""
+"""The words of an OpenSearch query, by written and by generated examples."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("query", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_cases(query, expected):
+def test_query_text_of_each_kind_of_query(query, expected):
     assert query_text(query) == expected
 
 
@@ -72,7 +72,7 @@ def test_cases(query, expected):
         ("(((", ""),
     ],
 )
-def test_operators_are_no_words(text, expected):
+def test_operators_are_not_words(text, expected):
     assert plain(text) == expected
 
 
@@ -87,31 +87,31 @@ JSON = st.recursive(
 
 @settings(max_examples=40)
 @given(JSON)
-def test_anything_is_taken(query):
+def test_any_json_is_accepted_as_a_query(query):
     found = query_text(query)
     assert found is None or found.strip() == found != ""
 
 
 @given(st.text('ab"()-+!:[]{}~^/*?\\ ANDORT'))
-def test_any_syntax_is_taken(text):
+def test_any_syntax_is_accepted(text):
     assert '"' not in plain(text)
     assert len(plain(text)) <= len(text)
 
 
 @pytest.mark.parametrize("piece", ["(", '-"', "NOT ", "a:", "[", "~1", " /", "!", "\\", "-(", "a:[", "wolf "])
-def test_time_grows_with_length_only(piece):
-    """Otherwise this takes minutes."""
+def test_the_time_grows_only_linearly_with_the_length(piece):
+    """With quadratic time this test would take minutes."""
     plain(piece * (200_000 // len(piece)))
 
 
-def test_a_query_as_deep_as_it_likes():
+def test_a_deep_query_is_read():
     query = MATCH
     for _ in range(5000):
         query = {"bool": {"must": [query]}}
     assert query_text(query) == "grey wolf"
 
 
-def test_of_clauses_without_end_only_some_are_looked_at():
+def test_only_a_limited_number_of_clauses_is_read():
     looked = 0
 
     class Clause(dict):
@@ -141,12 +141,12 @@ FILTERED = {
         (FILTERED, (), "grey wolf public 2000"),
         (FILTERED, ("name", "body"), "grey wolf"),
         (FILTERED, ("body.*",), "grey wolf"),
-        (FILTERED, ("title",), "grey wolf public 2000"),  # nothing is looked for there
+        (FILTERED, ("title",), "grey wolf public 2000"),  # no clause searches in this field
         ({"multi_match": {"query": "wolf", "fields": ["name^3", "tags"]}}, ("name",), "wolf"),
         ({"multi_match": {"query": "wolf", "fields": ["na*"]}}, ("name",), "wolf"),
         ({"bool": {"must": [{"query_string": {"query": "wolf"}}, MATCH]}}, ("body",), "wolf"),
         ({"bool": {"must": [{"match": {"year": "2000"}}, MATCH]}}, ("title",), "grey wolf"),
     ],
 )
-def test_words_are_those_in_the_fields_that_hold_them(query, fields, text):
+def test_only_words_of_the_given_fields_are_used(query, fields, text):
     assert query_text(query, fields) == text

@@ -1,4 +1,4 @@
-"""Lexical signals over the documents of a request are the local engine's over a collection of just these."""
+"""Lexical scores of the documents in a request equal the local engine's scores for these documents."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("query", ["grey wolf", "sleeping", "wolf wolf fox", "nothing known", ""])
-def test_the_engines_numbers(tmp_path, query):
+def test_request_scores_equal_the_scores_of_the_engine(tmp_path, query):
     engine = LocalEngine.create(tmp_path / "engine", "en")
     ids = [str(i) for i in range(len(TEXTS))]
     engine.write([Document(id, text=text) for id, text in zip(ids, TEXTS)])
     analyze = analyzer("en").analyze
     counts = LexicalScorer([analyze(text) for text in TEXTS])
-    for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):  # tantivy rounds the lengths of documents
+    for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):  # tantivy rounds document lengths
         found = engine.find(SearchRequest(query, ids=ids, first_stage=signal))
         expected = dict(zip(found.ids, found.scores))
         scores = counts.score(signal, analyze(query))

@@ -20,13 +20,11 @@ from rerank.stack.stack import Stack
 
 TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
 
-# ----------------------------------------------------------------------------------------------- notation
-
 
 @pytest.mark.parametrize(
     "text", [TEXT, "tfidf*0.35+text*0.4+meta*.25", " tfidf * .35, text*0.400 ,meta*0.250 "]
 )
-def test_one_stack_in_several_spellings(text):
+def test_different_spellings_give_one_stack(text):
     stack = Stack.parse(text)
     assert str(stack) == TEXT
     assert stack.combiner == Linear(("tfidf", "text", "meta"), (0.35, 0.4, 0.25))
@@ -42,7 +40,7 @@ def test_one_stack_in_several_spellings(text):
         ("a*0+b*3.", (0, 3), "a*0.00 + b*3.00"),
     ],
 )
-def test_weights_that_are_no_twentieths(text, weights, shown):
+def test_weights_with_any_number_of_digits_are_kept(text, weights, shown):
     stack = Stack.parse(text)
     assert (stack.combiner.weights, str(stack)) == (weights, shown)
     assert Stack.parse(str(stack)).combiner.values.tolist() == stack.combiner.values.tolist()
@@ -55,7 +53,7 @@ def test_weights_that_are_no_twentieths(text, weights, shown):
         "a*0", "a*1/2", "a b", "a*0.5*2", "a*inf", "a*nan", "a*1.0000000001",
     ],
 )  # fmt: skip
-def test_what_is_no_stack(text):
+def test_invalid_stacks_are_refused(text):
     with pytest.raises(UsageError) as caught:
         Stack.parse(text)
     assert "\n" not in str(caught.value)
@@ -71,7 +69,7 @@ def test_what_is_no_stack(text):
         ("tfidf*1", "bm25", "bm25"),
     ],
 )
-def test_who_retrieves(text, given_stage, expected):
+def test_the_first_stage_is_given_or_taken_from_the_signals(text, given_stage, expected):
     assert Stack.parse(text, first_stage=given_stage).first_stage == expected
 
 
@@ -98,19 +96,16 @@ def test_the_notation_is_exact(weights):
         {"normalization": "robust"},
     ],
 )
-def test_a_stack_that_does_not_fit_together(fields):
+def test_inconsistent_stack_settings_are_refused(fields):
     with pytest.raises(UsageError):
         Linear(**{"signals": ("a", "b"), "weights": (1, 1), **fields})
-
-
-# --------------------------------------------------------------------------------------------------- file
 
 
 def full_stack():
     return Stack.parse(TEXT, normalization="z-score", depth=500, versions={"text": "3f"})
 
 
-def test_the_file_gives_the_stack_back_and_is_readable(tmp_path):
+def test_a_stack_file_is_readable_and_loads_the_same_stack(tmp_path):
     stack = full_stack()
     stack.save(tmp_path / "stack.json")
     assert Stack.load(tmp_path / "stack.json") == stack
@@ -145,7 +140,7 @@ def changed(**fields):
         (changed(tuned={"signals": "text"}), InputError, ": Expected `array`, got `str`"),
     ],
 )
-def test_bad_stack_files(tmp_path, content, kind, what):
+def test_bad_stack_files_are_refused(tmp_path, content, kind, what):
     path = tmp_path / "stack.json"
     path.write_bytes(content)
     with pytest.raises(kind) as caught:
@@ -153,14 +148,12 @@ def test_bad_stack_files(tmp_path, content, kind, what):
     assert str(caught.value).startswith(f"{path}{what}")
 
 
-def test_no_stack_file(tmp_path):
+def test_a_missing_stack_file_is_reported(tmp_path):
     with pytest.raises(InputError, match="no such stack file"):
         Stack.load(tmp_path / "none.json")
     with pytest.raises(RerankError, match="cannot be read"):
         Stack.load(tmp_path)
 
-
-# ------------------------------------------------------------------------------------------ normalization
 
 columns = hnp.arrays(
     np.float64,
@@ -169,7 +162,7 @@ columns = hnp.arrays(
 )
 
 
-def test_normalize_by_hand():
+def test_normalize_matches_values_by_hand():
     raw = np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]])
     assert normalize(raw, "min-max").tolist() == [[0, 0], [1, 0], [0.5, 0]]
     root = np.sqrt(1.5)
@@ -186,8 +179,8 @@ def is_constant(column):
     return column.max() - column.min() <= 1e-6 * abs(column).max()
 
 
-def test_the_last_bits_of_fp32_are_no_difference():
-    """Scores of equal documents, as a matrix product gives them: which bit is whose depends on the batch."""
+def test_the_last_bits_of_fp32_are_ignored():
+    """Matrix products give equal documents scores that differ in the last bits, depending on the batch."""
     cosine = np.float32(0.8)
     bits = [cosine, np.nextafter(cosine, np.float32(0)), np.nextafter(cosine, np.float32(1))]
     for sign in (1, -1):
@@ -211,7 +204,7 @@ def test_min_max_spans_zero_to_one(raw):
 
 
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=12))
-def test_rank_is_the_share_of_the_others_below(numbers):
+def test_rank_is_the_share_of_lower_scores(numbers):
     result = normalize(np.array([numbers], np.float64).T * 3.7, "rank")[:, 0]
     expected = (
         (rankdata(numbers) - 1) / (len(numbers) - 1) if len(set(numbers)) > 1 else np.zeros(len(numbers))
@@ -232,7 +225,7 @@ def test_z_score_has_mean_zero_and_variance_one(raw):
 
 
 @given(columns, st.sampled_from(["min-max", "z-score", "rank", "none"]), st.randoms())
-def test_normalizing_keeps_order_and_forgets_the_candidates_order(raw, method, random):
+def test_normalizing_keeps_order_and_ignores_the_candidates_order(raw, method, random):
     result = normalize(raw, method)
     shuffled = list(range(len(raw)))
     random.shuffle(shuffled)
@@ -242,10 +235,7 @@ def test_normalizing_keeps_order_and_forgets_the_candidates_order(raw, method, r
         assert (np.diff(after[np.argsort(before)]) >= 0).all()
 
 
-# ------------------------------------------------------------------------------------------------ ranking
-
-
-def test_a_ranking_explains_itself():
+def test_a_ranking_explains_its_scores():
     stack = Stack.parse("bm25*0.5+text*0.5")
     ranking = stack.rank(["a", "b", "c"], np.array([[9.0, 0.0], [5.0, 1.0], [1.0, 0.0]]))
     assert ranking.ids == ["b", "a", "c"]
@@ -261,7 +251,7 @@ def test_a_ranking_explains_itself():
         ranking[3]
 
 
-def test_ties_go_to_the_smaller_id_and_nothing_stays_nothing():
+def test_ties_go_to_the_smaller_id_and_no_candidates_give_no_hits():
     stack = Stack.parse("bm25")
     assert stack.rank(["b", "a"], np.array([[1.0], [1.0]])).ids == ["a", "b"]
     assert list(stack.rank([], np.empty((0, 1)))) == []
@@ -274,7 +264,7 @@ def test_the_weighted_scores_add_up_to_the_score(raw):
         assert sum(signal.weighted for signal in hit.signals.values()) == pytest.approx(hit.score)
 
 
-def test_a_broken_signal_is_named():
+def test_a_signal_with_scores_that_are_not_finite_is_named():
     stack = Stack.parse("bm25*0.5+text*0.5")
     with pytest.raises(TrainingError, match="signal text gave 1 of 2 candidates a score that is not finite"):
         stack.rank(["a", "b"], np.array([[1.0, np.nan], [1.0, 0.0]]))

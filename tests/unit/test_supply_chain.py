@@ -1,4 +1,4 @@
-"""Where packages come from: the distribution's name, and what goes into the images."""
+"""The sources of packages: the name of the distribution, and the packages in the images."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ TEXTS = ("rerank", "cli", "docs", "docker", "benchmarks", "tools", "README.md", 
 
 
 def locked(name):
-    """Package -> what a file of requirements says of it: version, and hashes."""
+    """Return package -> words of its line in a requirements file: version and hashes."""
     text = (ROOT / "docker" / "requirements" / name).read_text("utf-8").replace("\\\n", " ")
     lines = [line.split() for line in text.splitlines() if line.strip()]
     return {line[0].partition("==")[0]: line for line in lines}
 
 
-def test_the_name_is_ours():
-    """`rerank` is somebody else's on the public index; what is installed is named everywhere as it is."""
+def test_install_commands_use_the_name_of_the_distribution():
+    """Another project owns the name `rerank` on the public index, so all texts must use our
+    distribution's name.
+    """
     assert PROJECT["name"] == "rerank-stack"
     assert PROJECT["scripts"] == {"rerank": "rerank.cli:main"}
     assert "pip install 'rerank-stack[train]'" in str(NotInstalledError("torch"))
@@ -52,7 +54,7 @@ def test_every_package_of_an_image_has_a_version_and_hashes(name, extra):
         assert wanted.specifier.contains(line[0].partition("==")[2]), text
 
 
-def test_the_images_ask_one_index_alone():
+def test_images_use_only_one_package_index():
     for path in (ROOT / "docker").rglob("*"):
         if path.is_file() and path.parent.name != "secrets":
             text = path.read_text("utf-8")

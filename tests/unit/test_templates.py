@@ -1,4 +1,4 @@
-"""A search of the user's own: its file, a run as the first stage, and what is wrong with either."""
+"""Custom searches: template files, a run as the first stage, and their errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hunters(tmp_path: Path) -> Workspace:
 def test_a_run_gives_candidates_and_scores(hunters: Workspace, tmp_path: Path) -> None:
     first = f"run:{tmp_path}/own.run"
     report = tune(hunters, "search,bm25", queries=QUERIES, qrels=QRELS, first_stage=first)
-    # By the run, q1 has its document at rank 2 and q2 does not find its own at all.
+    # In the run, q1 has its relevant document at rank 2, and q2 does not have its relevant document.
     assert report.tuned.first_stage_value == pytest.approx(1 / np.log2(3) / 2, abs=1e-6)
     assert report.scoring.candidate_recall == {"search": 0.5}
     stack = Stack.load(hunters.stack_path(("search", "bm25")))
@@ -54,12 +54,12 @@ def test_a_run_gives_candidates_and_scores(hunters: Workspace, tmp_path: Path) -
         hunters.pipeline(stack.signals).answer(QUERIES[0], stack)
 
 
-def test_params_without_a_search_of_ones_own(hunters: Workspace) -> None:
+def test_params_without_a_custom_search_are_refused(hunters: Workspace) -> None:
     asked = ("query", "night", "--param", "year=2020", "--stack", "bm25", "-w", hunters.folder)
     run(*asked).fails(2, "--param is for your own search, not for bm25")
 
 
-def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None:
+def test_categories_are_inferred_from_the_first_documents_of_a_run(tmp_path: Path) -> None:
     from rerank.search.scorer import vote
 
     known = {"a": ("x",), "b": ("y",), "c": ("z",)}
@@ -77,7 +77,7 @@ def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None
         ("", "the run is empty"),
     ],
 )
-def test_bad_runs(hunters: Workspace, tmp_path: Path, content: str, what: str) -> None:
+def test_bad_runs_are_refused(hunters: Workspace, tmp_path: Path, content: str, what: str) -> None:
     (tmp_path / "bad.run").write_text(content)
     files = ["--queries", f"{tmp_path}/queries.jsonl", "--qrels", f"{tmp_path}/qrels.tsv"]
     for command in (["tune", "--stack", "search,bm25"], ["evaluate", "--stack", "bm25"]):
@@ -86,7 +86,7 @@ def test_bad_runs(hunters: Workspace, tmp_path: Path, content: str, what: str) -
     assert not (hunters.folder / "stacks").exists()
 
 
-def test_what_a_first_stage_can_be_called(hunters: Workspace, tmp_path: Path) -> None:
+def test_invalid_first_stages_are_refused(hunters: Workspace, tmp_path: Path) -> None:
     where = ["-w", str(hunters.folder)]
     for given in ("template:", "bm26", "sql:x"):
         run("query", "x", *where, "--first-stage", given).fails(2, given)
@@ -101,7 +101,7 @@ def test_what_a_first_stage_can_be_called(hunters: Workspace, tmp_path: Path) ->
         read_template(f"template:{tmp_path}/gone.json")
 
 
-def test_a_workspace_remembers_its_search(hunters: Workspace, tmp_path: Path) -> None:
+def test_a_workspace_keeps_its_search_template(hunters: Workspace, tmp_path: Path) -> None:
     (hunters.folder / "own.json").write_text(
         'POST /a/_search?search_pipeline=p\n{"query": {"match": {"body": "%SearchText%"}}}'
     )
@@ -115,7 +115,7 @@ def test_a_workspace_remembers_its_search(hunters: Workspace, tmp_path: Path) ->
     assert Stack.from_json(stack.to_json()) == stack
 
 
-def test_a_search_of_ones_own_retrieves_alone() -> None:
+def test_a_custom_search_cannot_be_combined_with_retrievers() -> None:
     with pytest.raises(UsageError, match="finds all candidates"):
         replace(Stack.parse("search", first_stage="search"), retrieve=("search", "s2net"))
     over = Stack.parse("bm25*0.25 + text*0.75").with_template(SearchTemplate("run", "x"))
@@ -126,7 +126,7 @@ def test_a_search_of_ones_own_retrieves_alone() -> None:
         Stack.from_json({**over.to_json(), "search": {"kind": "run"}})
 
 
-def test_fields_that_hold_words(hunters: Workspace) -> None:
+def test_text_fields_are_read_from_the_config(hunters: Workspace) -> None:
     assert hunters.words == ()
     config = hunters.folder / "rerank.toml"
     before = config.read_text()
@@ -139,7 +139,7 @@ def test_fields_that_hold_words(hunters: Workspace) -> None:
         Workspace.open(hunters.folder)
 
 
-def test_a_field_is_a_signal(tmp_path: Path) -> None:
+def test_a_field_can_be_a_signal(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     seen = {"wolf": 1000, "fox": 3, "owl": None}
     workspace.engine.write(
@@ -164,7 +164,7 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
         tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)
 
 
-def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
+def test_field_signals_decay_with_distance(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     days = {"a": "2024-06-30", "b": "2024-06-20T00:00:00Z", "c": None}
     workspace.engine.write(
@@ -189,8 +189,8 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
             workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")
 
 
-def test_a_workspace_names_no_files_elsewhere(hunters: Workspace, tmp_path: Path) -> None:
-    """Somebody else's rerank.toml would have any file of this user's sent to its cluster."""
+def test_a_workspace_cannot_name_files_outside_its_folder(hunters: Workspace, tmp_path: Path) -> None:
+    """A rerank.toml of another user could otherwise send any file of this user to its cluster."""
     secret = tmp_path / "secret.json"
     secret.write_text('{"query": {"match": {"content": "{{query_text}}"}}}')
     (hunters.folder / "link.json").symlink_to(secret)
@@ -219,7 +219,7 @@ def test_a_workspace_names_no_files_elsewhere(hunters: Workspace, tmp_path: Path
         ('{"a": "%SearchText% {{field}}"}', None),
     ],
 )
-def test_what_a_template_needs_a_query_has(source: str, lacks: str | None) -> None:
+def test_a_query_must_have_the_values_of_a_template(source: str, lacks: str | None) -> None:
     search, bare = SearchTemplate("template", "shop.json", source), Query("q", "wolf")
     one = f"^template:shop.json: query 'q' has no value for its slot {lacks}; "
     if lacks is None:
@@ -232,7 +232,7 @@ def test_what_a_template_needs_a_query_has(source: str, lacks: str | None) -> No
     check_values(search, [bare, Query("p", "fox", lang="en", params={lacks: ["a"]})])
 
 
-def test_a_clause_is_named_as_a_clause() -> None:
+def test_a_clause_signal_needs_a_clause_with_its_name() -> None:
     search = SearchTemplate(
         "template", "own.json", '{"match": {"body": {"query": "{{text}}", "_name" : "head"}}}'
     )

@@ -30,7 +30,7 @@ main()
 
 
 @pytest.mark.parametrize("module", ["click", "rerank.cli.status"])
-def test_ctrl_c_while_modules_are_imported(module):
+def test_ctrl_c_during_imports_ends_with_one_line(module):
     with subprocess.Popen(
         [sys.executable, "-c", IMPORTS, module], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -43,8 +43,8 @@ def test_ctrl_c_while_modules_are_imported(module):
             process.kill()
 
 
-def test_what_others_name_steers_no_terminal(monkeypatch):
-    """Bars have names of rankers and files in them, warnings what a server says."""
+def test_names_and_warnings_cannot_control_the_terminal(monkeypatch):
+    """Progress bars contain names of rankers and files, and warnings contain texts of servers."""
 
     class Screen(io.StringIO):
         def isatty(self) -> bool:
@@ -64,10 +64,10 @@ def test_what_others_name_steers_no_terminal(monkeypatch):
     shown = screen.getvalue()
     assert "encode ␛]0;owned␇" in shown
     assert "warning: said by a server: ␛[2J" in shown
-    assert not re.search("\x1b[^\\[]|\x07|\x9b|\x1b\\[2J", shown)  # of escapes, only the bar's own
+    assert not re.search("\x1b[^\\[]|\x07|\x9b|\x1b\\[2J", shown)  # only the bar writes escapes
 
 
-def test_a_log_reports_how_far_a_step_is(monkeypatch, capsys):
+def test_a_log_reports_the_progress_of_a_step(monkeypatch, capsys):
     monkeypatch.setattr(output, "INTERVAL", 0.0)
     bar = output.Bar()
     bar.start("encode", 1200, "document")
