@@ -1,4 +1,6 @@
-"""The suites of rerank.testing: every ranker there is keeps the rules, and each rule finds who breaks it."""
+"""The suites of rerank.testing: all rankers pass them, and each rule detects a ranker or engine that breaks
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,6 @@ WORDS = ["tree", "trees", "list", "lists", "sorted", "search", "graph", "katze"]
 CATEGORIES = ["computing", "computing::search", "trees", "graphs"]
 
 
-# --------------------------------------------------------------------------------------------- our rankers
-
-
 def cnn(name: str, head: str, seed: int = 0) -> CnnRanker:
     rng = np.random.default_rng(seed)
 
@@ -64,18 +63,19 @@ def projection(name: str, seed: int = 0) -> Projection:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", PARTS)
-def test_cnn(name: str, head: str) -> None:
-    without = ("torch", "gensim") if head == "mlp" or name == "joint" else ()  # once in a process is enough
+def test_cnn_rankers_pass_the_suite(name: str, head: str) -> None:
+    # testing this once per process is enough
+    without = ("torch", "gensim") if head == "mlp" or name == "joint" else ()
     check_ranker(cnn(name, head), other=cnn(name, head, 1), without=without)
 
 
 @pytest.mark.parametrize("name", ["lsi", "cllsi", "opca", "cca", "s2net"])
-def test_projections(name: str) -> None:
+def test_projections_pass_the_suite(name: str) -> None:
     without = ("torch", "scipy", "sklearn") if name in ("cca", "s2net") else ()
     check_ranker(projection(name), other=projection(name, 1), without=without)
 
 
-def test_dense(tiny: str) -> None:
+def test_dense_rankers_pass_the_suite(tiny: str) -> None:
     encoder = TextEncoder.load(tiny, longest=16)
     ranker = DenseRanker.of("dense", encoder, 4, {})
     words = [f"w{i}" for i in range(40)]
@@ -83,9 +83,6 @@ def test_dense(tiny: str) -> None:
     queries = [Query("some", "w3 w14 w15"), Query("other", "w2 unheard"), Query("empty", "")]
     other = DenseRanker.of("dense", encoder, 8, {})
     check_ranker(ranker, documents=[*documents, *DOCUMENTS], queries=queries, other=other)
-
-
-# ------------------------------------------------------------------------------------- rankers with a fault
 
 
 class Length(Ranker):
@@ -111,7 +108,7 @@ class Length(Ranker):
         return cls()
 
 
-def test_a_ranker_without_a_fault() -> None:
+def test_a_correct_ranker_passes_the_suite() -> None:
     check_ranker(Length())
 
 
@@ -168,31 +165,28 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.filterwarnings("ignore:divide by zero")
-def test_a_fault_of_a_ranker_is_found(fault: str) -> None:
+def test_a_fault_of_a_ranker_is_detected(fault: str) -> None:
     rule, changes = FAULTS[fault]
     with pytest.raises(AssertionError, match=f"^{rule}: "):
         check_ranker(faulty(**changes))
 
 
-def test_the_same_version_for_other_weights() -> None:
+def test_equal_versions_of_different_weights_are_detected() -> None:
     with pytest.raises(AssertionError, match=r"^another_output_is_another_version: .* version 'v0'"):
         check_ranker(cnn("text", "mlp"), other=replace(cnn("text", "mlp", 1), version="v0"), without=())
 
 
-def test_what_loading_imports_is_seen() -> None:
-    """``wave`` is a module that nothing else imports."""
+def test_imports_during_loading_are_detected() -> None:
+    """No other code imports the module ``wave``."""
     with pytest.raises(
         AssertionError, match=r"^what_was_saved_is_the_same: .* import is \['numpy'\], not \[\]"
     ):
         check_ranker(Length(), without=("numpy", "wave"))
 
 
-def test_it_needs_neither_pytest_nor_torch() -> None:
+def test_the_suites_need_neither_pytest_nor_torch() -> None:
     code = "import sys, rerank.testing; print({'pytest', 'torch', 'scipy'} & set(sys.modules))"
     assert output(sys.executable, "-c", code) == "set()\n"
-
-
-# ------------------------------------------------------------------------------------- engines with a fault
 
 
 @pytest.fixture
@@ -220,7 +214,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
 
 
 class FiveMethods(Engine):
-    """An engine that overrides nothing but what is required."""
+    """An engine that overrides only the required methods."""
 
     def __init__(self, inner: LocalEngine) -> None:
         self._inner = inner
@@ -248,7 +242,7 @@ class FiveMethods(Engine):
         return self._inner.documents()
 
 
-def test_six_methods_are_enough(make: Callable[[], LocalEngine]) -> None:
+def test_an_engine_with_the_required_methods_passes_the_suite(make: Callable[[], LocalEngine]) -> None:
     check_engine(lambda: FiveMethods(make()), features=False)
     engine = FiveMethods(make())
     engine.write([Document("wolf", text="a grey wolf"), Document("fox", text="a red fox")])
@@ -260,14 +254,14 @@ def test_six_methods_are_enough(make: Callable[[], LocalEngine]) -> None:
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_a_fault_of_an_engine_is_found(rule: str, make: Callable[[], LocalEngine]) -> None:
+def test_a_fault_of_an_engine_is_detected(rule: str, make: Callable[[], LocalEngine]) -> None:
     engine = make()
     engine.__class__ = type("Faulty", (LocalEngine,), dict([BROKEN[rule]]))
     with pytest.raises(AssertionError, match=f"^{rule}: "):
         run(engine_rules()[rule], engine)
 
 
-def test_the_first_fault_ends_the_suite(make: Callable[[], LocalEngine]) -> None:
+def test_the_first_fault_ends_the_engine_suite(make: Callable[[], LocalEngine]) -> None:
     class Nothing(FiveMethods):
         closed = False
 
@@ -282,6 +276,6 @@ def test_the_first_fault_ends_the_suite(make: Callable[[], LocalEngine]) -> None
     assert Nothing.closed
 
 
-def test_queries_and_documents_lack_what_users_leave_out() -> None:
+def test_example_documents_and_queries_include_empty_fields() -> None:
     assert {bool(d.text) for d in DOCUMENTS} == {bool(d.categories) for d in DOCUMENTS} == {True, False}
     assert {bool(q.text) for q in QUERIES} == {bool(q.categories) for q in QUERIES} == {True, False}

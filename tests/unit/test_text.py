@@ -1,4 +1,4 @@
-"""Analyzers and the word splitter."""
+"""Analyzers and the splitting of texts into words."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rerank.text import STEMMERS, Terms, analyzer, language, normalize, words
     ("code", "expected"),
     [(None, None), ("en", "en"), ("EN", "en"), ("en-GB", "en"), ("pt_BR", "pt"), ("haw", "haw")],
 )
-def test_language(code: str | None, expected: str | None) -> None:
+def test_language_codes_are_shortened(code: str | None, expected: str | None) -> None:
     assert language(code) == expected
 
 
 @pytest.mark.parametrize("code", ["", "english", "e", "12", "-", "e n"])
-def test_not_a_language(code: str) -> None:
+def test_invalid_language_codes_are_refused(code: str) -> None:
     with pytest.raises(UsageError, match="is not a language code"):
         language(code)
 
@@ -47,7 +47,7 @@ def test_every_stemmer_exists(lang: str) -> None:
         ("en", "?! ... --", []),
     ],
 )
-def test_terms(lang: str | None, text: str, terms: list[str]) -> None:
+def test_analyzers_return_stemmed_terms(lang: str | None, text: str, terms: list[str]) -> None:
     assert analyzer(lang).analyze(text) == terms
 
 
@@ -56,17 +56,17 @@ def test_very_long_tokens_are_dropped(lang: str | None) -> None:
     assert analyzer(lang).analyze(f"a {'x' * 64} {'y' * 65} b") == ["a", "x" * 64, "b"]
 
 
-def test_terms_of_several_threads() -> None:
+def test_several_threads_can_share_an_analyzer() -> None:
     terms = Terms("en")
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(terms, ["sorting graphs"] * 500)) == [["sort", "graph"]] * 500
 
 
-def test_terms_of_a_lone_surrogate() -> None:
+def test_a_lone_surrogate_is_not_a_term() -> None:
     assert Terms(None)("a \ud800 b") == ["a", "b"]
 
 
-def test_normalize() -> None:
+def test_normalize_composes_letters() -> None:
     assert normalize("plain") == "plain"
     assert normalize("e\u0301") == normalize("é") == "é"
 
@@ -88,13 +88,13 @@ def test_normalize() -> None:
         ("😀—“quoted”", ["quoted"]),
     ],
 )
-def test_words(text: str, expected: list[str]) -> None:
+def test_words_splits_texts_of_any_script(text: str, expected: list[str]) -> None:
     assert words(text) == expected
 
 
 @settings(max_examples=30)
 @given(st.text())
-def test_words_are_stable(text: str) -> None:
+def test_splitting_words_again_changes_nothing(text: str) -> None:
     found = words(text)
     assert all(found)
     assert not any(char.isspace() or char == "_" for word in found for char in word)

@@ -1,4 +1,4 @@
-"""The rows of an attached index's documents: a changed document never gets an old feature."""
+"""The feature rows of an attached index: a changed document never gets an old feature."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(rows: TextRows) -> None:
 
 
 def read(rows: TextRows, shards: np.ndarray | None = SHARDS) -> int:
-    """How many documents have features; each of them must be the right one."""
+    """Return the number of documents with features. Each of these features must be correct."""
     numbers = rows.find("uuid", shards, SEQ_NOS, TERMS, IDS)
     values, missing = rows.features.read("text", "v1", numbers)
     assert missing.all() or (values[~missing] == VALUES[~missing]).all()
@@ -60,22 +60,22 @@ def test_documents_are_found_by_shard_or_by_id(rows: TextRows, tmp_path: Path) -
             assert (other.find(*wrong) == -1).all()
 
 
-def test_a_document_written_again_keeps_its_row(rows: TextRows) -> None:
-    """Equal texts have one row, whatever their ids; another text has another row."""
+def test_a_document_that_is_written_again_keeps_its_row(rows: TextRows) -> None:
+    """Documents with equal text share a row, even if their ids differ. Another text has another row."""
     again = [Document(f"other{i}", text=d.text, categories=d.categories) for i, d in enumerate(DOCUMENTS)]
     assert rows.of_texts(again).tolist() == rows.add(DOCUMENTS).tolist() == rows.add(again).tolist()
     assert rows.of_texts([Document("d0", text="fox")]).tolist() == [-1]
 
 
-def test_other_fields_are_other_documents(rows: TextRows, tmp_path: Path) -> None:
-    """Locations and coverage of the former fields do not count; equal texts keep their features."""
+def test_other_fields_make_other_documents(rows: TextRows, tmp_path: Path) -> None:
+    """Locations and coverage of the previous fields do not count. Equal texts keep their features."""
     other = TextRows(tmp_path / "features", "other")
     assert read(other) == 0
     assert other.encoded("text", "v1", "uuid", 0) == -1
     assert not other.features.read("text", "v1", other.add(DOCUMENTS))[1].any()
 
 
-def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
+def test_reading_creates_no_files(tmp_path: Path) -> None:
     rows = TextRows(tmp_path / "features")
     assert read(rows) == 0
     assert (rows.features.versions(), list(rows.corruptions())) == ({}, [])
@@ -85,8 +85,8 @@ def test_nothing_is_created_by_reading(tmp_path: Path) -> None:
     assert read(rows) == COUNT  # another process has made the files
 
 
-def test_corrupt_rows_are_replaced(rows: TextRows, tmp_path: Path) -> None:
-    """Readers that still have the old files never mix them with the new ones."""
+def test_corrupt_rows_can_be_replaced(rows: TextRows, tmp_path: Path) -> None:
+    """Readers with the old files open never mix them with the new files."""
     path = tmp_path / "features/rows.db"
     data = path.read_bytes()
     path.unlink()
@@ -95,7 +95,7 @@ def test_corrupt_rows_are_replaced(rows: TextRows, tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match=r"rows\.db.* remove the folder"):
         read(corrupt)
     assert [found for found, _ in corrupt.corruptions()][:1] == [path]
-    shutil.rmtree(tmp_path / "features")  # as the error advises
+    shutil.rmtree(tmp_path / "features")  # as the error message advises
     new = TextRows(tmp_path / "features")
     numbers = new.add(DOCUMENTS[::-1])
     new.features.write("text", "v1", numbers, VALUES[::-1])
@@ -115,7 +115,7 @@ def test_changed_rows_are_reported(rows: TextRows, tmp_path: Path, change: str) 
     assert [path for path, _ in rows.corruptions()] == [tmp_path / "features/rows.db"]
 
 
-def test_former_indices_and_versions_are_removed(rows: TextRows) -> None:
+def test_previous_indices_and_versions_are_removed(rows: TextRows) -> None:
     rows.locate([one._replace(uuid="former") for one in LOCATIONS], rows.of_texts(DOCUMENTS))
     rows.keep_indices(["uuid"])
     assert read(rows) == COUNT

@@ -1,4 +1,4 @@
-"""The NumPy tower against a plain loop over windows and against torch; vocabularies; Ragged."""
+"""The NumPy tower agrees with a simple loop and with torch. Also tests vocabularies and Ragged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
 from rerank.records import Document, Query
 
 NAMES = [f"w{i}" for i in range(1, 21)]
-"""Tokens are 1 to 20; 0 is the padding."""
+"""Tokens are numbered 1 to 20. The padding is 0."""
 SETTINGS = [
     (h, importance, mean) for h in (1, 2, 4) for importance in (False, True) for mean in (False, True)
 ]
@@ -28,7 +28,7 @@ texts = st.lists(st.lists(st.integers(1, len(NAMES)), max_size=9), max_size=7)
 
 
 def twins(h=4, importance=True, mean=True, part="text", longest=100):
-    """A torch tower and its NumPy conversion, whose vectors are fp16."""
+    """Return a torch tower and its NumPy conversion. Their vectors are fp16."""
     random = np.random.default_rng(3)
     vectors = random.normal(size=(len(NAMES) + 1, 5)).astype(np.float16).astype(np.float32)
     vectors[0] = 0
@@ -40,7 +40,7 @@ def twins(h=4, importance=True, mean=True, part="text", longest=100):
 
 
 def by_hand(tower, sequences):
-    """The formulas, one window and one filter at a time, in Python's own floats."""
+    """Return the result of the formulas, computed for one window and filter at a time with Python floats."""
     h, k, m = tower.filters.shape
     rows = []
     for sequence in sequences:
@@ -72,8 +72,8 @@ def by_hand(tower, sequences):
 @settings(max_examples=8, deadline=None)
 @example(SHORT)
 @given(texts)
-def test_numpy_torch_and_a_plain_loop_pool_the_same(how, sequences):
-    """Also empty texts and texts shorter than the window; single, in order, and in chunks of any size."""
+def test_numpy_torch_and_a_simple_loop_give_equal_results(how, sequences):
+    """Includes empty texts and texts shorter than the window, alone or in chunks of any size."""
     twin, tower = twins(*how)
     pooled = tower.pool(Ragged.of(sequences))
     assert (pooled.dtype, pooled.shape) == (np.float32, (len(sequences), twin.out))
@@ -87,14 +87,14 @@ def test_numpy_torch_and_a_plain_loop_pool_the_same(how, sequences):
         np.testing.assert_allclose(tower.pool(Ragged.of(sequences)), pooled, atol=1e-6)
 
 
-def test_one_window_with_numbers_one_can_check():
+def test_one_window_matches_values_by_hand():
     """k = 1, m = 1, h = 2: tanh(0.5 * x1 + 0.25 * x2 + 0.1), averaged over two windows."""
     vectors = np.array([[0], [1], [2], [4]], np.float32)
     filters, bias = np.array([[[0.5]], [[0.25]]], np.float32), np.array([0.1], np.float32)
     tower = Tower(Vocabulary("text", ["a", "b", "c"], 10), vectors, None, filters, bias, True)
     c = (math.tanh(0.5 + 0.5 + 0.1) + math.tanh(1 + 1 + 0.1)) / 2
     assert tower.encode([Query("q", "A, b C!")])[0] == pytest.approx([c, 7 / 3], abs=1e-6)
-    # One word is padded with a zero vector to one window; the mean is over the word alone.
+    # One word is padded with a zero vector to fill one window. The mean includes only the word.
     assert tower.encode([Query("q", "b")])[0] == pytest.approx([math.tanh(1 + 0.1), 2], abs=1e-6)
     for nothing in (Query("q", "unknown words"), Document("d"), Document("e", text="?!")):
         assert tower.encode([nothing]).tolist() == [[0, 0]]
@@ -104,19 +104,19 @@ def test_one_window_with_numbers_one_can_check():
 @pytest.mark.parametrize("longest", [64, 5])
 @settings(max_examples=20)
 @given(st.permutations(["w3", "w7", "w7", "w1", "w20", "unknown", "w12", "w13"]))
-def test_the_order_of_categories_changes_nothing(longest, categories):
-    """Also if there are too many of them."""
+def test_the_order_of_categories_has_no_effect(longest, categories):
+    """This also holds if there are more categories than the limit."""
     vocabulary = Vocabulary("meta", NAMES, longest)
     expected = [1, 3, 7, 12, 13, 20][:longest]
     assert vocabulary.tokens(Document("d", categories=tuple(categories))) == expected
 
 
-def test_an_unknown_category_counts_as_its_nearest_known_prefix():
+def test_an_unknown_category_is_replaced_by_its_nearest_prefix():
     vocabulary = Vocabulary("meta", ["C", "C.2", "game", "game::strategy"], 64)
     for categories, expected in (
         (("C.2",), [2]),
         (("C.2.4",), [2]),
-        (("C.2.4.7", "C.2.9", "C.2"), [2]),  # the prefix once: categories are a set
+        (("C.2.4.7", "C.2.9", "C.2"), [2]),  # the prefix is used once, because categories are a set
         (("C.3.1",), [1]),
         (("game::strategy::chess", "game::sport"), [3, 4]),
         (("D.1", "gamer", ""), []),
@@ -124,17 +124,17 @@ def test_an_unknown_category_counts_as_its_nearest_known_prefix():
         assert sorted(vocabulary.tokens(Query("q", "", categories))) == expected
 
 
-def test_words_are_lower_case_without_punctuation_and_unknown_ones_are_skipped():
+def test_words_are_lower_case_and_unknown_words_are_skipped():
     vocabulary = Vocabulary("text", ["sorting", "lists", "été"], 7)
     document = Document("d", title="Sorting", text="LISTS: of lists, in the été (sorting) lists")
-    assert vocabulary.tokens(document) == [1, 2, 2, 3]  # those known among the first seven
+    assert vocabulary.tokens(document) == [1, 2, 2, 3]  # the known words among the first seven
     assert vocabulary.tokens(Query("q", "sorting Sorting")) == [1, 1]
     assert vocabulary.tokens(Document("d")) == []
 
 
 @settings(max_examples=40)
 @given(texts, st.data())
-def test_ragged_does_what_lists_do(sequences, data):
+def test_ragged_arrays_behave_like_lists(sequences, data):
     def as_lists(ragged):
         return [ragged.flat[a:b].tolist() for a, b in pairwise(ragged.offsets.tolist())]
 

@@ -1,4 +1,4 @@
-"""Sampling, losses, and the training loop on data so small that one knows what has to come out."""
+"""Sampling, losses, and the training loop on data that is small enough to know the expected result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.watch import Watch
 
 COLLECTION = 30
 TEMPORARY = TemporaryDirectory()
-"""Of checkpoints; removed at the end of the process."""
+"""Folder of checkpoints. It is removed at the end of the process."""
 
 
 def trainer(data, config, progress=None, folder=None, *, restart=False):
@@ -53,7 +53,7 @@ def ints(values):
 
 @st.composite
 def judgments(draw):
-    """1 to 8 queries, each with 1 to 5 relevant documents of grade 1 to 3 and 0 to 10 candidates."""
+    """Return 1 to 8 queries, each with 1 to 5 relevant documents of grade 1 to 3 and 0 to 10 candidates."""
     judged = []
     for query in range(draw(st.integers(1, 8))):
         documents = sorted(draw(st.sets(st.integers(0, COLLECTION - 1), min_size=1, max_size=5)))
@@ -74,7 +74,7 @@ def judgments(draw):
     st.integers(1, 4),
     st.integers(0, 9),
 )
-def test_what_every_batch_is(source, graded, least, judged, batch, negatives, seed):
+def test_properties_of_every_batch(source, graded, least, judged, batch, negatives, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "LEAST_EXAMPLES", least)
         sampler = Sampler(judged, COLLECTION, batch, negatives, source, graded)
@@ -91,11 +91,11 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
         seen += list(zip(queries, positive))
         for q, document, weight in zip(queries, positive, found.weight.tolist()):
             assert weight == (1 if grades[q][document] == max(grades[q].values()) else 0.5)
-        # The mask is right for every query and document of the batch.
+        # The mask is correct for every query and document of the batch.
         assert found.relevant.tolist() == [[d in grades[q] for d in documents] for q in queries]
         for owner, worse in zip(found.owner.tolist(), found.worse.tolist(), strict=True):
             q, above, below = queries[owner], positive[owner], documents[worse]
-            if below in grades[q]:  # only as a document of lower grade
+            if below in grades[q]:  # only if its grade is lower
                 assert graded
                 assert grades[q][below] < grades[q][above]
             elif source == "first-stage" and len(by_query[q].candidates):
@@ -103,7 +103,7 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
             elif source == "mixed":
                 assert below in by_query[q].candidates or below in positive
         assert (np.bincount(found.owner, minlength=len(queries)) <= negatives + graded).all()
-    # An epoch has every query, with another relevant document each time.
+    # Each repetition of a query in an epoch has another relevant document.
     assert len(set(seen)) == len(seen)
     for one in judged:
         assert sum(q == one.query for q, _ in seen) == min(len(one.grades), -(-least // len(judged)))
@@ -112,8 +112,8 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
             assert value.tolist() == getattr(other, name).tolist()
 
 
-def test_negatives_come_from_where_they_are_said_to():
-    """One query with candidates 0 to 9 of a collection of 1000, relevant 999; 40 negatives."""
+def test_negatives_come_from_the_selected_source():
+    """A query with candidates 0 to 9 of a collection of 1000, relevant document 999, and 40 negatives."""
     judged = [
         Judged(0, ints([999]), ints([1]), ints(range(10)), np.ones(10)),
         Judged(1, ints([998]), ints([1]), ints([]), np.ones(0)),
@@ -128,11 +128,13 @@ def test_negatives_come_from_where_they_are_said_to():
     assert set(drawn("first-stage")) <= set(range(10))
     mixed = drawn("mixed")
     assert sum(d < 10 for d in mixed) == 20
-    assert set(mixed) - set(range(10)) == {998}  # the other query's
+    assert set(mixed) - set(range(10)) == {998}  # the document of the other query
 
 
-def test_lower_grades_come_up_as_often_as_they_are_to_and_below_every_higher_one(monkeypatch):
-    """A lower one with probability 0.5 / 1.5, two of them a sixth each."""
+def test_lower_grades_are_sampled_as_often_as_their_weight(monkeypatch):
+    """The lower grades have probability 0.5 / 1.5 together, so two documents have a sixth each. They stay
+    below higher grades.
+    """
     monkeypatch.setattr(sampling, "LEAST_EXAMPLES", 1)
     judged = [Judged(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
     rng, counts, pairs = np.random.default_rng(0), np.zeros(4), set()
@@ -146,7 +148,7 @@ def test_lower_grades_come_up_as_often_as_they_are_to_and_below_every_higher_one
     assert pairs == {(2, 3), (2, 1), (3, 1)}
 
 
-def test_batch_sizes():
+def test_batch_sizes_depend_on_the_number_of_judgments():
     for queries, relevant, size in (
         (1, 1, 64),
         (1000, 1, 64),
@@ -158,13 +160,13 @@ def test_batch_sizes():
         assert batch_size([one] * queries) == size
 
 
-def test_the_hinge_by_hand():
+def test_the_hinge_loss_matches_values_by_hand():
     better, worse = torch.tensor([2.0, 0.5, -1.0, 0.0]), torch.tensor([0.0, 0.5, 1.0, 0.25])
     assert float(pairwise_hinge(better, worse)) == sum([0.0, 1.0, 3.0, 1.25]) / 4
 
 
-def test_the_softmax_by_hand():
-    """Query 0 wants column 0, column 2 is relevant too and does not count; query 1 wants column 1."""
+def test_the_cnn_softmax_loss_matches_values_by_hand():
+    """Query 0 wants column 0. Column 2 is also relevant, so it is ignored. Query 1 wants column 1."""
     cosines = torch.tensor([[0.5, 0.1, 0.9], [0.2, 0.4, -0.3]])
     relevant = torch.tensor([[True, False, True], [False, True, False]])
     t, weight = 0.5, [1.0, 0.5]
@@ -175,8 +177,10 @@ def test_the_softmax_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_weighted_ndcg_is_what_ir_measures_computes(seed):
-    """Every one of the 21 weights as a stack of z-scores; relevant documents that were not retrieved too."""
+def test_weighted_ndcg_equals_ir_measures(seed):
+    """Tests each of the 21 weights as a stack of z-scores, also with relevant documents that were not
+    retrieved.
+    """
     random = np.random.default_rng(seed)
     judged, scores, rows, grades = [], [], [], []
     for q in range(9):
@@ -201,7 +205,9 @@ def test_weighted_ndcg_is_what_ir_measures_computes(seed):
 
 
 def toy(n=20, candidates=8, **changes):
-    """Query i wants document i and nothing tells which but training: they share no word and no category."""
+    """Return data in which query i wants document i. They share no word or category, so only training
+    relates them.
+    """
     documents = [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(n)]
     queries = Corpus.read(Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n))
     retrieved = [ints([(i + 3 * j) % n for j in range(candidates)]) for i in range(n)]
@@ -212,7 +218,7 @@ def toy(n=20, candidates=8, **changes):
 
 
 def losses(watch):
-    """Of each epoch, as it was said."""
+    """Return the reported loss of each epoch."""
     return [float(re.search(r"loss ([\d.]+)", line)[1]) for line in watch.said]
 
 
@@ -224,8 +230,8 @@ def small(**changes):
 
 
 @pytest.mark.parametrize("importance", [True, False])
-def test_windows_by_the_book(importance):
-    """Values and gradients are those of each window's words, set side by side and multiplied as they are."""
+def test_windows_match_the_direct_formula(importance):
+    """Values and gradients equal those of concatenated windows that are multiplied directly."""
     torch.manual_seed(0)
     config = small(width=3, importance=importance, mean=False)
     vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))
@@ -251,30 +257,30 @@ def test_windows_by_the_book(importance):
         assert float(twin.grad.to_dense().abs().max()) > 0.01
 
 
-def test_the_trainer_learns_twenty_pairs_by_heart():
-    """Query i has candidates i and i + 3, so these are the only pairs there are."""
+def test_the_trainer_memorizes_twenty_pairs():
+    """Query i has only the candidates i and i + 3."""
     watch = Watch()
     config = small(head="mlp", sampling="first-stage", negatives=4, epochs=60, patience=60, rate=1e-2)
     fitted = trainer(toy(candidates=2), config, watch).fit("joint")
     assert losses(watch)[0] > 0.9
     assert losses(watch)[-1] < 0.01
     assert fitted.dev == pytest.approx(1)
-    assert fitted.baseline == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant one
+    assert fitted.baseline == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant document
     assert not fitted.interrupted
     scores = all_scores(fitted.ranker)
-    rounding = 0.001  # of stored features; a pair may be close after the first epoch without an error
+    rounding = 0.001  # of stored features: after the first epoch a pair may be close without an error
     assert all(scores[i, i] > scores[i, (i + 3) % 20] - rounding for i in range(20))
 
 
-def test_the_cosine_head_learns_them_too():
+def test_the_cosine_head_memorizes_twenty_pairs():
     fitted = trainer(toy(), small(head="cosine", epochs=60, patience=60)).fit("joint")
     assert fitted.dev == pytest.approx(1)
-    # In-batch negatives are all other documents: i is first of all.
+    # In-batch negatives are all other documents, so document i ranks first.
     assert all_scores(fitted.ranker).argmax(axis=1).tolist() == list(range(20))
 
 
 def all_scores(ranker):
-    """(20, 20): every document scored for every query, by the NumPy ranker."""
+    """Return scores of all documents for all queries (20, 20), computed by the NumPy ranker."""
     assert isinstance(ranker, CnnRanker)
     features = ranker.encode_documents(
         [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(20)]
@@ -283,7 +289,7 @@ def all_scores(ranker):
     return np.array([ranker.score(ranker.encode_query(query), features) for query in queries])
 
 
-def test_training_reads_the_very_tokens_that_ranking_reads():
+def test_training_and_ranking_read_the_same_tokens():
     texts = ["known " * 3 + "rare " + "known " * 600, "Only, THIS: é?", "", "rare"]
     records = [
         Document(str(i), text=text, categories=categories)
@@ -305,7 +311,7 @@ def test_training_reads_the_very_tokens_that_ranking_reads():
     assert words.lengths[0] <= LONGEST_TEXT
 
 
-def test_a_ranker_depends_on_the_seed_and_not_on_those_trained_before_it():
+def test_a_ranker_depends_on_the_seed_not_on_previous_rankers():
     def version(before=(), **changes):
         made = trainer(toy(), small(**changes))
         return [made.fit(name).ranker.version for name in (*before, "joint")][-1]
@@ -316,14 +322,14 @@ def test_a_ranker_depends_on_the_seed_and_not_on_those_trained_before_it():
 
 
 def test_early_stopping_keeps_the_best_epoch():
-    """Learning rate 0: no epoch is better than the first, so patience ends it and the first is kept."""
+    """The learning rate is almost 0, so no epoch is better than the first. Patience ends the training."""
     config = small(rate=1e-30, tune_embeddings=False, epochs=50, patience=4)
     fitted = trainer(toy(), config).fit("text")
     assert (fitted.epoch, fitted.epochs) == (1, 5)
 
 
-def test_the_epoch_can_be_chosen_among_random_documents():
-    """What the first stage retrieved plays no part: there may be nothing."""
+def test_the_epoch_can_be_selected_on_random_documents():
+    """The results of the first stage have no effect, and may be missing."""
     judged = [Judged(i, ints([i, i + 5]), ints([2, 1]), ints([]), np.zeros(0)) for i in range(10)]
     pools, again, other = (DevSet.pools(toy(n=500, dev=judged), seed) for seed in (3, 3, 4))
     drawn = [pools.documents[columns] for columns in pools.columns]
@@ -338,26 +344,26 @@ def test_the_epoch_can_be_chosen_among_random_documents():
     assert f"among random documents {fitted.dev:.4f}" in watch.said[fitted.epoch - 1]
 
 
-def test_documents_that_cannot_be_told_apart():
+def test_documents_that_are_all_equal_are_refused():
     same = Corpus.read([Document(f"d{i}", text="same same", categories=("c",)) for i in range(20)])
     for head in ("mlp", "cosine"):
         with pytest.raises(TrainingError, match="text learns nothing: after epoch 1"):
             trainer(toy(documents=same), small(head=head)).fit("text")
 
 
-def test_a_loss_that_is_no_number():
+def test_a_loss_that_is_not_finite_is_reported():
     with pytest.raises(TrainingError, match=r"not finite.*lower --rate"):
         trainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
 
 
 LONG = {"head": "mlp", "epochs": 8, "patience": 8, "dropout": 0.3, "batch": 8}
 EACH = -(-20 // 8)
-"""Steps of an epoch with LONG."""
+"""Steps per epoch with LONG."""
 
 
 @pytest.mark.parametrize("within", [True, False])
-def test_an_interruption_keeps_the_best_epoch(within):
-    """In epoch 4, and as soon as its result is reported: a reported best epoch is kept."""
+def test_an_interrupted_training_keeps_the_best_epoch(within):
+    """It is interrupted within epoch 4, or right after the result of epoch 4 is reported."""
     data, config = toy(), small(**LONG)
     done = 3 if within else 4
     watch = Watch(at=3 * EACH + 1) if within else Watch(line="epoch 4 of")
@@ -372,7 +378,7 @@ def test_an_interruption_keeps_the_best_epoch(within):
 
 
 def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
-    """Also the moments of the embeddings' sparse optimizer."""
+    """This includes the moments of the sparse optimizer for embeddings."""
     data, config = toy(), small(**{**LONG, "head": "cosine"})
     expected = trainer(data, config, folder=tmp_path / "whole").fit("joint")
     first = trainer(data, config, Watch(at=3 * EACH + 2), tmp_path / "parts").fit("joint")
@@ -399,7 +405,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
         ("joint", Query("", "?!", ("k",)), "the queries have no words"),
     ],
 )
-def test_texts_or_categories_are_missing(name, record, message):
+def test_missing_texts_or_categories_are_refused(name, record, message):
     corpus = Corpus.read([record] * 20)
     sides = ["documents"] if isinstance(record, Document) else ["queries", "query_text"]
     data = toy(same_language=False, **dict.fromkeys(sides, corpus))
@@ -407,16 +413,16 @@ def test_texts_or_categories_are_missing(name, record, message):
         trainer(data, small(epochs=1)).fit(name)
 
 
-def test_queries_of_which_none_retrieves_anything():
+def test_dev_queries_without_results_are_refused():
     bare = [replace(one, candidates=ints([]), scores=np.ones(0)) for one in toy().dev]
     with pytest.raises(TrainingError, match="no dev query retrieves anything"):
         trainer(toy(dev=bare), small()).fit("text")
-    # For training queries there are other negatives.
+    # Training queries can use other negatives.
     for source in get_args(sampling.Negatives):
         assert trainer(toy(train=bare), small(sampling=source)).fit("text").epoch
 
 
-def test_presets():
+def test_presets_set_the_defaults():
     paper = CnnConfig.of("paper", hidden=["3200,3200"])
     assert (paper.head, paper.hidden, paper.width, paper.epoch_by) == ("mlp", (3200, 3200), 4, "pool-random")
     assert (CnnConfig.of().head, CnnConfig.of("paper", head="cosine").head) == ("cosine", "cosine")

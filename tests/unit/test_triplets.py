@@ -1,4 +1,4 @@
-"""Triplets of co-citation networks: the worked example, and the properties of every triplet."""
+"""Triplets of co-citation networks: a worked example, and properties of all triplets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def worked():
 
 @pytest.fixture(scope="module")
 def large():
-    """60 papers of 3 sections of 2 paragraphs of 2 sentences that cite 1 to 4 of 150 references."""
+    """60 papers of 3 sections of 2 paragraphs of 2 sentences. A sentence cites 1 to 4 of 150 references."""
     rng = np.random.default_rng(0)
     papers = []
     for paper in range(60):
@@ -64,8 +64,8 @@ def test_properties_of_every_triplet(large, name):
     assert count > 100
 
 
-def test_every_neighbor_is_drawn_equally_often():
-    """q is in the groups {q, a, b}, {q, a} and {q, c, d, e}: a shares two of them."""
+def test_all_neighbors_are_drawn_equally_often():
+    """q is in the groups {q, a, b}, {q, a} and {q, c, d, e}. It shares two of them with a."""
     mentions = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde")) for ref in refs]
     network = CoCitations.of([("X", mentions), ("Y", [Mention(ref, 0, 0, 0) for ref in "mn"])])
     of = sampler(network)
@@ -74,7 +74,7 @@ def test_every_neighbor_is_drawn_equally_often():
     assert chisquare([first.count(network.at(key)) for key in "abcde"]).pvalue > 0.001
 
 
-def test_references_without_text_and_direct_citations_are_left_out(large):
+def test_references_without_text_and_direct_citations_are_not_drawn(large):
     usable = np.arange(len(large)) % 3 > 0
     target = int(sampler(large, usable=usable).targets()[0])
     near = large.neighbors(target, "section")

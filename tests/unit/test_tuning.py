@@ -1,4 +1,4 @@
-"""The tuner against ir_measures, on tables full of ties, with relevant documents that were not retrieved."""
+"""The tuner agrees with ir_measures, on tables with many ties and with relevant documents not retrieved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ SIGNALS = ("bm25", "text", "meta")
 
 
 def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, relevant=4):
-    """A table full of ties (few distinct values), and judgments that also name what was not retrieved."""
+    """Return a table with many ties (few distinct values), and judgments that include unretrieved
+    documents.
+    """
     random = np.random.default_rng(seed)
     rows, judgments = [], []
     for q in range(queries):
@@ -56,15 +58,12 @@ def by_ir_measures(stack, rows, qrels, measure="nDCG"):
 
 
 def by_tuner(stack, table, qrels, measure="nDCG"):
-    """What the tuner gives one setting, per query."""
+    """Return the tuner's value of one setting by query."""
     table, by = table.only(stack.signals), RankMeasure.parse(measure)
     grid = Grid(stack.normalization, np.array([stack.weights]))
     judged, _ = measuring.judge(table, qrels, by)
     (values,) = measuring.sum_values(table, judged, [grid], by, range(len(judged)))
     return {one.query: value for one, value in zip(judged, values[:, 0].tolist())}
-
-
-# ----------------------------------------------------------------------------------------------- the grid
 
 
 def test_the_grid_has_the_known_sizes():
@@ -75,14 +74,14 @@ def test_the_grid_has_the_known_sizes():
 
 
 @given(st.integers(1, 4), st.integers(1, 12))
-def test_compositions_are_all_there_is(n_signals, parts):
+def test_compositions_are_complete(n_signals, parts):
     rows = [tuple(row) for row in compositions(n_signals, parts).tolist()]
     everything = [r for r in itertools.product(range(parts + 1), repeat=n_signals) if sum(r) == parts]
     assert sorted(everything, reverse=True) == rows
 
 
 @pytest.mark.parametrize("n_signals", [1, 2, 3, 4, 5])
-def test_the_raw_grid_reaches_close_to_zero_and_names_no_setting_twice(n_signals):
+def test_the_raw_grid_reaches_near_zero_without_duplicates(n_signals):
     weights = weight_grid("none", n_signals)
     even = compositions(n_signals)
     assert weights[: len(even)].tolist() == (even / 20).tolist()
@@ -103,8 +102,8 @@ def test_a_grid_that_is_too_large_is_refused():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_search_of_a_large_grid_reaches_the_best_of_all_settings(monkeypatch, seed):
-    """Five signals whose best weights are known only from the full grid of 10,626 settings."""
+def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch, seed):
+    """The best weights of the five signals come from the full grid of 10,626 settings."""
     random = np.random.default_rng(seed)
     quality, scale = random.uniform(0.5, 2, 5), 10.0 ** random.uniform(-1, 1.5, 5)
     rows, judgments = [], []
@@ -129,7 +128,7 @@ def test_the_search_of_a_large_grid_reaches_the_best_of_all_settings(monkeypatch
 
 
 @given(st.integers(2, 7), st.sampled_from([1, 10, 20, 21]), st.integers(0, 9))
-def test_a_shortlist_has_settings_that_use_all_parts(n_signals, parts, seed):
+def test_a_shortlist_contains_valid_and_different_settings(n_signals, parts, seed):
     best = np.random.default_rng(seed).dirichlet(np.ones(n_signals)) * parts
     settings = shortlist(n_signals, parts, lambda rows: -np.abs(rows - best).sum(axis=1), 40)
     assert (settings.sum(axis=1) == parts).all()
@@ -140,11 +139,8 @@ def test_a_shortlist_has_settings_that_use_all_parts(n_signals, parts, seed):
         assert (settings[:, signal] == 0).any()
 
 
-# -------------------------------------------------------------------------------------------- the measure
-
-
-def test_ndcg_by_hand():
-    """Ranked d1 (grade 1), d2 (0), d3 (2); d4 (grade 3) was not retrieved."""
+def test_tuner_ndcg_matches_values_by_hand():
+    """The ranking is d1 (grade 1), d2 (0), d3 (2). Document d4 (grade 3) was not retrieved."""
     table = ScoreTable.build(["bm25"], [("q", ["d3", "d1", "d2"], np.array([[1.0], [3.0], [2.0]]))])
     qrels = Qrels([("q", "d1", 1), ("q", "d2", 0), ("q", "d3", 2), ("q", "d4", 3), ("empty", "d1", 1)])
     dcg = 1 / math.log2(2) + 2 / math.log2(4)
@@ -184,12 +180,12 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
 
 
 @pytest.mark.parametrize("normalization", ["min-max", "z-score"])
-def test_last_bits_are_no_difference_for_the_tuner_either(normalization):
+def test_the_tuner_ignores_the_last_bits_of_scores(normalization):
     _, qrels, rows = random_case(5)
     noisy = []
     for number, (query, ids, scores) in enumerate(rows):
         scores = scores.copy()
-        scores[:, 1] = 0.7 + 1e-7 * np.random.default_rng(number).random(len(scores))  # as fp32 may give
+        scores[:, 1] = 0.7 + 1e-7 * np.random.default_rng(number).random(len(scores))  # as fp32 can give
         noisy.append((query, ids, scores))
     table = ScoreTable.build(SIGNALS, noisy)
     for text in ("text*1.0", "bm25*0.3+text*0.6+meta*0.1"):
@@ -204,8 +200,10 @@ def test_last_bits_are_no_difference_for_the_tuner_either(normalization):
     )
 
 
-def test_many_candidates_and_many_relevant_ones():
-    """More candidates than a byte counts eight times over, and more relevant ones than are counted singly."""
+def test_many_candidates_and_many_relevant_documents():
+    """Tests more candidates than eight times the range of a byte, and too many relevant documents to
+    count one by one.
+    """
     random = np.random.default_rng(5)
     ids = [f"d{n:04d}" for n in range(4500)]
     rows = [("q", ids, random.integers(0, 50, (4500, 2)).astype(float))]
@@ -218,12 +216,9 @@ def test_many_candidates_and_many_relevant_ones():
             assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
 
 
-# --------------------------------------------------------------------------------------------- the choice
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from(["nDCG", "nDCG@10", "nDCG@3", "RR", "AP"]))
-def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n_signals, measure):
+def test_the_best_setting_is_never_below_the_first_stage(seed, n_signals, measure):
     table, qrels, rows = random_case(seed, queries=6, candidates=12, signals=SIGNALS[:n_signals])
     tuned = tune(table, qrels, first_stage="bm25", parts=10, measure=measure)
     evaluated = by_ir_measures(tuned.combiner, rows, qrels, measure)
@@ -241,7 +236,7 @@ def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n
     assert set(tuned.ablation) == (set(table.signals) if n_signals > 1 else set())
 
 
-def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
+def test_without_any_gain_the_first_stage_has_all_the_weight():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.5, 0.5], [2.0, 0.5, 0.5]]))]
     tuned = tune(ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)]), first_stage="bm25")
     assert (str(tuned.combiner), tuned.combiner.normalization) == (
@@ -250,20 +245,20 @@ def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
     )
 
 
-def test_ties_go_to_the_first_stage_then_to_equal_weights(monkeypatch):
-    """Relevant b is last for bm25, first for text and meta: it wins with enough weight on those two."""
+def test_ties_prefer_the_first_stage_then_equal_weights(monkeypatch):
+    """Relevant b is last for bm25 and first for text and meta. It wins if these two have enough weight."""
     monkeypatch.setattr(tuning, "FEW", 0)
     rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
     table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["min-max"], parts=21)
-    # 10 of 21 is the most that lets b win; 6 and 5 the most equal.
+    # 10 of 21 is the highest weight of bm25 with which b wins. 6 and 5 are the most equal rest.
     assert (tuned.combiner.values * 21).round(6).tolist() == [10, 6, 5]
     moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
     assert (moved.combiner.values * 21).round(6).tolist() == [6, 10, 5]
 
 
 def test_few_queries_get_the_mean_of_all_good_settings():
-    """The best weights of 20 queries fit their noise; new queries of the same kind show it."""
+    """The best weights of 20 queries fit noise. New queries of the same kind show this."""
 
     def case(seed, queries):
         random, rows, judgments = np.random.default_rng(seed), [], []
@@ -286,14 +281,14 @@ def test_few_queries_get_the_mean_of_all_good_settings():
     assert np.mean(gains) > 0.003
 
 
-def test_the_order_of_normalizations_decides_between_them():
+def test_the_order_of_normalizations_decides_ties():
     table, qrels, _ = random_case(2, signals=SIGNALS[:1])
     for names in (["z-score", "min-max"], ["none", "z-score"]):
         assert tune(table, qrels, first_stage="bm25", normalizations=names).combiner.normalization == names[0]
 
 
-def test_raw_scores_of_another_scale_need_the_fine_grid():
-    """bm25 is in the hundreds and text in the hundredths: even steps cannot find a balance, 0.001 can."""
+def test_raw_scores_of_different_scales_need_the_fine_grid():
+    """bm25 is in the hundreds and text in the hundredths. Even steps cannot balance them, but 0.001 can."""
     random = np.random.default_rng(3)
     rows, judgments = [], []
     for q in range(30):
@@ -306,7 +301,7 @@ def test_raw_scores_of_another_scale_need_the_fine_grid():
     assert tuned.value == 1.0
 
 
-def test_the_result_is_the_same_every_time_and_goes_into_the_file(tmp_path):
+def test_tuning_is_reproducible_and_its_result_is_saved(tmp_path):
     table, qrels, _ = random_case(4, queries=70)
     seen: list[int] = []
     one = tune(table, qrels, first_stage="bm25", progress=seen.append)
@@ -322,7 +317,7 @@ def test_the_result_is_the_same_every_time_and_goes_into_the_file(tmp_path):
     assert json.loads(json.dumps(one.record())) == one.record()
 
 
-def test_what_cannot_be_tuned():
+def test_impossible_tunings_are_refused():
     table, qrels, _ = random_case(0)
     with pytest.raises(UsageError, match="first stage tfidf was not scored; there are bm25, text, meta"):
         tune(table, qrels, first_stage="tfidf")
@@ -339,11 +334,8 @@ def test_what_cannot_be_tuned():
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 
 
-# --------------------------------------------------------------------------------------- cross-validation
-
-
 @pytest.mark.parametrize("measure", ["nDCG", "nDCG@3", "RR", "AP"])
-def test_cross_validation_measures_each_query_under_the_others_weights(measure):
+def test_cross_validation_uses_weights_of_the_other_folds(measure):
     table, qrels, rows = random_case(6, queries=40)
     settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
     result = cross_validate(table, qrels, folds=4, seed=3, **settings)
@@ -352,7 +344,7 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
     assert result.final.combiner == final.combiner
     assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
     assert result.value == pytest.approx(np.mean(list(result.per_query.values())), abs=1e-12)
-    # Each fold again, by hand: the queries whose values its stack explains, and tuning without them.
+    # Repeat each fold by hand: select its queries, and tune without them.
     rng = np.random.default_rng(3).permutation(final.queries)
     queries = list(result.per_query)
     for number, fold in enumerate(result.folds):
@@ -366,17 +358,14 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
     assert cross_validate(table, qrels, folds=4, seed=3, **settings) == result
 
 
-def test_folds_that_cannot_be():
+def test_impossible_numbers_of_folds_are_refused():
     table, qrels, _ = random_case(0)
     for folds in (1, 1000):
         with pytest.raises(UsageError, match=f"cannot be dealt to {folds:,} fold"):
             cross_validate(table, qrels, first_stage="bm25", folds=folds)
 
 
-# ---------------------------------------------------------------------------------------------- the table
-
-
-def test_the_table_is_sorted_by_id():
+def test_the_score_table_is_sorted_by_id():
     rows = [
         ("q1", ["d2", "d10", "é"], np.array([[1.0, 0.1], [2.0, 0.2], [3.0, 0.3]])),
         ("q2", [], np.empty((0, 2))),
@@ -401,6 +390,6 @@ def test_the_table_is_sorted_by_id():
         ([("q", ["a"], np.full((1, 1), np.nan))], TrainingError, "signal bm25 gave query 'q' a score"),
     ],
 )
-def test_rows_that_make_no_table(rows, error, what):
+def test_invalid_rows_of_a_table_are_refused(rows, error, what):
     with pytest.raises(error, match=what):
         ScoreTable.build(["bm25"], rows)

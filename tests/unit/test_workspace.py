@@ -1,4 +1,4 @@
-"""The folder: making, opening and refusing it; rankers put in use; stacks looked up by what a user types."""
+"""The workspace folder: creation, opening and errors; activation of rankers; stacks by their text."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ def workspace(tmp_path):
     return workspace
 
 
-# -------------------------------------------------------------------------------------------- the folder
-
-
-def test_a_workspace_is_found_again(tmp_path):
+def test_a_workspace_can_be_opened_again(tmp_path):
     assert not Workspace.exists(tmp_path / "deep" / "ws")
     made = Workspace.create(tmp_path / "deep" / "ws", lang="de")
     made.engine.write([Document("a", text="Apfel")])
@@ -65,7 +62,7 @@ def test_a_workspace_is_found_again(tmp_path):
     assert mixed.engine.find(SearchRequest("x", first_stage="tfidf", depth=1)).ids == []
 
 
-def test_there_is_none(tmp_path):
+def test_a_folder_without_a_workspace_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "none", tmp_path, tmp_path / "file"):
         with pytest.raises(WorkspaceError, match="no workspace here; make one with `rerank ingest"):
@@ -73,7 +70,7 @@ def test_there_is_none(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
-def test_where_no_workspace_can_be_made(tmp_path):
+def test_an_impossible_workspace_folder_is_refused(tmp_path):
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "letter.txt").write_text("dear")
     (tmp_path / "file").write_text("dear")
@@ -91,7 +88,7 @@ def test_where_no_workspace_can_be_made(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "letter.txt", "ws"]
 
 
-def test_a_folder_in_which_another_process_makes_a_workspace(tmp_path):
+def test_a_folder_with_a_workspace_in_creation_is_refused(tmp_path):
     (tmp_path / "ws").mkdir()
     with folder_lock(tmp_path / "ws", ""), pytest.raises(BusyError, match="process is making a workspace"):
         Workspace.create(tmp_path / "ws")
@@ -100,7 +97,7 @@ def test_a_folder_in_which_another_process_makes_a_workspace(tmp_path):
         Workspace.create(tmp_path / "ws")
 
 
-def test_a_creation_that_was_cut_off_is_begun_again(tmp_path):
+def test_an_interrupted_creation_starts_again(tmp_path):
     LocalEngine.create(tmp_path / "ws" / "engine", lang="it").close()
     assert not Workspace.exists(tmp_path / "ws")
     made = Workspace.create(tmp_path / "ws", lang="en")
@@ -108,13 +105,13 @@ def test_a_creation_that_was_cut_off_is_begun_again(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "3", '["ab"]', ""])
-def test_a_damaged_engine_file(workspace, content):
+def test_a_damaged_engine_file_is_refused(workspace, content):
     (workspace.folder / "engine" / "engine.json").write_text(content)
     with pytest.raises(WorkspaceError, match=r"engine.json cannot be read|was written in format None"):
         _ = Workspace.open(workspace.folder).engine
 
 
-def test_settings_that_an_editor_has_marked(workspace):
+def test_a_config_with_a_byte_order_mark_is_read(workspace):
     file = workspace.folder / "rerank.toml"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
     assert Workspace.open(workspace.folder).lang == "en"
@@ -144,7 +141,7 @@ def test_settings_that_an_editor_has_marked(workspace):
         (b'"local"', b'"solr"', "engine 'solr' is unknown"),
     ],
 )
-def test_a_wrong_setting_names_the_file(workspace, old, new, what):
+def test_an_error_about_a_wrong_setting_names_the_file(workspace, old, new, what):
     file = workspace.folder / "rerank.toml"
     file.write_bytes(file.read_bytes().replace(old, new, 1))
     with pytest.raises((UsageError, WorkspaceError)) as caught:
@@ -156,7 +153,7 @@ def test_a_wrong_setting_names_the_file(workspace, old, new, what):
     assert "\n" not in said
 
 
-def test_the_category_graph_is_kept(workspace):
+def test_the_category_graph_is_stored(workspace):
     assert workspace.category_edges() is None
     edges = [("C.2.4", "C.2"), ("E. coli", "bacteria"), ("ü x", "y")]
     workspace.save_category_edges(edges)
@@ -165,14 +162,11 @@ def test_the_category_graph_is_kept(workspace):
     assert workspace.category_edges() == [("a", "b")]
 
 
-# ----------------------------------------------------------------------------------------------- rankers
-
-
 def contents(workspace):
     return sorted(path.name for path in (workspace.folder / "rankers").iterdir())
 
 
-def test_installing_swaps_the_version(workspace):
+def test_installing_activates_the_new_version(workspace):
     one, two = make_ranker(seed=1), make_ranker(version="v2", seed=2)
     workspace.install(one)
     assert contents(workspace) == ["text-v1", "text.json"]
@@ -184,12 +178,12 @@ def test_installing_swaps_the_version(workspace):
     for opened in (workspace, Workspace.open(workspace.folder)):
         found = opened.ranker("text")
         assert found is opened.ranker("text")
-        assert found is not two  # what is used is what is stored
+        assert found is not two  # the stored ranker is used
         query = Query("q", "apple pear")
         assert found.encode_query(query).tolist() == two.encode_query(query).tolist()
 
 
-def test_a_ranker_that_was_not_trained_names_the_command(workspace):
+def test_the_error_for_an_untrained_ranker_names_the_command(workspace):
     workspace.install(make_ranker())
     with pytest.raises(
         NotTrainedError,
@@ -213,7 +207,7 @@ def test_a_ranker_that_was_not_trained_names_the_command(workspace):
         ("text-v1", None),
     ],
 )
-def test_a_corrupted_ranker(workspace, file, content):
+def test_a_corrupted_ranker_is_refused(workspace, file, content):
     workspace.install(make_ranker())
     path = workspace.folder / "rankers" / file
     if path.is_dir():
@@ -222,11 +216,11 @@ def test_a_corrupted_ranker(workspace, file, content):
         path.write_bytes(bytes(path.stat().st_size) if content is None else content.encode())
     with pytest.raises(WorkspaceError, match=r"text.*train .*again"):
         Workspace.open(workspace.folder).ranker("text")
-    workspace.install(make_ranker())  # the same version again repairs it
+    workspace.install(make_ranker())  # the same version repairs it
     assert Workspace.open(workspace.folder).ranker("text").version == "v1"
 
 
-def test_a_name_that_begins_like_another(workspace):
+def test_rankers_whose_names_have_the_same_prefix(workspace):
     workspace.install(make_ranker("text", "v1"))
     other = make_ranker("text", "v1", seed=5)
     other.name, other.variant = "text-x", "text"
@@ -244,15 +238,15 @@ def test_a_name_that_begins_like_another(workspace):
     assert Workspace.open(workspace.folder).ranker("text-x").version == "v1"
 
 
-def install_for_ever(folder, rankers):
+def install_repeatedly(folder, rankers):
     workspace = Workspace.open(folder)
     while True:
         for ranker in rankers:
             workspace.install(ranker)
 
 
-def test_installations_that_are_killed_while_others_load(workspace):
-    """Of 16 kills none leaves no ranker, and no load fails; two that install at once take turns."""
+def test_killed_installations_do_not_break_loading(workspace):
+    """After each of 16 kills a ranker can be loaded. Two concurrent installations take turns."""
     rankers = [make_ranker(version=f"v{seed}", seed=seed) for seed in (1, 2, 3)]
     workspace.install(rankers[0])
     vectors = {one.version: one.encode_query(Query("q", "apple pear")).tolist() for one in rankers}
@@ -260,7 +254,7 @@ def test_installations_that_are_killed_while_others_load(workspace):
     context, loads = multiprocessing.get_context("fork"), 0
     for round in range(8):
         children = [
-            context.Process(target=install_for_ever, args=(workspace.folder, order))
+            context.Process(target=install_repeatedly, args=(workspace.folder, order))
             for order in (rankers, rankers[::-1])
         ]
         for child in children:
@@ -276,9 +270,6 @@ def test_installations_that_are_killed_while_others_load(workspace):
         assert Workspace.open(workspace.folder).ranker("text").version in vectors
     workspace.install(rankers[0])
     assert contents(workspace) == ["text-v1", "text.json"]
-
-
-# ------------------------------------------------------------------------------------------------ stacks
 
 
 @pytest.fixture
@@ -308,7 +299,7 @@ def tuned(workspace):
         ("text", "text*1.00", "none", "tfidf"),
     ],
 )
-def test_a_stack_by_its_text(tuned, text, shown, normalization, first_stage):
+def test_a_stack_is_found_by_its_text(tuned, text, shown, normalization, first_stage):
     found = tuned.stack(text)
     assert (str(found), found.combiner.normalization, found.first_stage) == (
         shown,
@@ -318,7 +309,7 @@ def test_a_stack_by_its_text(tuned, text, shown, normalization, first_stage):
     assert found.versions == ({"text": "v1", "meta": "v1"} if normalization == "z-score" else {})
 
 
-def test_the_first_stage_of_a_workspace(tuned):
+def test_a_stack_uses_the_first_stage_of_the_workspace(tuned):
     file = tuned.folder / "rerank.toml"
     file.write_text(file.read_text().replace('first_stage = "tfidf"', 'first_stage = "bm25"'))
     assert Workspace.open(tuned.folder).stack("text").first_stage == "bm25"
@@ -337,14 +328,14 @@ def test_the_first_stage_of_a_workspace(tuned):
         ("a b", UsageError, "'a b'"),
     ],
 )
-def test_a_stack_that_cannot_be_used(tuned, text, error, what):
+def test_unusable_stacks_are_refused(tuned, text, error, what):
     with pytest.raises(error) as caught:
         tuned.stack(text)
     assert what in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_stack_that_was_tuned_before_its_ranker_is_stale(tuned):
+def test_a_stack_tuned_before_its_ranker_is_outdated(tuned):
     stack = tuned.stack("tfidf,text,meta")
     assert tuned.outdated(stack) == []
     tuned.install(make_ranker("meta", "v2", 8))
@@ -353,7 +344,7 @@ def test_a_stack_that_was_tuned_before_its_ranker_is_stale(tuned):
 
 
 class Elsewhere(LocalEngine):
-    """An engine of somebody else: it is in a folder that its settings name."""
+    """An engine of another package. It is in a folder that its settings name."""
 
     @classmethod
     def in_workspace(
@@ -366,8 +357,8 @@ class Elsewhere(LocalEngine):
         return f"folder {settings.get('path')}"
 
 
-def test_an_engine_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registration is all that it takes."""
+def test_an_engine_of_another_package_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registration is sufficient."""
     monkeypatch.setitem(registry.ENGINES, "elsewhere", f"{__name__}:Elsewhere")
     settings = {"path": str(tmp_path / "there"), "more": {"of": ["it"]}}
     made = Workspace.create(tmp_path / "ws", lang="en", engine="elsewhere", settings=settings)
