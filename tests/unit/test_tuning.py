@@ -101,10 +101,9 @@ def test_a_grid_that_is_too_large_is_refused():
         compositions(0)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch, seed):
+def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
     """The best weights of the five signals come from the full grid of 10,626 settings."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     quality, scale = random.uniform(0.5, 2, 5), 10.0 ** random.uniform(-1, 1.5, 5)
     rows, judgments = [], []
     for q in range(200):
