@@ -1,6 +1,6 @@
-"""Every engine keeps the rules of rerank.testing: words and features, and what vectors find.
+"""All engines pass the rules of rerank.testing for words, features and vectors.
 
-To put another engine under test, add a function to ENGINES or VECTORS that makes an empty one.
+To test another engine, add a function to ENGINES or VECTORS that creates an empty engine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def opensearch(kind: str, shards: int, search_type: str = "query_then_fetch") ->
 
 
 def without_graph(folder: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """An index that was made before the cluster had the plugin: exact search by script."""
+    """Yield an index that was created before the cluster had the plugin, so it uses exact search by
+    script.
+    """
     for engine in opensearch("knn_node", 1)(folder, request):
         assert isinstance(engine, OpenSearchEngine)
         node = request.getfixturevalue("knn_node")
@@ -56,7 +58,7 @@ def without_graph(folder: Path, request: pytest.FixtureRequest) -> Iterator[Engi
         yield engine
 
 
-# On several shards only global statistics give every document of a test the same idf.
+# With several shards, only global statistics give all documents of a test the same idf.
 GLOBAL: Any = (3, "dfs_query_then_fetch")
 ENGINES: dict[str, Make] = {
     "local": local,
@@ -70,22 +72,22 @@ VECTORS: dict[str, Make] = {
 
 
 def kinds(makes: dict[str, Make]) -> list[Any]:
-    """Parameters: the names of engines, with the process that has their node (``tests/conftest.py``)."""
+    """Return parameters: names of engines, marked with the group of their node (``tests/conftest.py``)."""
     group = pytest.mark.xdist_group("node" if makes is ENGINES else "ml")
     return [kind if kind == "local" else pytest.param(kind, marks=group) for kind in makes]
 
 
 @pytest.mark.parametrize("rule", engine_rules(retrieves=False))
 @pytest.mark.parametrize("kind", kinds(ENGINES))
-def test_words(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_engines_search_words(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for engine in ENGINES[kind](tmp_path, request):
         run(engine_rules()[rule], engine)
 
 
 @pytest.mark.parametrize("rule", retrieval.RULES)
 @pytest.mark.parametrize("kind", kinds(VECTORS))
-def test_vectors(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_engines_search_vectors(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if kind != "local" and rule.startswith(retrieval.TIES):
-        pytest.skip("a graph may return any of the equal ones")
+        pytest.skip("a graph may return any of several equal documents")
     for engine in VECTORS[kind](tmp_path, request):
         run(retrieval.RULES[rule], engine)

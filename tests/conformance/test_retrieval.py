@@ -1,4 +1,4 @@
-"""Retrieval beyond the rules of rerank.testing: ``dense`` itself, and how OpenSearch keeps its vectors."""
+"""Retrieval in addition to the rules of rerank.testing: ``dense``, and the vector fields of OpenSearch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conformance.test_engines import VECTORS, kinds
 
 
 def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """OpenSearch allows an index 50 nested fields."""
+    """OpenSearch limits an index to 50 nested fields."""
     _, several = CASES
     for engine in VECTORS["opensearch, 3 shards"](tmp_path, request):
         assert isinstance(engine, OpenSearchEngine)
@@ -33,8 +33,10 @@ def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRe
 
 
 @pytest.mark.parametrize("kind", kinds(VECTORS))
-def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
-    """``dense`` itself, in the pipeline: what it finds are the documents with the nearest passages."""
+def test_dense_retrieves_the_documents_with_the_nearest_passages(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str
+) -> None:
+    """This uses ``dense`` in the pipeline."""
     encoder = TextEncoder.load(tiny, longest=16)
     ranker = DenseRanker.of("dense", encoder, PASSAGES, {})
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""The one scorer, on every engine: what is deleted or comes without features between search and scoring."""
+"""The scorer on all engines, also for documents that are deleted or lack features before scoring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERY = Query("q", "tree")
 
 
 class Words(Plain):
-    """Score: how many words a document has."""
+    """Score: the number of words of a document."""
 
     family, name, bounds = "words", "words", (0.0, 1000.0)
 
@@ -57,10 +57,10 @@ def by_ids(engine: Engine) -> ScoringInput:
 
 @pytest.mark.parametrize("gone", [IDS, IDS[1:3], []], ids=len)
 @pytest.mark.parametrize("given", [searched, by_ids])
-def test_a_document_deleted_before_it_is_looked_up_counts_as_empty(
+def test_a_document_deleted_before_its_lookup_counts_as_empty(
     engine: Engine, given: Callable[[Engine], ScoringInput], gone: list[str]
 ) -> None:
-    """No feature is stored, so every candidate is looked up; one, several, or none survives."""
+    """No features are stored, so all candidates are looked up. One, several or none of them remain."""
     scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
     before, candidates = by_id(scorer.score(QUERY, given(engine))), given(engine)
     engine.write([], delete=gone)
@@ -71,19 +71,20 @@ def test_a_document_deleted_before_it_is_looked_up_counts_as_empty(
     for id, (tfidf, words, _) in by_id(scored).items():
         assert words == (0 if id in gone else before[id][1])
         if candidates.scores:
-            assert tfidf == before[id][0]  # as the search gave it
+            assert tfidf == before[id][0]  # from the search
         elif id in gone:
             assert tfidf == 0
 
 
-def test_by_ids_is_by_search(engine: Engine) -> None:
-    """The same candidates, whether a search found them or somebody names them; features stored or not."""
+def test_scoring_by_ids_equals_scoring_of_search_results(engine: Engine) -> None:
+    """The scores of equal candidates do not depend on their source, with or without stored features."""
     scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
     found, named = (scorer.score(QUERY, given(engine)) for given in (searched, by_ids))
     assert found.missing == found.recomputed == named.missing == named.recomputed == {"words": 5}
     assert by_id(found) == by_id(named)
     engine.write_features([Encoder("words", "v1", Words().encode_documents)])
-    # A cluster's statistics count what was updated until it is merged away: compare what is of one moment.
+    # Statistics of a cluster count updated documents until segments merge, so compare values of the same
+    # moment.
     again, fetched = (scorer.score(QUERY, given(engine)) for given in (searched, by_ids))
     assert (again.missing, fetched.missing) == ({}, {"words": 5})
     assert again.recomputed == fetched.recomputed == {}

@@ -1,4 +1,4 @@
-"""A workspace in bad surroundings: read by others, lost in part, damaged, compacted under its readers."""
+"""A workspace under difficult conditions: read-only, incomplete, damaged, or compacted while it is read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def documents(count, salt=0):
 
 
 def answers(folder, stacks=("tfidf,text", "bm25", "tfidf*0.5 + text*0.5")):
-    """What a workspace answers, in full precision."""
+    """Return the answers of a workspace in full precision."""
     workspace = Workspace.open(folder)
     found = []
     for text in stacks:
@@ -59,7 +59,7 @@ def answers(folder, stacks=("tfidf,text", "bm25", "tfidf*0.5 + text*0.5")):
 
 
 def without_bm25(folder):
-    """BM25 counts deleted documents until they are compacted away."""
+    """Return answers without BM25, which counts deleted documents until they are compacted."""
     return answers(folder, ("tfidf,text", "tfidf*0.5 + text*0.5"))
 
 
@@ -86,9 +86,6 @@ def folder(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "ws"))
 
 
-# ------------------------------------------------------------------------------------- read by others
-
-
 AS_ANOTHER = """
 import sys
 from pathlib import Path
@@ -100,8 +97,8 @@ folder = Path(sys.argv[1])
 ROOT = os.geteuid() == 0
 
 
-def like_anybody():
-    """Have root's rights on files end where those of the files end: as for another user."""
+def drop_root_rights():
+    """Remove root's additional rights on files, so that the process has the rights of an ordinary user."""
     if ROOT:
         libc = ctypes.CDLL(None)
         for right in (1, 2, 3):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
@@ -109,7 +106,7 @@ def like_anybody():
 
 
 def start(code, folder):
-    """Run code that may read the folder and not write to it."""
+    """Run code in a process that may read the folder but not write to it."""
     for path in (folder, *folder.rglob("*")):
         if ROOT:
             os.chown(path, 65534, 65534)
@@ -121,7 +118,7 @@ def start(code, folder):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=like_anybody,
+        preexec_fn=drop_root_rights,
         cwd=Path(__file__).parents[2],
     )
 
@@ -134,8 +131,8 @@ def writable_again(folder):
 
 
 @pytest.mark.usefixtures("writable_again")
-def test_who_may_only_read_reads(folder):
-    """Another user, or a read-only mount: queries and status work, and a write says why it does not."""
+def test_a_read_only_workspace_answers_queries(folder):
+    """Covers another user and a read-only mount. Queries and status work, and a write reports the reason."""
     expected = answers(folder)
     code = (
         "print(json.dumps([[ids, scores] for ids, scores, _ in answers(folder)]))\n"
@@ -158,7 +155,7 @@ def test_who_may_only_read_reads(folder):
     "file",
     ["rerank.toml", "engine/data-0/documents.db", "rankers/text.json"],
 )
-def test_what_one_may_not_read_is_named_and_not_called_damaged(folder, file):
+def test_an_unreadable_file_is_named_and_not_reported_as_damaged(folder, file):
     (folder / file).chmod(0)
     with start("try:\n    answers(folder)\nexcept RerankError as error:\n    print(error)", folder) as reader:
         out, err = reader.communicate(timeout=120)
@@ -167,11 +164,10 @@ def test_what_one_may_not_read_is_named_and_not_called_damaged(folder, file):
     assert "permission denied to user root; let that user read it" in out
 
 
-# ------------------------------------------------------------------------------------------ lost in part
-
-
-def test_the_folder_of_the_documents_was_removed(folder, tmp_path):
-    """As an error advises: then the collection is ingested again, the ranker stays, no old score is used."""
+def test_documents_can_be_ingested_again_after_their_folder_is_lost(folder, tmp_path):
+    """As the error advises, the collection is ingested again. The ranker is kept, and no old score is
+    used.
+    """
     workspace = Workspace.open(folder)
     workspace.engine.close()
     shutil.rmtree(folder / "engine")
@@ -189,7 +185,7 @@ def test_the_folder_of_the_documents_was_removed(folder, tmp_path):
     assert tune(again, "tfidf,text", queries=queries, qrels=qrels).scoring.recomputed == {}
 
 
-def test_documents_without_their_settings_are_kept(folder, tmp_path):
+def test_documents_without_engine_settings_are_kept(folder, tmp_path):
     (folder / "engine" / "engine.json").unlink()
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"_id": "a", "text": "b"}\n')
@@ -198,19 +194,13 @@ def test_documents_without_their_settings_are_kept(folder, tmp_path):
     assert (folder / "engine" / "data-0" / "documents.db").exists()
 
 
-# --------------------------------------------------------------------------------------------- the same
-
-
-# -------------------------------------------------------------------------------------------- compacting
-
-
 def compacted(engine):
-    """Number of rows that were removed."""
+    """Return the number of removed rows."""
     with engine.lock():
         return engine.compact()
 
 
-def test_compacting_changes_no_answer_and_gives_space_back(folder):
+def test_compaction_changes_no_answer_and_frees_space(folder):
     workspace = Workspace.open(folder)
     workspace.engine.write([], delete=[f"d{i}" for i in range(0, 60, 3)])
     expected = without_bm25(folder)
@@ -220,7 +210,7 @@ def test_compacting_changes_no_answer_and_gives_space_back(folder):
     assert without_bm25(folder) == expected
     names = {path.name for path in (folder / "engine").iterdir()}
     assert "data-1" in names
-    # Candidates from before can still be scored; new ones have other rows.
+    # Candidates from before the compaction can still be scored. New candidates have other rows.
     scores = reader.score("apple pear", "tfidf", before)
     assert scores.tolist() == before.scores.tolist()
     after = reader.find(SearchRequest("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"}))
@@ -240,7 +230,7 @@ def test_compacting_changes_no_answer_and_gives_space_back(folder):
     assert compacted(workspace.engine) == 0
 
 
-def test_an_ingest_succeeds_although_the_compaction_after_it_fails(tmp_path, monkeypatch):
+def test_an_ingest_succeeds_if_the_compaction_after_it_fails(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -257,7 +247,7 @@ def test_an_ingest_succeeds_although_the_compaction_after_it_fails(tmp_path, mon
     assert engine.find(SearchRequest("medlar", first_stage="bm25", depth=5)).ids == ["new", "newest"]
 
 
-def test_without_file_locks_nothing_is_written(folder, tmp_path, monkeypatch):
+def test_without_file_locks_no_file_is_written(folder, tmp_path, monkeypatch):
     def refused(*given):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -277,15 +267,15 @@ def test_without_file_locks_nothing_is_written(folder, tmp_path, monkeypatch):
     assert answers(folder) == expected
 
 
-def test_a_folder_that_cannot_be_locked_is_locked_by_a_file_in_it(tmp_path, monkeypatch):
+def test_if_a_folder_cannot_be_locked_a_lock_file_is_used(tmp_path, monkeypatch):
     plain = fcntl.flock
 
-    def as_on_nfs(file, operation):
+    def flock_on_nfs(file, operation):
         if stat.S_ISDIR(os.fstat(file).st_mode):
             raise OSError(errno.EBADF, "Bad file descriptor")
         plain(file, operation)
 
-    monkeypatch.setattr("fcntl.flock", as_on_nfs)
+    monkeypatch.setattr("fcntl.flock", flock_on_nfs)
     workspace = make(tmp_path / "ws", 20)
     lock = partial(folder_lock, workspace.folder / "rankers", "installing a ranker")
     with lock(), pytest.raises(BusyError), lock():
@@ -293,7 +283,7 @@ def test_a_folder_that_cannot_be_locked_is_locked_by_a_file_in_it(tmp_path, monk
     assert answers(workspace.folder)
 
 
-MOMENTS = [  # after a function; rows that the compaction has removed then
+MOMENTS = [  # after a function; number of rows that the compaction has removed by then
     (storage.Storage, "create", 0),
     (store.Documents, "write", 0),
     (features.Features, "copy", 0),
@@ -307,7 +297,7 @@ def killed_compaction(folder, moment):
     compacted(Workspace.open(folder).engine)
 
 
-def test_compacting_is_killed_at_any_moment(folder):
+def test_a_compaction_can_be_killed_at_any_moment(folder):
     Workspace.open(folder).engine.write([], delete=[f"d{i}" for i in range(20)])
     expected = without_bm25(folder)
     for moment, (_, name, removed) in enumerate(MOMENTS):
@@ -320,11 +310,8 @@ def test_compacting_is_killed_at_any_moment(folder):
         assert without_bm25(copy) == expected, name
 
 
-# ----------------------------------------------------------------------------------------------- damage
-
-
 def replace_file(path, content):
-    """Write a new file: an engine of an earlier test may still have the old one mapped."""
+    """Write a new file, because an engine of an earlier test may still have the old file mapped."""
     path.unlink()
     path.write_bytes(content)
 
@@ -334,7 +321,7 @@ def flipped(content, position):
 
 
 def test_every_corrupted_file_is_reported(folder, run):
-    """A flipped byte (not in stacks), zeros or a missing end in each file that is written once."""
+    """Each file that is written once has a flipped byte (not in stacks), zeros or a missing end."""
     assert Workspace.open(folder).verify() == {}
     assert run("status", "--verify", "-w", folder).code == 0
     random = np.random.default_rng(17)
@@ -343,7 +330,7 @@ def test_every_corrupted_file_is_reported(folder, run):
     files = [path for path in files if path.suffix not in (".json", ".lock") and path.stat().st_size]
     files += [path for path in (folder / "rankers").glob("*/*") if path.stat().st_size]
     assert len(files) > 12
-    stacks = [*(folder / "stacks").iterdir(), folder / "releases.json"]  # have no checksum
+    stacks = [*(folder / "stacks").iterdir(), folder / "releases.json"]  # these have no checksum
     for path in files + stacks:
         whole = path.read_bytes()
         positions = random.integers(0, len(whole), 0 if path in stacks else 3).tolist()
@@ -369,7 +356,7 @@ def test_every_corrupted_file_is_reported(folder, run):
     assert (done.code, list(json.loads(done.out)["corrupted"])) == (1, [str(database)])
 
 
-def test_checksums_are_continued_when_documents_are_added(folder):
+def test_checksums_are_extended_when_documents_are_added(folder):
     workspace = Workspace.open(folder)
     for i in range(3):
         workspace.engine.write([Document(f"new{i}", text=f"apple medlar{i}")], delete=[f"d{i}"])
