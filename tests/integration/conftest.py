@@ -1,4 +1,4 @@
-"""The hook on a node; and names, files, credentials and certificates for tests of faults."""
+"""Fixtures for the hook on a node, and for names, files, credentials and certificates in fault tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hook(hooked: Node, dummy: Dummy) -> Hook:
 
 @pytest.fixture
 def name(node: Node) -> Iterator[str]:
-    """A name for an index that no other test uses."""
+    """A unique index name."""
     chosen = f"faults-{secrets.token_hex(4)}"
     yield chosen
     node.request("DELETE", f"/{chosen}*?expand_wildcards=all")
@@ -59,7 +59,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up at once what is otherwise tried again for two minutes."""
+    """Do not retry for two minutes."""
     monkeypatch.setattr(bulk, "PATIENCE", 0.5)
 
 

@@ -1,4 +1,4 @@
-"""An attached index that its owner changes: alias swaps, renamed fields, settings; and `encode --force`."""
+"""An attached index that its owner changes: aliases, renamed fields, settings; and `encode --force`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def doubles(documents: Sequence[Document]) -> np.ndarray:
 
 
 def index(node: Node, name: str, properties: dict[str, Any] = PROPERTIES, **settings: Any) -> None:
-    """Make an index with documents, and let the alias stand for it alone."""
+    """Create an index with documents, and make the alias point only to it."""
     body = {"mappings": {"properties": properties}, "settings": {"number_of_replicas": 0, **settings}}
     node.request("PUT", f"/{name}", body)
     title, text = list(properties)[:2]
@@ -82,12 +82,12 @@ def test_force_replaces_the_features_of_its_rankers_only(library: Workspace) -> 
     for name, version in (("one", "v1"), ("two", "v1"), ("two", "v2")):
         assert missing(library, name, version) == 0
         assert library.engine.missing_features(name, version) == 0
-    # A workspace in another process has the same files.
+    # A workspace in another process uses the same files.
     assert missing(Workspace.open(library.folder), "two", "v2") == 0
 
 
-def test_searches_follow_the_alias(library: Workspace, node: Node) -> None:
-    """The window and the types of fields are those of the index behind the alias now."""
+def test_searches_use_the_current_index_of_the_alias(library: Workspace, node: Node) -> None:
+    """The result window and the field types come from the present index of the alias."""
     recent = filters_of(["year>=2020"])
 
     def found() -> int:
@@ -112,14 +112,14 @@ def test_searches_follow_the_alias(library: Workspace, node: Node) -> None:
     wait_until(windowed)
 
 
-def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: Node) -> None:
+def test_encode_refuses_an_index_without_the_configured_fields(library: Workspace, node: Node) -> None:
     encoder = Encoder("one", "v1", lengths)
     library.engine.write_features([encoder])
     index(node, "library-2", {"headline": {"type": "text"}, "body": {"type": "text"}})
     with pytest.raises(UsageError, match=r"no field .name."):
         library.engine.write_features([encoder])
     run("encode", "-w", library.folder).fails(2, "no field 'name'")
-    # The repair: with the right fields every document is read again.
+    # With the right fields, all documents are read again.
     file = library.folder / "rerank.toml"
     file.write_text(file.read_text().replace('title = ["name"]', 'title = ["headline"]'))
     repaired = Workspace.open(library.folder)
@@ -127,8 +127,8 @@ def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: 
     assert missing(repaired, "one", "v1") == 0
 
 
-def test_moved_documents_are_reported(library: Workspace, node: Node, tmp_path: Path) -> None:
-    """Whoever runs `encode` sees that documents were read again, though none was encoded."""
+def test_documents_of_a_moved_alias_are_reported(library: Workspace, node: Node, tmp_path: Path) -> None:
+    """`encode` reports documents that it reads again, even if it encodes none."""
     queries = [Query(f"q{i}", f"wolf {i}") for i in range(20)]
     qrels = Qrels((f"q{i}", f"d{i}", 1) for i in range(20))
     train(library, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2})

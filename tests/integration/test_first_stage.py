@@ -1,4 +1,4 @@
-"""A search of the user's own as the first stage, on a real node: templates, stored ones, pipelines."""
+"""Custom searches as the first stage on a real node: templates, stored templates, pipelines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = ("wolf", "fox", "owl", "bear", "hare")
 
 @pytest.fixture(scope="module")
 def shelf(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """An index of a team's own, attached."""
+    """An attached index that rerank did not create."""
     properties = {
         **{"name": {"type": "text"}, "body": {"type": "text"}, "year": {"type": "integer"}},
         **{"tags": {"type": "keyword"}, "popularity": {"type": "float"}},
@@ -60,7 +60,7 @@ def shelf(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work
     node.request("DELETE", f"/{INDEX}")
 
 
-def written(folder: Path, text: str) -> SearchTemplate:
+def save_template(folder: Path, text: str) -> SearchTemplate:
     path = folder / "own.json"
     path.write_text(text)
     found = read_template(f"template:{path}")
@@ -83,8 +83,8 @@ def searched(
     return list(workspace.engine.search(requests))
 
 
-def test_candidates_and_scores_are_those_of_the_search(shelf: Workspace, node: Node, tmp_path: Path) -> None:
-    search = written(tmp_path, f"GET /{INDEX}/_search\n{BODY}")
+def test_candidates_and_scores_equal_the_custom_search(shelf: Workspace, node: Node, tmp_path: Path) -> None:
+    search = save_template(tmp_path, f"GET /{INDEX}/_search\n{BODY}")
     query = Query("q", "wolf fox", params={"filters": [{"field": "tags", "value": "a"}], "year": 2010})
     (found,) = searched(shelf, search, [query], 7)
     filters = [{"term": {"tags": "a"}}, {"range": {"year": {"gte": 2010}}}]
@@ -103,10 +103,10 @@ def test_candidates_and_scores_are_those_of_the_search(shelf: Workspace, node: N
     assert (clause < found.scores).all()
 
 
-def test_each_query_gets_its_own_hits(shelf: Workspace, tmp_path: Path) -> None:
-    """Also if the template names its clause for some of the queries only."""
+def test_each_query_gets_its_hits(shelf: Workspace, tmp_path: Path) -> None:
+    """This also holds if the template names its clause only for some queries."""
     text = """{"query": {"match": {"body": {"query": "{{text}}"{{#named}}, "_name": "words"{{/named}}}}}}"""
-    search = written(tmp_path, text)
+    search = save_template(tmp_path, text)
     named = [Query(word, word, params={"named": True} if i % 2 else {}) for i, word in enumerate(WORDS)]
     plain = [Query(word, word) for word in WORDS]
     found = searched(shelf, search, named, 10)
@@ -121,17 +121,17 @@ def test_each_query_gets_its_own_hits(shelf: Workspace, tmp_path: Path) -> None:
     value=st.sampled_from(['a"}},{"x', "\\", "{{year}}"]),
 )
 @pytest.mark.parametrize("slot", ["{{text}}", "%SearchText%"])
-def test_a_query_can_change_nothing_but_its_words(
+def test_a_query_can_change_only_its_words(
     shelf: Workspace, tmp_path: Path, slot: str, text: str, value: str
 ) -> None:
-    search = written(
+    search = save_template(
         tmp_path, f'{{"query": {{"bool": {{"must": {{"match": {{"body": "{slot}"}}}}, "filter": []}}}}}}'
     )
     assert body(shelf, search, Query("q", text)) == {
         "query": {"bool": {"must": {"match": {"body": text}}, "filter": []}}
     }
     if slot == "{{text}}":
-        search = written(
+        search = save_template(
             tmp_path,
             '{"query": {"bool": {"must": {"match": {"body": "{{text}}"}},'
             ' "filter": {"term": {"tags": "{{tag}}"}}}}}',
@@ -146,9 +146,9 @@ def test_values_that_would_change_a_template_are_refused(shelf: Workspace, tmp_p
     )
     query = Query("q", "wolf", params={"tags": ['{"match_none": {}}', '{"match_all": {}}']})
     with pytest.raises(InputError, match="no JSON after rendering"):
-        body(shelf, written(tmp_path, loose), query)
+        body(shelf, save_template(tmp_path, loose), query)
     safe = loose.replace("[{{#join}}tags{{/join}}]", '{"terms": {"tags": {{#toJson}}tags{{/toJson}}}}')
-    rendered = body(shelf, written(tmp_path, safe), query)
+    rendered = body(shelf, save_template(tmp_path, safe), query)
     assert rendered["query"]["bool"]["filter"] == {"terms": {"tags": list(query.params["tags"])}}
 
 
@@ -175,7 +175,7 @@ def test_values_that_would_change_a_template_are_refused(shelf: Workspace, tmp_p
         ('{"search_pipeline": "gone", "query": {"match": {"body": "{{text}}"}}}', "no search pipeline"),
     ],
 )  # fmt: skip
-def test_bad_templates(shelf: Workspace, tmp_path: Path, text: str, what: str) -> None:
+def test_bad_templates_are_refused(shelf: Workspace, tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     before = sorted(shelf.folder.rglob("*"))
@@ -188,7 +188,7 @@ def test_bad_templates(shelf: Workspace, tmp_path: Path, text: str, what: str) -
     assert sorted(shelf.folder.rglob("*")) == before
 
 
-def test_stored_template(shelf: Workspace, node: Node) -> None:
+def test_a_stored_template_is_used_as_the_first_stage(shelf: Workspace, node: Node) -> None:
     source = {"query": {"match": {"body": "{{query_string}}"}}}
     node.request("PUT", "/_scripts/shelf-search", {"script": {"lang": "mustache", "source": source}})
     queries, qrels = [Query("q", "wolf")], Qrels([("q", "d20", 1), ("q", "d5", 1)])
@@ -206,7 +206,7 @@ def test_stored_template(shelf: Workspace, node: Node) -> None:
 
 
 def files(workspace: Workspace) -> list[tuple[str, int, int]]:
-    """Every file of a workspace, how long it is, and when it was written."""
+    """Return the path, size and modification time of each file of a workspace."""
     found = (path for path in workspace.folder.rglob("*") if path.is_file())
     return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
 
@@ -220,7 +220,7 @@ def judged(folder: Path) -> tuple[object, ...]:
     return "--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"
 
 
-def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
+def test_bad_signals_are_reported_in_one_line(shelf: Workspace, tmp_path: Path) -> None:
     queries_of(tmp_path)
     for name, text in (("own", BODY), ("plain", '{"query": {"match": {"body": "{{text}}"}}}')):
         (tmp_path / f"{name}.json").write_text(text)
@@ -238,18 +238,18 @@ def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
     wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
     for signal, what in wrong.items():
         run("tune", "--stack", f"search,{signal}", *first, *judged(tmp_path)).fails(2, what)
-        written = f"search*0.5 + {signal}*0.5"
-        run("evaluate", "--stack", written, *first, *judged(tmp_path)).fails(2, what)
-        run("query", "wolf", "--stack", written, *first).fails(2, what)
+        save_template = f"search*0.5 + {signal}*0.5"
+        run("evaluate", "--stack", save_template, *first, *judged(tmp_path)).fails(2, what)
+        run("query", "wolf", "--stack", save_template, *first).fails(2, what)
     run("query", "wolf", "--param", "yaer=2020", *first).fails(2, "--param yaer: template:own.json has")
-    # Its weights are those of a clause that another template has not got.
+    # The tuned weights are for a clause that the other template does not have.
     other = ("--stack", tuned, "--first-stage", f"template:{tmp_path}/plain.json", "-w", shelf.folder)
     for command in (("query", "wolf"), ("evaluate", *judged(tmp_path))):
         run(*command, *other).fails(2, "plain.json has no clause named 'words'")
     assert files(shelf) == before
 
 
-def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Path) -> None:
+def test_a_template_can_be_used_to_train_tune_and_evaluate(shelf: Workspace, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(BODY)
     first = f"template:{tmp_path}/own.json"
     queries = [Query(word, word, params={"year": 2004}) for word in WORDS]
@@ -275,7 +275,7 @@ def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Pa
     assert answer.ranking.raw[:, 0].tolist() == found.scores.tolist()
 
 
-def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> None:
+def test_clauses_and_fields_can_be_signals(shelf: Workspace, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(BODY)
     query = Query("wolf", "wolf", params={"year": 2004})
     first = f"template:{tmp_path}/own.json"
@@ -283,15 +283,17 @@ def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> Non
     stack = replace(Stack.parse(signals), search=read_template(first))
     ranking = shelf.pipeline(stack.signals).answer(query, stack).ranking
     search, clause, popularity = ranking.raw.T
-    # What the search multiplies: the words' score, and log10(1 + popularity).
+    # The search multiplies the score of the words by log10(1 + popularity).
     np.testing.assert_allclose(search, clause * popularity / np.log(10), rtol=1e-5)
 
 
-def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: Node, tmp_path: Path) -> None:
+def test_a_pipeline_of_the_template_is_used_without_the_hook(
+    shelf: Workspace, node: Node, tmp_path: Path
+) -> None:
     assert isinstance(shelf.engine, OpenSearchEngine)
     plain = [{"filter_query": {"query": {"term": {"tags": "a"}}}}]
     node.request("PUT", "/_search/pipeline/theirs", {"request_processors": plain})
-    search = written(
+    search = save_template(
         tmp_path,
         f'GET {INDEX}/_search?search_pipeline=theirs\n{{"query": {{"match": {{"body": "{{{{text}}}}"}}}}}}',
     )
@@ -303,7 +305,7 @@ def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: N
     node.request("DELETE", "/_search/pipeline/theirs")
 
 
-def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> None:
+def test_an_attached_index_is_filtered_by_its_fields(shelf: Workspace) -> None:
     wanted = {("year>=2020",): range(20, 40), ("tags=a", "year<2010", "popularity>3"): (4, 6, 8)}
     for texts, kept in wanted.items():
         found = shelf.engine.find(

@@ -1,4 +1,4 @@
-"""The plugin on a node that has ML Commons and neural-search, as OpenSearch's own packages do."""
+"""The plugin on a node with ML Commons and neural-search, as in OpenSearch's packages."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def hook(full: Node) -> Iterator[Hook]:
         dummy.end()
 
 
-def test_searches_are_reranked(hook: Hook) -> None:
+def test_a_node_with_neural_search_reranks_searches(hook: Hook) -> None:
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
     assert ids(hook.plain(WORDS)) == NUMBERS[:10]
     assert len(ids(hook.search({**WORDS, "ext": {"rerank_stack": {"stack": "other"}}}, "spread"))) == 10
 
 
 def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
-    """Also where it is made once more, for shards fail with what the hook asks for."""
+    """This also holds if the search is repeated because shards fail with the fields that the hook
+    requests.
+    """
     technique = {"normalization": {"technique": "min_max"}, "combination": {"technique": "arithmetic_mean"}}
     theirs = {"phase_results_processors": [{"normalization-processor": technique}]}
     hook.node.request("PUT", "/_search/pipeline/theirs", theirs)
@@ -56,7 +58,7 @@ def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
     assert found["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
 
 
-def test_the_processor_of_neural_search_stays(hook: Hook) -> None:
+def test_the_rerank_processor_of_neural_search_still_works(hook: Hook) -> None:
     rerank = {"by_field": {"target_field": "n", "remove_target_field": False}}
     hook.node.request("PUT", "/_search/pipeline/theirs", {"response_processors": [{"rerank": rerank}]})
     found = hook.node.request("POST", "/cells/_search?search_pipeline=theirs", {**WORDS, "size": 3})

@@ -1,7 +1,7 @@
-"""The hook under every fault: a real node with the plugin, and the real service.
+"""The hook under faults, with the plugin on a real node and the real service.
 
-Whatever happens, a search answers, in the order of the first stage where it cannot be reranked, and a
-counter of the node or of the service shows it. Wrong answers of a service are in ``test_hook_trouble.py``.
+All searches are answered. A search that cannot be reranked has the order of the first stage, and a counter of
+the node or the service shows it. Wrong answers of a service are tested in ``test_hook_trouble.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Hits = list[tuple[str, float]]
 
 
 class Clients(Hook):
-    """Texts that clients search for in the index of a collection, and the hits that they get."""
+    """Query texts of clients for the index of a collection, and their hits."""
 
     index = INDEX
 
@@ -62,7 +62,7 @@ class Clients(Hook):
         return Counter(flat(self.stats()))
 
     def expect(self, counter: str) -> None:
-        """A search comes back as without the hook, and just this counter goes up."""
+        """Assert that a search returns the hits of the first stage, and that only this counter increases."""
         text, before = self.queries[0], self.counts()
         assert self.hits(text) == self.plain_hits(text)
         assert self.counts() - before == {counter: 1}
@@ -70,7 +70,7 @@ class Clients(Hook):
 
 @contextlib.contextmanager
 def rising(server: Server, metric: str) -> Iterator[None]:
-    """This metric of the service goes up in the block."""
+    """Assert that this metric of the service increases in the block."""
     before = server.metric(metric)
     yield
     assert server.metric(metric) > before, metric
@@ -84,10 +84,11 @@ def assert_reranked(hook: Clients) -> None:
 
 
 @contextlib.contextmanager
-def searching(hook: Clients, clients: int = 16, pause: float = 0.0) -> Iterator[list[tuple[str, Hits]]]:
-    """Searches, each client's that many seconds after its last answer; every one of them is answered.
+def search_during(hook: Clients, clients: int = 16, pause: float = 0.0) -> Iterator[list[tuple[str, Hits]]]:
+    """Run searches in the block; each client pauses that many seconds after an answer. All searches are
+    answered.
 
-    (text, hits) when the block ends.
+    The yielded list contains (text, hits) when the block ends.
     """
     answers: list[tuple[str, Hits]] = []
 
@@ -103,13 +104,15 @@ def searching(hook: Clients, clients: int = 16, pause: float = 0.0) -> Iterator[
 
 
 def wait_for_more(answers: list[Any], count: int = 40) -> None:
-    """More answers have come: twice as many as there are clients, so that some were asked for meanwhile."""
+    """Wait for more answers: at least twice as many as clients, so that some were requested after the
+    call.
+    """
     wanted = len(answers) + count
     wait_until(lambda: len(answers) >= wanted)
 
 
-def same(one: Hits, other: Hits, within: float = 1e-3) -> bool:
-    """The same hits with the same scores, but for what another batch's rounding makes of them."""
+def are_equal(one: Hits, other: Hits, within: float = 1e-3) -> bool:
+    """Return whether both have the same hits and, except for rounding in other batches, the same scores."""
     if sorted(id for id, _ in one) != sorted(id for id, _ in other):
         return False
     scores = dict(other)
@@ -134,7 +137,7 @@ def service(folder, script, tmp_path_factory) -> Iterator[Server]:
 
 @pytest.fixture
 def reranked(hook, service) -> Iterator[None]:
-    """Nothing is wrong before a test, nor after it."""
+    """Searches are reranked before and after a test."""
     hook.install(service.url)
     assert_reranked(hook)
     yield
@@ -142,26 +145,23 @@ def reranked(hook, service) -> Iterator[None]:
     assert_reranked(hook)
 
 
-# ------------------------------------------------------------------------------------ the service is not well
-
-
-def test_hanging(hook, script, folder, tmp_path):
-    """The process is frozen: it still has its sockets."""
+def test_a_service_that_hangs_leads_to_a_timeout(hook, script, folder, tmp_path):
+    """The process is stopped, but its sockets stay open."""
     with serving(script, folder, tmp_path) as server:
         hook.install(server.url, timeout=1000)
         server.process.send_signal(signal.SIGSTOP)
         try:
             begin = time.monotonic()
             hook.expect("failed.timeout")
-            assert time.monotonic() - begin < 40  # without a limit it takes the hook's 60 seconds
+            assert time.monotonic() - begin < 40  # without a limit this takes 60 seconds
         finally:
             server.process.send_signal(signal.SIGCONT)
         hook.install(server.url)
         assert_reranked(hook)
 
 
-def test_a_bug_in_it(hook, script, folder, tmp_path):
-    """A ranker whose numbers are no numbers: the service fails, counts it and logs it."""
+def test_a_service_with_a_broken_ranker_is_counted_and_logged(hook, script, folder, tmp_path):
+    """The scores of the ranker are NaN, so the service fails."""
     broken = Path(shutil.copytree(folder, tmp_path / "ws"))
     workspace = Workspace.open(broken)
     ranker = workspace.ranker("text")
@@ -175,16 +175,13 @@ def test_a_bug_in_it(hook, script, folder, tmp_path):
         assert any(line["event"] == "failed" for line in server.log())
 
 
-# ------------------------------------------------------------------------------------------------ under load
-
-
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_restarted_under_load(hook, service, reranked, script, folder, tmp_path, how):
+def test_a_service_that_restarts_under_load(hook, service, reranked, script, folder, tmp_path, how):
     both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
     port = free_port()
     hook.install(f"http://127.0.0.1:{port}", breaker_failures=5, breaker_pause=100, timeout=5000)
     before = hook.counts()
-    with searching(hook, pause=0.05) as answers:  # the service starts beside them
+    with search_during(hook, pause=0.05) as answers:  # the service starts during the searches
         for _ in range(2):
             with serving(script, folder, tmp_path, "--port", port) as server:
                 wait_for_more(answers)
@@ -202,16 +199,16 @@ def test_restarted_under_load(hook, service, reranked, script, folder, tmp_path,
     assert sum(counts.values()) == len(answers)
     assert counts["reranked"] > 0
     assert counts["failed.refused"] > 0
-    assert all(hits == both[text][0] or same(hits, both[text][1]) for text, hits in answers)
+    assert all(hits == both[text][0] or are_equal(hits, both[text][1]) for text, hits in answers)
 
 
-def test_a_worker_killed_under_load(hook, service, reranked, script, folder, tmp_path):
+def test_a_worker_that_is_killed_under_load(hook, service, reranked, script, folder, tmp_path):
     both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
     with serving(script, folder, tmp_path, "--workers", 2) as server:
         server.wait_for("started", 2)
         hook.install(server.url)
         before = hook.counts()
-        with searching(hook) as answers:
+        with search_during(hook) as answers:
             wait_for_more(answers)
             os.kill(max(line["pid"] for line in server.log() if line["event"] == "started"), signal.SIGKILL)
             server.wait_for("started", 3)
@@ -219,11 +216,11 @@ def test_a_worker_killed_under_load(hook, service, reranked, script, folder, tmp
         counts = hook.counts() - before
         assert sum(counts.values()) == len(answers)
         assert set(counts) <= {"reranked", "failed.connection"}
-        assert all(hits == both[text][0] or same(hits, both[text][1]) for text, hits in answers)
+        assert all(hits == both[text][0] or are_equal(hits, both[text][1]) for text, hits in answers)
         assert_reranked(hook)
 
 
-def test_a_thousand_searches_at_once(hook, service, reranked):
+def test_a_thousand_concurrent_searches_are_answered(hook, service, reranked):
     both = {text: (hook.plain_hits(text), hook.hits(text)) for text in hook.queries}
     ready = threading.Barrier(1000)
     texts = [hook.queries[i % len(hook.queries)] for i in range(1000)]
@@ -239,4 +236,4 @@ def test_a_thousand_searches_at_once(hook, service, reranked):
     assert sum(counts.values()) == 1000
     assert counts["reranked"] > 30
     assert set(counts) <= {"reranked", "failed.busy", "failed.status_503", "failed.status_504"}
-    assert all(hits == both[text][0] or same(hits, both[text][1]) for text, hits in zip(texts, found))
+    assert all(hits == both[text][0] or are_equal(hits, both[text][1]) for text, hits in zip(texts, found))

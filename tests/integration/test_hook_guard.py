@@ -1,4 +1,4 @@
-"""What those can make the processor do who write pipelines, who search, and who answer as the service."""
+"""Limits of the processor for authors of pipelines, for search requests, and for answers of a service."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.plugin import put_pipeline
     "url",
     ["http://127.0.0.2:8765", "https://127.0.0.1:8765", "http://127.0.0.1:1/path", "http://localhost:1"],
 )
-def test_only_listed_urls_are_called(hooked: Node, url: str) -> None:
-    """It would get the node's token and the queries of all users."""
+def test_only_allowed_urls_are_called(hooked: Node, url: str) -> None:
+    """Another URL would receive the node's token and the queries of all users."""
     with pytest.raises(ValueError, match=r": 400 .*rerank\.allowed_urls"):
         put_pipeline(hooked, "elsewhere", url=url)
 
 
-def test_the_service_cannot_wish_for_other_fields(hook: Hook, dummy: Dummy) -> None:
+def test_the_service_cannot_request_other_fields(hook: Hook, dummy: Dummy) -> None:
     greedy = {**requested("text@v", ids=True), "id": "n", "categories": "n"}
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=greedy))
     hook.search(WORDS)
@@ -43,7 +43,7 @@ def test_the_service_cannot_wish_for_other_fields(hook: Hook, dummy: Dummy) -> N
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.bad_answer": 1}
 
 
-def test_words_without_end_are_one_searchs_fault(hook: Hook, dummy: Dummy) -> None:
+def test_a_query_that_is_too_long_does_not_open_the_breaker(hook: Hook, dummy: Dummy) -> None:
     hook.configure(breaker_failures=1, timeout=20_000)
     with pytest.raises(ValueError, match=r": 400 .*too long"):
         hook.search({**WORDS, "ext": {"rerank_stack": {"query": "x" * 850_000}}})
@@ -52,7 +52,7 @@ def test_words_without_end_are_one_searchs_fault(hook: Hook, dummy: Dummy) -> No
     assert counters == {"passed.query_too_long": 1}
     assert without_took(answer) == without_took(hook.plain(long))
     assert dummy.seen == []
-    # Of what is sent, the failures of long queries blame nobody either.
+    # Failures of long queries that are sent do not open the breaker either.
     dummy.answering = lambda handler, body: handler.send(b"", 500)
     slow = {**WORDS, "ext": {"rerank_stack": {"query": "x" * 99_000}}}
     assert hook.changes(lambda: hook.search(slow)) == {"failed.status_500": 1}
@@ -60,9 +60,7 @@ def test_words_without_end_are_one_searchs_fault(hook: Hook, dummy: Dummy) -> No
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 
 
-def test_a_search_that_the_service_cannot_score_opens_no_breaker_among_others(
-    hook: Hook, dummy: Dummy
-) -> None:
+def test_one_query_that_fails_does_not_open_the_breaker_for_others(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         poisoned = "poison" in str(body["query"])
         handler.send(b"", 500) if poisoned else handler.send(reverse(body))
@@ -75,8 +73,8 @@ def test_a_search_that_the_service_cannot_score_opens_no_breaker_among_others(
         assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 
 
-def test_features_that_are_no_features(hook: Hook, dummy: Dummy) -> None:
-    """A copied index whose features became words by its dynamic mapping."""
+def test_damaged_features_count_as_missing(hook: Hook, dummy: Dummy) -> None:
+    """In a copied index, dynamic mapping has made keywords of the features."""
     hook.configure(stack="copied")
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
     keyword = {"properties": {"rerank_features": {"properties": {"text@v": {"type": "keyword"}}}}}
@@ -95,7 +93,7 @@ def test_features_that_are_no_features(hook: Hook, dummy: Dummy) -> None:
         hook.node.request("DELETE", "/copied")
 
 
-def test_a_shadow_counts_and_changes_nothing(hook: Hook, dummy: Dummy) -> None:
+def test_shadow_mode_counts_and_changes_no_results(hook: Hook, dummy: Dummy) -> None:
     hook.configure(shadow=True)
     before = hook.stats()["shadow"]
     answer, counters = hook.counted(WORDS)
@@ -115,8 +113,8 @@ def test_a_shadow_counts_and_changes_nothing(hook: Hook, dummy: Dummy) -> None:
     assert after["total_ms"] > before["total_ms"]
 
 
-def test_what_follows_an_answer_leaves_the_clients_thread_alone(hook: Hook, dummy: Dummy) -> None:
-    """The node's one thread for connections only reads: what is done with answers has a pool of its own."""
+def test_answers_are_processed_outside_the_connection_thread(hook: Hook, dummy: Dummy) -> None:
+    """The node has one thread for connections, which only reads. A separate pool processes answers."""
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         handler.send(reverse(body, signals=[{"text": {"raw": 1.0}}] * len(body["ids"])))

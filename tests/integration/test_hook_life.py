@@ -1,6 +1,6 @@
-"""What happens to an index, and what users ask for: no search breaks, and no page loses a hit.
+"""Changes of an index and options of searches: all searches work, and paging loses no hit.
 
-On a real node, with a small HTTP server in the place of the service.
+The tests use a real node, with a small HTTP server instead of the service.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULT = "index.search.default_pipeline"
 
 
 def prepared(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
-    """The first search tells the node what the service wants."""
+    """Configure the hook and search once, so that the node learns the fields that the service requests."""
     requested_fields = KINDS[kind]
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     hook.configure(**settings)
@@ -45,8 +45,10 @@ KINDS = {"whole": WHOLE, "places": PLACES}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pages_of_every_size_are_one_ranking(hook: Hook, dummy: Dummy, kind: str) -> None:
-    """The candidates in the service's order, then the rest of the first stage: no hit twice, none lost."""
+def test_pages_of_every_size_form_one_ranking(hook: Hook, dummy: Dummy, kind: str) -> None:
+    """First the candidates in the service's order, then the other hits of the first stage, without gaps
+    or duplicates.
+    """
     prepared(hook, dummy, kind, depth=12)
     whole = NUMBERS[:12][::-1] + NUMBERS[12:]
     for size in (*range(1, 17), COUNT, 2 * COUNT):
@@ -56,12 +58,12 @@ def test_pages_of_every_size_are_one_ranking(hook: Hook, dummy: Dummy, kind: str
         assert pages == whole, size
     found = hook.search({**WORDS, "from": 10, "size": 4})["hits"]["hits"]
     plain = hook.plain({**WORDS, "from": 12, "size": 2})["hits"]["hits"]
-    assert found[2:] == plain  # what is not reranked is as it was
+    assert found[2:] == plain  # hits that are not reranked are unchanged
     assert len(dummy.last["ids"]) == 12
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_scores_stay_in_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, kind: str) -> None:
+def test_equal_scores_keep_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, kind: str) -> None:
     prepared(hook, dummy, kind)
     requested_fields = KINDS[kind]
 
@@ -89,7 +91,9 @@ def test_equal_scores_stay_in_the_order_of_the_first_stage(hook: Hook, dummy: Du
     ],
     ids=lambda more: "-".join(more),
 )
-def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: dict[str, Any]) -> None:
+def test_reranked_hits_equal_the_hits_of_a_plain_search(
+    hook: Hook, dummy: Dummy, more: dict[str, Any]
+) -> None:
     prepared(hook, dummy, "places")
     for index in ("cells", "spread", "cells,spread"):
         body = {**WORDS, **more}
@@ -108,11 +112,11 @@ def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: d
         assert without_took(answer) == without_took(plain)
 
 
-def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
-    """A candidate that cannot be highlighted breaks no page that it is not on."""
+def test_only_the_page_is_highlighted(hook: Hook, dummy: Dummy) -> None:
+    """A candidate that cannot be highlighted affects only its page."""
     prepared(hook, dummy, "places")
     hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
-    try:  # the texts become longer the lower their number is in filler words
+    try:  # lower numbers have longer texts
         body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
         with pytest.raises(ValueError, match="max_analyzed_offset"):
             hook.plain({**body, "size": COUNT})
@@ -128,7 +132,7 @@ def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
 
 @pytest.fixture
 def rebuilt(hook: Hook) -> Any:
-    """An index whose documents somebody has copied: dynamic mapping has made texts of everything."""
+    """A copy of an index, in which dynamic mapping made all fields text."""
     texts = {name: {"type": "text"} for name in ("id", "kind", "text")}
     features = {"properties": {"text@v": {"type": "text"}}}
     mappings = {"properties": {**texts, "rerank_features": features}}
@@ -140,7 +144,7 @@ def rebuilt(hook: Hook) -> Any:
 
 
 def test_a_rebuilt_index_keeps_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, rebuilt: str) -> None:
-    """Features that became texts fail every shard: the search is repeated without them."""
+    """Features that became text cause errors on all shards. The search is repeated without them."""
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
     for index in (rebuilt, f"cells,{rebuilt}"):
         assert hook.counted(WORDS, index)[1] == {"reranked": 1}  # features are not requested yet
@@ -151,12 +155,12 @@ def test_a_rebuilt_index_keeps_the_order_of_the_first_stage(hook: Hook, dummy: D
             assert len(ids(answer)) == COUNT * (1 + index.count(","))
     hook.search(WORDS)
     hook.search(WORDS)
-    assert dummy.last["features"]["text@v"][1] is not None  # the other index is as it was
+    assert dummy.last["features"]["text@v"][1] is not None  # the other index is unchanged
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_hook_asks_for_breaks_no_search(hook: Hook, dummy: Dummy, kind: str) -> None:
-    """A script fails for documents that only the hook wants to see, or that only its page has."""
+def test_fields_that_the_hook_requests_break_no_search(hook: Hook, dummy: Dummy, kind: str) -> None:
+    """A script fails for documents that only the hook requests, or that are only on its page."""
     prepared(hook, dummy, kind)
     script = "if (doc['n'].value > 20) { throw new IllegalArgumentException('no') } return doc['n'].value"
     body = {**WORDS, "script_fields": {"twice": {"script": script}}}
@@ -167,15 +171,17 @@ def test_what_the_hook_asks_for_breaks_no_search(hook: Hook, dummy: Dummy, kind:
         assert counters == {"failed.search": 1}
         assert answer.pop("ext")["rerank_stack"]["reason"] == "search"
         assert without_took(answer) == without_took(hook.plain({**body, "size": most}, index))
-    with pytest.raises(ValueError, match="script_exception"):  # the user's own
+    with pytest.raises(ValueError, match="script_exception"):  # an error of the user's script
         hook.search({**body, "size": COUNT})
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 
 
-def test_what_ties_with_the_last_candidate_is_no_other_order(
+def test_ties_with_the_last_candidate_do_not_count_as_another_order(
     hook: Hook, dummy: Dummy, tmp_path: Path
 ) -> None:
-    """Of equal scores the index keeps others than we do; ``hook test`` compares the order of those."""
+    """Among equal scores, the index selects other documents than the hook. ``hook test`` compares their
+    order.
+    """
     node = hook.node
     mapping = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": {"text": {"type": "text"}}}}
     node.request("PUT", "/ties", mapping)
@@ -201,8 +207,8 @@ def test_what_ties_with_the_last_candidate_is_no_other_order(
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, bare: bool) -> None:
-    """A search that is made once more, for what the hook asks fails, or a document changed: filters stay."""
+def test_processors_after_ours_apply_to_repeated_searches(hook: Hook, dummy: Dummy, bare: bool) -> None:
+    """If a search is repeated, because a script fails or a document changed, filters still apply."""
     behind = [{"filter_query": {"query": {"term": {"kind": "a"}}}}]
     renamed = [{"rename_field": {"field": "n", "target_field": "m"}}]
     theirs = {"request_processors": behind, "response_processors": renamed}
@@ -216,7 +222,7 @@ def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, ba
     whole = {**WORDS, "size": COUNT}
     plain = hook.plain(whole, "spread", "search_pipeline=theirs")["hits"]["hits"]
     if bare:
-        changed = f"/spread/_doc/{plain[-1]['_id']}"  # while the service thinks
+        changed = f"/spread/_doc/{plain[-1]['_id']}"  # changed while the service computes
 
         def answer(handler: Handler, body: dict[str, Any]) -> None:
             dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
@@ -228,7 +234,7 @@ def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, ba
         found, counters = hook.counted(whole, "spread")
         assert (sorted(ids(found)), counters) == (sorted(NUMBERS[::2]), {"reranked": 1})
         assert [hit["_source"]["m"] for hit in found["hits"]["hits"]] == [int(id) for id in ids(found)]
-    else:  # a script fails at a hit that is on no page of the user's
+    else:  # a script fails for a hit that is on no page of the user
         script = f"if (doc['n'].value == {plain[-1]['_id']}) {{ throw new Exception('no') }} return 1"
         body = {**WORDS, "size": 3, "script_fields": {"one": {"script": script}}, "_source": True}
         found, counters = hook.counted(body, "spread")

@@ -1,4 +1,4 @@
-"""The search-pipeline processor on a real node, with a small HTTP server in the place of the service."""
+"""The search-pipeline processor on a real node, with a small HTTP server instead of the service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.plugin import SETTINGS, build, of_tools, put_pipeline, set_token
 from tests.programs import finished
 
 
-def test_hits_come_in_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:
+def test_hits_have_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:
     answer, counters = hook.counted(WORDS)
     assert ids(answer) == NUMBERS[::-1][:10]
     assert [hit["_score"] for hit in answer["hits"]["hits"]] == [100.0 + COUNT - i for i in range(10)]
@@ -42,7 +42,7 @@ def test_hits_come_in_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None
     assert counters == {"reranked": 1}
 
 
-def test_the_call(hook: Hook, dummy: Dummy) -> None:
+def test_the_call_contains_query_candidates_and_options(hook: Hook, dummy: Dummy) -> None:
     hook.configure(stack="mine")
     hook.search(WORDS, "tissue")
     path, headers, body = dummy.seen[-1]
@@ -64,7 +64,7 @@ def test_the_call(hook: Hook, dummy: Dummy) -> None:
     assert (dummy.last["stack"], dummy.last["rerank"]) == ("other", ext)
 
 
-def test_features_are_fetched_when_the_service_asks(hook: Hook, dummy: Dummy) -> None:
+def test_features_are_fetched_when_the_service_requests_them(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(
         reverse(body, requested_fields=requested("text@v", "meta@w", "no@x"))
     )
@@ -83,7 +83,7 @@ def test_features_are_fetched_when_the_service_asks(hook: Hook, dummy: Dummy) ->
     assert dummy.last["features"] == {}
 
 
-def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> None:
+def test_fields_that_the_user_requests_are_returned(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(
         reverse(body, requested_fields=requested("text@v", "meta@w"))
     )
@@ -125,7 +125,9 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
     ids=lambda more: "-".join(more),
 )
 @pytest.mark.parametrize("requested_fields", [WHOLE, PLACES], ids=["whole", "places"])
-def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], requested_fields: dict[str, Any]) -> None:
+def test_search_options_work_with_the_hook(
+    hook: Hook, dummy: Dummy, more: dict[str, Any], requested_fields: dict[str, Any]
+) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     body = {**WORDS, **more}
     hook.search(body)
@@ -148,8 +150,10 @@ def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], requested_fi
 
 
 @pytest.mark.parametrize("change", ["update", "delete"])
-def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy, change: str) -> None:
-    """What was ranked is no more: the candidates are searched for once more."""
+def test_documents_that_change_during_scoring_are_searched_again(
+    hook: Hook, dummy: Dummy, change: str
+) -> None:
+    """If a ranked document has changed, the candidates are searched again."""
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
@@ -180,7 +184,7 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
         hook.node.request("DELETE", "/changing")
 
 
-def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
+def test_query_names_and_inner_hits_are_returned(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
     named = {"match": {"text": {"query": "cell", "_name": "words"}}}
     for query in (
@@ -214,7 +218,9 @@ def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_passes_through(hook: Hook, dummy: Dummy, reason: str, body: dict[str, Any]) -> None:
+def test_searches_that_cannot_be_reranked_pass_through(
+    hook: Hook, dummy: Dummy, reason: str, body: dict[str, Any]
+) -> None:
     hook.configure(depth=20)
     answer, counters = hook.counted(body)
     assert counters == {f"passed.{reason}": 1}
@@ -222,7 +228,7 @@ def test_passes_through(hook: Hook, dummy: Dummy, reason: str, body: dict[str, A
     assert dummy.seen == []
 
 
-def test_passes_scrolls_and_points_in_time_with_search_after(hook: Hook, dummy: Dummy) -> None:
+def test_scrolls_and_search_after_pass_through(hook: Hook, dummy: Dummy) -> None:
     assert hook.changes(lambda: hook.search({**WORDS, "size": 4}, more="&scroll=1m")) == {"passed.scroll": 1}
     pit = hook.node.request("POST", "/cells/_search/point_in_time?keep_alive=1m")["pit_id"]
     body = {**WORDS, "pit": {"id": pit, "keep_alive": "1m"}}
@@ -232,13 +238,13 @@ def test_passes_scrolls_and_points_in_time_with_search_after(hook: Hook, dummy: 
     sliced = {**body, "slice": {"id": 0, "max": 2}}
     assert hook.changes(lambda: hook.node.request("POST", path, sliced)) == {"passed.slice": 1}
     assert dummy.seen == []
-    answer = hook.node.request("POST", path, body)  # a page of a point in time is a search like others
+    answer = hook.node.request("POST", path, body)  # a page of a point in time is an ordinary search
     assert ids(answer) == NUMBERS[::-1][:10]
     assert "pit_id" in answer
     assert dummy.last["index"] == ["cells"]
 
 
-def test_passes_what_the_service_passes(hook: Hook, dummy: Dummy) -> None:
+def test_searches_that_the_service_passes_are_unchanged(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send({"passed": "no words"})
     body = {"query": {"bool": {"filter": {"term": {"kind": "a"}}}}, "from": 2, "size": 3}
     answer, counters = hook.counted(body)
@@ -246,7 +252,7 @@ def test_passes_what_the_service_passes(hook: Hook, dummy: Dummy) -> None:
     assert without_took(answer) == without_took(hook.plain(body))
 
 
-def test_text_that_the_user_says_makes_any_query_rerankable(hook: Hook, dummy: Dummy) -> None:
+def test_a_text_from_the_user_makes_any_query_rerankable(hook: Hook, dummy: Dummy) -> None:
     body = {"query": {"match_all": {}}, "size": 3, "ext": {"rerank_stack": {"query": "cell"}}}
     answer = hook.search(body)
     assert ids(answer) == NUMBERS[::-1][:3]
@@ -254,7 +260,7 @@ def test_text_that_the_user_says_makes_any_query_rerankable(hook: Hook, dummy: D
     assert dummy.last["query"] is None
 
 
-def test_limits_of_an_index_are_kept(hook: Hook, dummy: Dummy) -> None:
+def test_limits_of_an_index_are_respected(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(
         reverse(body, requested_fields=requested("text@v", "meta@w"))
     )
@@ -265,7 +271,7 @@ def test_limits_of_an_index_are_kept(hook: Hook, dummy: Dummy) -> None:
     assert hook.changes(lambda: hook.search({**WORDS, "from": 19, "size": 1}, "small")) == {"reranked": 1}
 
 
-def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
+def test_several_indices_and_shards_are_reranked(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
     hook.search(WORDS, "spread")
     answer = hook.search({**WORDS, "size": COUNT}, "spread")
@@ -279,7 +285,7 @@ def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
     assert [(h["_index"], h["_id"]) for h in answer["hits"]["hits"]] == [
         (h["_index"], h["_id"]) for h in plain["hits"]["hits"]
     ][::-1]
-    assert len(set(dummy.last["ids"])) == 60  # the same ids of two indices are told apart
+    assert len(set(dummy.last["ids"])) == 60  # equal ids of two indices are distinct
     assert dummy.last["index"] == ["cells", "spread"]
     decoded = [b64encode(bytes([int(h["_id"]), 0, 0])).decode() for h in plain["hits"]["hits"]]
     assert dummy.last["features"]["text@v"] == decoded
@@ -288,7 +294,7 @@ def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
     assert ids(hook.search(WORDS, "tissue")) == NUMBERS[::-1][:10]
 
 
-def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
+def test_candidates_of_other_clusters_are_reranked(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
     seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}
     hook.node.request("PUT", "/_cluster/settings", {"persistent": seeds})
@@ -301,14 +307,14 @@ def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
         hook.node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys(seeds)})
 
 
-def test_missing_index_is_the_searches_own_error(hook: Hook) -> None:
+def test_errors_of_the_search_are_returned_unchanged(hook: Hook) -> None:
     with pytest.raises(ValueError, match=r"404.*index_not_found"):
         hook.search(WORDS, "nowhere")
     with pytest.raises(ValueError, match=r"400.*parsing_exception"):
         hook.search({"query": {"nonsense": {}}})
 
 
-def test_explain(hook: Hook, dummy: Dummy) -> None:
+def test_explain_returns_signals_and_reasons(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(
         reverse(body, signals=[{"text": i / 2, "words": ["a"]} for i in range(len(body["ids"]))])
     )
@@ -342,12 +348,12 @@ def test_explain(hook: Hook, dummy: Dummy) -> None:
 
 
 @pytest.mark.parametrize("ext", [{"of": True}, {"off": "yes"}])
-def test_a_wrong_ext_is_an_error(hook: Hook, ext: object) -> None:
+def test_an_invalid_ext_is_an_error(hook: Hook, ext: object) -> None:
     with pytest.raises(ValueError, match=": 400 "):
         hook.search({**WORDS, "ext": {"rerank_stack": ext}})
 
 
-def test_default_pipeline_msearch_and_verbose(hook: Hook) -> None:
+def test_default_pipelines_and_verbose_mode_work(hook: Hook) -> None:
     hook.node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": "hook"})
     try:
         assert ids(hook.plain(WORDS)) == NUMBERS[::-1][:10]
@@ -358,7 +364,7 @@ def test_default_pipeline_msearch_and_verbose(hook: Hook) -> None:
         hook.node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": None})
 
 
-def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
+def test_other_processors_in_the_pipeline_work(hook: Hook, dummy: Dummy) -> None:
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
     config = {"rerank_stack": {"url": dummy.url}}
     filtered = {"filter_query": {"query": {"term": {"kind": "a"}}}}
@@ -370,7 +376,7 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
     assert answer["hits"]["total"]["value"] == 15
 
 
-def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: Dummy) -> None:
+def test_processors_before_ours_can_see_whole_hits(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
     config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates"}}
@@ -390,14 +396,14 @@ def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: D
     ],
     ids=str,
 )
-def test_wrong_settings_are_refused(hooked: Node, config: dict[str, Any]) -> None:
+def test_invalid_processor_settings_are_refused(hooked: Node, config: dict[str, Any]) -> None:
     if config and "url" not in config:
         config = {"url": "http://127.0.0.1:1", **config}
     with pytest.raises(ValueError, match=": 400 "):
         put_pipeline(hooked, "wrong", **config)
 
 
-def test_a_search_cannot_bring_its_own_url(hook: Hook, dummy: Dummy) -> None:
+def test_a_search_cannot_bring_a_url(hook: Hook, dummy: Dummy) -> None:
     pipeline = {"request_processors": [{"rerank_stack": {"url": dummy.url}}]}
     with pytest.raises(ValueError, match="stored pipelines only"):
         hook.plain({**WORDS, "search_pipeline": pipeline})
@@ -415,7 +421,7 @@ def test_the_token_can_be_changed(hook: Hook, dummy: Dummy) -> None:
         hook.node.request("POST", "/_nodes/reload_secure_settings")
 
 
-def test_stats(hook: Hook, dummy: Dummy) -> None:
+def test_stats_count_calls_and_times(hook: Hook, dummy: Dummy) -> None:
     hook.search(WORDS)
     before = hook.stats()
     hook.search(WORDS)
@@ -427,7 +433,7 @@ def test_stats(hook: Hook, dummy: Dummy) -> None:
 
 
 def labeled(archive: Path, version: str, folder: Path) -> Path:
-    """The plugin's zip as one of another version."""
+    """Return a copy of the plugin's zip, labeled with another version."""
     made = folder / archive.name.replace("0.1.0", version)
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
         for name in old.namelist():
@@ -442,7 +448,7 @@ def labeled(archive: Path, version: str, folder: Path) -> Path:
 
 
 def with_tool(node: Node, *arguments: object) -> str:
-    """Run the server's own tool for plugins or its keystore, without a terminal."""
+    """Run the server's tool for plugins or for its keystore, without a terminal."""
     tool, *rest = map(str, arguments)
     done = finished(node.home / "bin" / tool, *rest, env=of_tools(node), stdin=subprocess.DEVNULL)
     for path in node.home.rglob("plugins/**/*"):
@@ -451,17 +457,18 @@ def with_tool(node: Node, *arguments: object) -> str:
     return done.stdout
 
 
-def moved(node: Node, home: Path) -> None:
-    """Stop the node, and let it have another server."""
+def move_node(node: Node, home: Path) -> None:
+    """Stop the node, and give it another server."""
     node.kill()
     node.home = home
 
 
 @pytest.mark.slow
-def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path) -> None:
-    """A node's life, as the page on it says, without a terminal: 3.6, then 3.8, then without the plugin."""
+def test_the_plugin_is_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path) -> None:
+    """Follows the steps of the docs page without a terminal: 3.6, then 3.8, then without the plugin."""
     archive = build()
-    assert archive.name == f"opensearch-rerank-0.1.0-for-{VERSION}.zip"  # it says which server it is for
+    # the name contains the server version
+    assert archive.name == f"opensearch-rerank-0.1.0-for-{VERSION}.zip"
     homes = [with_plugins(distribution(version), []) for version in (VERSION, "3.8.0")]
     node = Node(home=homes[0], heap="768m", settings=SETTINGS)
     body = {
@@ -477,11 +484,11 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
         node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": "hook"})
         assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
-        # Another server, and an older build of the plugin: the pipeline and its default stay.
-        moved(node, homes[1])
+        # Another server, and an older build of the plugin: the pipeline and the default are kept.
+        move_node(node, homes[1])
         older = labeled(build("3.8.0"), "0.0.9", tmp_path)
         wrong = labeled(archive, "0.0.9", tmp_path)
-        with pytest.raises(AssertionError, match=r"3\.8\.0"):  # that for the other server
+        with pytest.raises(AssertionError, match=r"3\.8\.0"):  # the zip for the other server
             with_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
         with_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
         dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
@@ -497,10 +504,10 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
         assert ids(hook.search(body)) == NUMBERS[:10]
         assert hook.stats()["failed"] == {"refused": 1}
 
-        # First the default and the pipeline, then the token and the setting, then the plugin.
+        # Remove first the default and the pipeline, then the token and the setting, then the plugin.
         node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": None})
         node.request("DELETE", "/_search/pipeline/hook")
-        moved(node, homes[1])
+        move_node(node, homes[1])
         with_tool(node, "opensearch-keystore", "remove", "rerank.token")
         with_tool(node, "opensearch-plugin", "remove", "rerank")
         del node._settings["rerank.allowed_urls"]

@@ -1,7 +1,7 @@
-"""Document- and field-level security: the hook shows, sends and reads what the same user's search may see.
+"""Document- and field-level security: the hook shows, sends and reads only data that the user may see.
 
-A plugin for tests hides documents and fields by the header of who asks, in a wrapper of the readers, as
-OpenSearch's security plugin does (tests/rights_plugin).
+A test plugin (tests/rights_plugin) hides documents and fields by a header of the request. It wraps index
+readers, as OpenSearch's security plugin does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.node import Node
 COUNT = 30
 SECRET = {
     str(i) for i in range(0, COUNT, 3)
-}  # documents that the clerk may not see; the kind of none, either
+}  # documents that the clerk may not see; the clerk sees no kind either
 SEEN = {"chief": [str(i) for i in range(COUNT)], "clerk": [str(i) for i in range(COUNT) if i % 3]}
 REQUESTED = requested("text@v", "meta@w", ids=True)
 
@@ -42,7 +42,7 @@ def guarded(hooked: Node) -> Iterator[Node]:
 
 @pytest.fixture(params=["whole", "places"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
-    """Full candidates; or candidates without ids, and a second search for the page."""
+    """A hook with whole candidates, or with candidates without ids and a second search for the page."""
     requested_fields = PLACES if request.param == "places" else REQUESTED
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     hook = Hook(guarded, dummy.url)
@@ -51,7 +51,7 @@ def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
 
 
 def search(hook: Hook, user: str | None, body: dict[str, Any], pipeline: str = "hook") -> dict[str, Any]:
-    """What this user's search answers."""
+    """Return the answer to a search of this user."""
     request = urllib.request.Request(
         f"{hook.node.url}/guarded/_search?search_pipeline={pipeline}",
         json.dumps(body).encode(),
@@ -67,7 +67,7 @@ def rights(hook: Hook) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_the_tests_plugin_hides_as_it_should(hook: Hook) -> None:
+def test_the_test_plugin_hides_documents_and_fields(hook: Hook) -> None:
     everything = {**WORDS, "size": COUNT, "docvalue_fields": ["kind"]}
     for user, seen in SEEN.items():
         answer = search(hook, user, everything, "_none")
@@ -84,9 +84,11 @@ def test_the_tests_plugin_hides_as_it_should(hook: Hook) -> None:
      {"fields": ["*"]}, {"ext": {"rerank_stack": {"explain": True}}}],
     ids=str,
 )  # fmt: skip
-def test_a_hooked_search_shows_what_a_plain_one_would(hook: Hook, user: str, more: dict[str, Any]) -> None:
+def test_a_reranked_search_shows_the_same_as_a_plain_search(
+    hook: Hook, user: str, more: dict[str, Any]
+) -> None:
     body = {**WORDS, **more}
-    search(hook, user, body)  # the service's requested_fields come with the first answer
+    search(hook, user, body)  # the first answer contains the service's requested_fields
     plain = {hit["_id"]: hit for hit in search(hook, user, {**body, "size": COUNT}, "_none")["hits"]["hits"]}
     found = search(hook, user, body)
     assert ids(found) == SEEN[user][::-1][: body.get("size", 10)]
@@ -99,7 +101,7 @@ def test_a_hooked_search_shows_what_a_plain_one_would(hook: Hook, user: str, mor
 
 
 @pytest.mark.parametrize("user", SEEN)
-def test_the_service_hears_what_the_user_may_see(hook: Hook, dummy: Dummy, user: str) -> None:
+def test_the_service_receives_only_data_that_the_user_may_see(hook: Hook, dummy: Dummy, user: str) -> None:
     search(hook, user, WORDS)
     search(hook, user, WORDS)
     call = dummy.last
@@ -112,8 +114,8 @@ def test_the_service_hears_what_the_user_may_see(hook: Hook, dummy: Dummy, user:
     assert user not in json.dumps([headers for _, headers, _ in dummy.seen])
 
 
-def test_nothing_is_read_under_other_rights(hook: Hook) -> None:
-    """The second search, too, is the user's: no reader is opened by anybody else."""
+def test_no_data_is_read_with_the_rights_of_others(hook: Hook) -> None:
+    """The second search also has the rights of the user. No other reader is opened."""
     for user in SEEN:
         before = rights(hook)["readers"]
         for more in ({}, {"highlight": {"fields": {"text": {}}}}, {"from": 5}):
@@ -122,16 +124,17 @@ def test_nothing_is_read_under_other_rights(hook: Hook) -> None:
         assert {name for name in after if after[name] != before.get(name, 0)} == {user}
 
 
-def test_a_service_that_names_hidden_documents_shows_none(hook: Hook, dummy: Dummy) -> None:
+def test_hidden_documents_named_by_the_service_are_not_shown(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Any, body: dict[str, Any]) -> None:
         sent = reverse(body, requested_fields=REQUESTED)
         handler.send({**sent, "ids": ["0", *sent["ids"][1:]]})
 
     dummy.answering = answer
-    assert ids(search(hook, "clerk", WORDS)) == SEEN["clerk"][:10]  # as without the hook: a bad answer
+    # the answer is invalid, so the order is the first stage's
+    assert ids(search(hook, "clerk", WORDS)) == SEEN["clerk"][:10]
 
 
-def test_users_do_not_mix_under_load(hook: Hook) -> None:
+def test_users_are_not_confused_under_load(hook: Hook) -> None:
     def asks(number: int) -> bool:
         user = ("chief", "clerk")[number % 2]
         return ids(search(hook, user, WORDS)) == SEEN[user][::-1][:10]
@@ -140,8 +143,8 @@ def test_users_do_not_mix_under_load(hook: Hook) -> None:
         assert all(pool.map(asks, range(80)))
 
 
-def test_documents_that_become_hidden_meanwhile(hook: Hook, dummy: Dummy) -> None:
-    """Between the candidates and the page."""
+def test_documents_hidden_during_scoring_are_not_shown(hook: Hook, dummy: Dummy) -> None:
+    """They become hidden between the search for candidates and the page."""
 
     source = hook.node.request("GET", "/cells/_source/29")
     source["rerank_features"] = {"text@v": "AAAA", "meta@w": "AAAB"}
@@ -163,5 +166,5 @@ def test_documents_that_become_hidden_meanwhile(hook: Hook, dummy: Dummy) -> Non
         dummy.answering = usual
         set_secret("no")
     assert "29" not in after
-    if hook.bare:  # whole hits were read before, by the user who might see them then
+    if hook.bare:  # whole hits were read before the change, when the user could still see the document
         assert "29" not in found

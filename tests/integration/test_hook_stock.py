@@ -1,6 +1,6 @@
-"""``rerank hook --route stock`` on a real node with ML Commons: what it promises, and each of its limits.
+"""``rerank hook --route stock`` on a real node with ML Commons: its features and its limits.
 
-docs/guides/stock-processors.md says in words what is tested here.
+docs/guides/stock-processors.md describes the behavior that is tested here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def permitted(ml_node) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def known() -> Iterator[None]:
-    """Whoever types the commands knows the service's token, or it does not say what it serves."""
+    """The user's shell has the token of the service. Without it, the service does not describe itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RERANK_SERVICE_TOKEN", TOKEN)
         yield
@@ -59,7 +59,7 @@ def token(tmp_path_factory) -> Path:
 
 
 def options(service: Server, token: Path, *more: object) -> list[Any]:
-    # Generous: the machines that run tests are busy.
+    # The time limit is generous, because test machines are busy.
     given = ["--route", "stock", "--service", service.url, "--stack", STACK, "--depth", 50]
     return [*given, "--timeout", 20, "--token-file", token, *more]
 
@@ -75,7 +75,7 @@ def installed(cluster, service, token, run, ml_node) -> Iterator[None]:
 
 
 def search(node: Node, text: str, pipeline: str = PIPELINE, **more: Any) -> dict[str, Any]:
-    """What a client sends that opts in: the pipeline, and the words."""
+    """Send the search of a client: with the pipeline and the query text."""
     body: dict[str, Any] = {
         "query": {"match": {"content": text}},
         "size": 10,
@@ -100,23 +100,20 @@ def expected(run, cluster, text: str, count: int = 10, depth: int = 50) -> list[
 def made(node: Node, kind: str) -> dict[str, dict[str, Any]]:
     try:
         found = node.request("POST", f"{ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 100})
-    except ValueError:  # nothing of the kind was ever made
+    except ValueError:  # no such part was ever made
         return {}
     hits = {hit["_id"]: hit["_source"] for hit in found["hits"]["hits"]}
     return {id: about for id, about in hits.items() if about.get("description") == MADE}
 
 
-def nothing_is_left(node: Node) -> None:
+def assert_no_parts_remain(node: Node) -> None:
     for kind in ("models", "connectors", "model_groups"):
         assert made(node, kind) == {}
     with pytest.raises(ValueError, match="404"):
         node.request("GET", f"/_search/pipeline/{PIPELINE}")
 
 
-# ------------------------------------------------------------------------------------------ what it promises
-
-
-def test_a_search_is_what_query_prints(installed, ml_node, cluster, small, run):
+def test_a_search_has_the_hits_of_rerank_query(installed, ml_node, cluster, small, run):
     moved = 0
     for text in texts(small, 12):
         answer = search(ml_node, text)
@@ -129,7 +126,7 @@ def test_a_search_is_what_query_prints(installed, ml_node, cluster, small, run):
     assert moved > 5
 
 
-def test_install_twice_status_test_remove(cluster, service, token, run, ml_node, small):
+def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_node, small):
     args = ("-w", cluster, *options(service, token))
     dry = run("hook", "install", *args, "--dry-run", "--json").json
     assert [(r["method"], r["path"]) for r in dry["requests"]] == [
@@ -138,7 +135,7 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
         ("PUT", f"/_search/pipeline/{PIPELINE}"),
     ]
     assert TOKEN not in json.dumps(dry)
-    nothing_is_left(ml_node)
+    assert_no_parts_remain(ml_node)
 
     done = run("hook", "install", *args, "--json").json
     assert (done["requests"], done["warnings"]) == (dry["requests"], [])
@@ -164,14 +161,14 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     assert shown.out.startswith(f"would DELETE /_search/pipeline/{PIPELINE}\n")
     assert len(made(ml_node, "models")) == 1
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-    nothing_is_left(ml_node)
+    assert_no_parts_remain(ml_node)
     assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
     status = hook_status(run, cluster, "--route", "stock")
     assert (status["there"], len(status["problems"])) == (False, 1)
     run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "--route stock")
 
 
-def test_settings_that_forbid_the_call_are_reported(cluster, service, token, run, ml_node):
+def test_cluster_settings_that_forbid_the_call_are_reported(cluster, service, token, run, ml_node):
     args = ("-w", cluster, *options(service, token))
     before = ml_node.request("GET", "/_cluster/settings")["persistent"]
     trusted = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"]}
@@ -180,20 +177,20 @@ def test_settings_that_forbid_the_call_are_reported(cluster, service, token, run
         run("hook", "install", *args).fails(
             1, "trusted connector endpoint", "docs/guides/stock-processors.md"
         )
-        nothing_is_left(ml_node)
+        assert_no_parts_remain(ml_node)
         ml_node.request("PUT", "/_cluster/settings", {"persistent": trusted})
         done = run("hook", "install", *args)
         assert "private" in done.err
         assert "docs/guides/stock-processors.md" in done.err
         assert "private" in hook_status(run, cluster, "--route", "stock")["problems"][0]
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-        nothing_is_left(ml_node)
+        assert_no_parts_remain(ml_node)
     finally:
         ml_node.request("PUT", "/_cluster/settings", {"persistent": before})
 
 
 def test_an_interrupted_installation_is_recovered(cluster, service, token, run, ml_node, small, tmp_path):
-    """The cluster refuses the last step. The next installation deletes what is left."""
+    """The cluster refuses the last step. The next installation deletes the incomplete parts."""
     refusing = Proxy(
         ml_node.port,
         rule=lambda r: Answer(403) if r.method == "PUT" and "/_search/pipeline/" in r.path else None,
@@ -210,12 +207,12 @@ def test_an_interrupted_installation_is_recovered(cluster, service, token, run, 
     assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
     assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-    nothing_is_left(ml_node)
+    assert_no_parts_remain(ml_node)
 
 
 @pytest.mark.parametrize("act", ["install", "remove"])
 def test_an_orphaned_model_of_our_connector_is_deleted(act, cluster, service, token, run, ml_node):
-    """A model that an interrupted installation has left keeps its connector in use."""
+    """A model that remains from an interrupted installation keeps its connector in use."""
     args = ["-w", cluster, *options(service, token)]
     assert run("hook", "install", *args).code == 0
     (connector,) = made(ml_node, "connectors")
@@ -227,10 +224,12 @@ def test_an_orphaned_model_of_our_connector_is_deleted(act, cluster, service, to
         assert connector not in made(ml_node, "connectors")
         assert len(made(ml_node, "models")) == 1
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-    nothing_is_left(ml_node)
+    assert_no_parts_remain(ml_node)
 
 
-def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node, small, tmp_path):
+def test_a_wrong_token_is_reported_and_can_be_replaced(
+    cluster, service, token, run, ml_node, small, tmp_path
+):
     (tmp_path / "wrong").write_text("abracadabra")
     args = ("-w", cluster, *options(service, tmp_path / "wrong"))
     try:
@@ -252,10 +251,12 @@ def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
 
 
-def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, ml_node, small):
+def test_a_deleted_model_is_reported_and_can_be_reinstalled(
+    installed, cluster, service, token, run, ml_node, small
+):
     (model,) = made(ml_node, "models")
     ml_node.request("POST", f"{ML}/models/{model}/_undeploy")
-    # Undeployed, or what a job of ML Commons that runs beside this makes of it: deploy_failed.
+    # The state is undeployed, or deploy_failed if a job of ML Commons runs at the same time.
     wait_until(lambda: ml_node.request("GET", f"{ML}/models/{model}")["model_state"] != "DEPLOYED")
     status = hook_status(run, cluster, "--route", "stock")
     assert status["config"]["state"].lower() in status["problems"][0]
@@ -269,7 +270,7 @@ def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, 
     assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
 
 
-def test_refused(cluster, service, token, run, ml_node, tmp_path):
+def test_invalid_installations_are_refused(cluster, service, token, run, ml_node, tmp_path):
     args = ("-w", cluster, *options(service, token))
     run("hook", "install", *args, "--default").fails(2, "--default")
     ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": 40})
@@ -289,13 +290,10 @@ def test_refused(cluster, service, token, run, ml_node, tmp_path):
         run("hook", "remove", "--route", "stock", "-w", cluster).fails(1, PIPELINE)
     finally:
         ml_node.request("DELETE", f"/_search/pipeline/{PIPELINE}")
-    nothing_is_left(ml_node)
+    assert_no_parts_remain(ml_node)
 
 
-# ------------------------------------------------------------------------------------------------ its limits
-
-
-def test_what_goes_on_working(installed, ml_node, cluster, small, run):
+def test_search_options_that_work_with_the_stock_route(installed, ml_node, cluster, small, run):
     text = texts(small, 1)[0]
     wanted = [hit["id"] for hit in expected(run, cluster, text)]
     assert ids(search(ml_node, text, size=None)) == wanted
@@ -325,8 +323,10 @@ def test_what_goes_on_working(installed, ml_node, cluster, small, run):
         assert ids(search(ml_node, both)) == [hit["id"] for hit in expected(run, cluster, both)]
 
 
-def test_the_first_stage_is_the_words_not_the_query(installed, ml_node, cluster, small, run):
-    """The query chooses the candidates; its scores do not travel, so boosts and filters do not count."""
+def test_only_the_query_text_is_sent_to_the_service(installed, ml_node, cluster, small, run):
+    """The query selects the candidates. Its scores are not sent, so boosts and filters do not affect the
+    order.
+    """
     text = texts(small, 1)[0]
     wanted = [hit["id"] for hit in expected(run, cluster, text)]
     filtered = {"bool": {"must": {"match": {"content": text}}, "must_not": {"ids": {"values": wanted[:2]}}}}
@@ -356,7 +356,7 @@ def test_the_first_stage_is_the_words_not_the_query(installed, ml_node, cluster,
     ],
     ids=json.dumps,
 )
-def test_what_stays_in_the_order_of_the_first_stage(installed, ml_node, small, body):
+def test_searches_that_keep_the_order_of_the_first_stage(installed, ml_node, small, body):
     text = texts(small, 1)[0]
     if body.get("stored_fields"):
         answer = search(ml_node, text, **body)
@@ -365,14 +365,16 @@ def test_what_stays_in_the_order_of_the_first_stage(installed, ml_node, small, b
     assert ids(search(ml_node, text, **body)) == plain(ml_node, text, **body)
 
 
-def test_a_size_beyond_the_depth_reranks_all_of_it(installed, ml_node, cluster, small, run):
+def test_a_size_above_the_depth_reranks_all_hits(installed, ml_node, cluster, small, run):
     text = texts(small, 1)[0]
     wanted = [hit["id"] for hit in expected(run, cluster, text, count=120, depth=120)]
     assert ids(search(ml_node, text, size=120)) == wanted
 
 
-def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, tmp_path, monkeypatch):
-    monkeypatch.delenv("RERANK_SERVICE_TOKEN")  # this service has none
+def test_more_candidates_than_the_service_accepts_are_reported(
+    cluster, run, script, ml_node, small, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("RERANK_SERVICE_TOKEN")  # this service has no token
     text = texts(small, 1)[0]
     with serving(script, cluster, tmp_path, "--max-candidates", 20) as modest:
         args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20)
@@ -390,7 +392,7 @@ def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, 
             assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
 
 
-def test_limit_an_id_in_two_indices(installed, ml_node, cluster, small, run):
+def test_equal_ids_in_two_indices_are_not_reranked(installed, ml_node, cluster, small, run):
     text = texts(small, 1)[0]
     best = plain(ml_node, text)[0]
     ml_node.request("PUT", f"/copies/_doc/{best}?refresh=true", {"id": best, "content": text})
@@ -408,7 +410,9 @@ def test_limit_an_id_in_two_indices(installed, ml_node, cluster, small, run):
         ml_node.request("DELETE", "/copies")
 
 
-def test_limit_on_failure_error_fails_what_cannot_be_reranked(cluster, service, token, run, ml_node, small):
+def test_on_failure_error_fails_searches_that_cannot_be_reranked(
+    cluster, service, token, run, ml_node, small
+):
     args = ("-w", cluster, *options(service, token, "--on-failure", "error"))
     assert run("hook", "install", *args).code == 0
     text = texts(small, 1)[0]
@@ -430,7 +434,7 @@ def test_limit_on_failure_error_fails_what_cannot_be_reranked(cluster, service, 
 
 
 @pytest.mark.parametrize("mode", ["hang", "few", "nan", "html", "down"])
-def test_a_broken_service_leaves_the_first_stage(cluster, run, ml_node, small, mode):
+def test_a_broken_service_keeps_the_order_of_the_first_stage(cluster, run, ml_node, small, mode):
     text = texts(small, 1)[0]
     with broken(mode) as url:
         if mode == "down":
@@ -441,15 +445,15 @@ def test_a_broken_service_leaves_the_first_stage(cluster, run, ml_node, small, m
             for _ in range(2):
                 begin = time.perf_counter()
                 answer = search(ml_node, text)
-                assert time.perf_counter() - begin < 25  # a busy node is slow; without a limit it waits 30 s
+                # a busy node is slow; without a limit this takes 30 s
+                assert time.perf_counter() - begin < 25
                 assert ids(answer) == plain(ml_node, text)
 
 
-# ------------------------------------------------------------------------------------------- somebody's index
-
-
-def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, script):
-    """Its documents have no field that repeats the id: searches ask for it as a doc value."""
+def test_an_attached_index_without_an_id_field_is_reranked(
+    ml_node, small, trained, token, run, tmp_path, script
+):
+    """The documents have no field with their id, so searches request it as a doc value."""
     name = f"library-{secrets.token_hex(4)}"
     ml_node.request("PUT", f"/{name}", {"settings": {"number_of_replicas": 0}})
     for document in small.documents[:60]:
@@ -465,7 +469,7 @@ def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, scrip
         stack = "bm25*0.5 + text*0.5"
         with serving(script, folder, tmp_path) as own:
             args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20)
-            # What this shell knows of the service goes nowhere by itself.
+            # The token in this shell's environment is not sent automatically.
             done = run("hook", "install", *args, "-w", folder).ok()
             assert "401" in done.err
             assert "--token-file" in done.err
@@ -485,6 +489,6 @@ def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, scrip
             status = hook_status(run, folder, "--route", "stock")
             assert (status["problems"], status["config"]["id_field"]) == ([], "_id")
             assert run("hook", "remove", "--route", "stock", "-w", folder).code == 0
-        nothing_is_left(ml_node)
+        assert_no_parts_remain(ml_node)
     finally:
         ml_node.request("DELETE", f"/{name}")
