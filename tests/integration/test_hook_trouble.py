@@ -1,4 +1,4 @@
-"""The processor when the service fails, hangs, answers nonsense, restarts, or is overloaded."""
+"""The processor if the service fails, hangs, sends invalid answers, restarts, or is overloaded."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ FAULTS: dict[str, tuple[str, Answering]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, fault: str) -> None:
+def test_every_search_is_answered_despite_a_fault_of_the_service(
+    hook: Hook, dummy: Dummy, fault: str
+) -> None:
     reason, dummy.answering = FAULTS[fault]
     hook.configure(timeout=1000 if reason == "timeout" else 20000)
     body = {**WORDS, "from": 2, "size": 3, "docvalue_fields": ["n"]}
@@ -106,13 +108,13 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert without_took(answer) == without_took(hook.plain(body))
     if reason == "timeout":
         assert 1 <= took < 30
-        assert answer["took"] >= 950  # milliseconds, by a coarse clock
+        assert answer["took"] >= 950  # milliseconds of a coarse clock
     dummy.answering = lambda handler, body: handler.send(reverse(body))
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
 
 @pytest.mark.parametrize("requested_fields", [WHOLE, PLACES], ids=["whole", "places"])
-def test_a_failure_removes_the_features_too(
+def test_features_are_removed_from_hits_also_after_a_failure(
     hook: Hook, dummy: Dummy, requested_fields: dict[str, Any]
 ) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
@@ -124,7 +126,7 @@ def test_a_failure_removes_the_features_too(
         assert without_took(answer) == without_took(hook.plain(WORDS))
 
 
-def test_nobody_listens(hooked: Node, dummy: Dummy) -> None:
+def test_a_service_that_does_not_listen(hooked: Node, dummy: Dummy) -> None:
     dummy.end()
     hook = Hook(hooked, dummy.url)
     answer, counters = hook.counted(WORDS)
@@ -134,7 +136,7 @@ def test_nobody_listens(hooked: Node, dummy: Dummy) -> None:
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.refused": 1}
 
 
-def test_failures_are_errors_where_wanted(hook: Hook, dummy: Dummy) -> None:
+def test_failures_are_errors_with_on_failure_error(hook: Hook, dummy: Dummy) -> None:
     hook.configure(on_failure="error", breaker_failures=1, breaker_pause=60000)
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
     dummy.answering = FAULTS["401"][1]
@@ -146,13 +148,13 @@ def test_failures_are_errors_where_wanted(hook: Hook, dummy: Dummy) -> None:
             hook.search(WORDS)
         return "breaker_open" in str(caught.value)
 
-    wait_until(opened)  # right after the failing search was answered
-    assert ids(hook.search({**WORDS, "sort": ["n"]}))  # nothing to rerank, so nothing that fails
+    wait_until(opened)  # right after the answer to the failing search
+    assert ids(hook.search({**WORDS, "sort": ["n"]}))  # this search is not reranked, so it does not fail
 
 
-def test_the_breaker(hook: Hook, dummy: Dummy) -> None:
+def test_the_breaker_opens_tries_again_and_closes(hook: Hook, dummy: Dummy) -> None:
     hook.configure(breaker_failures=3, breaker_pause=3000, timeout=3000)
-    for fault in ("503", "413", "500", "503"):  # 413 is one search's fault: it starts the count again
+    for fault in ("503", "413", "500", "503"):  # 413 is the fault of one search, so it resets the count
         dummy.answering = FAULTS[fault][1]
         hook.search(WORDS)
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1, "breaker_opened": 1}
@@ -161,27 +163,27 @@ def test_the_breaker(hook: Hook, dummy: Dummy) -> None:
     assert counted == {"failed.breaker_open": 5}
     assert len(dummy.seen) == called
     time.sleep(3.1)
-    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1}  # one trial, and open again
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1}  # one trial, then open again
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.breaker_open": 1}
     dummy.answering = lambda handler, body: handler.send(reverse(body))
     time.sleep(3.1)
     assert hook.changes(lambda: [hook.search(WORDS) for _ in range(3)]) == {"reranked": 3}
 
 
-def test_restarts_are_survived(hooked: Node) -> None:
+def test_the_processor_reconnects_after_a_restart_of_the_service(hooked: Node) -> None:
     first = Dummy()
     hook = Hook(hooked, first.url)
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
     first.end()
     second = Dummy(first.server_port)
     try:
-        # The node has a connection that is no more.
+        # The node still has a closed connection.
         assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
     finally:
         second.end()
 
 
-def test_a_connection_that_breaks_once_does_not_matter(hook: Hook, dummy: Dummy) -> None:
+def test_a_connection_that_breaks_once_is_retried(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         dummy.answering = lambda handler, body: handler.send(reverse(body))
         hang_up(handler, body)
@@ -191,7 +193,7 @@ def test_a_connection_that_breaks_once_does_not_matter(hook: Hook, dummy: Dummy)
     assert len(dummy.seen) == 2
 
 
-def test_no_more_calls_than_allowed(hook: Hook, dummy: Dummy) -> None:
+def test_the_number_of_concurrent_calls_is_limited(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Handler, body: dict[str, Any]) -> None:
         with dummy.lock:
             now[0] += 1
@@ -211,7 +213,7 @@ def test_no_more_calls_than_allowed(hook: Hook, dummy: Dummy) -> None:
     assert sum(counted.values()) == 30
 
 
-def test_no_search_thread_waits(hook: Hook, dummy: Dummy) -> None:
+def test_waiting_for_the_service_blocks_no_search_thread(hook: Hook, dummy: Dummy) -> None:
     waiting = threading.Event()
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
@@ -224,14 +226,14 @@ def test_no_search_thread_waits(hook: Hook, dummy: Dummy) -> None:
         runs = [pool.submit(hook.search, WORDS) for _ in range(60)]
         wait_until(lambda: len(dummy.seen) == 60)
         threads = hook.node.request("GET", "/_cat/thread_pool/search,generic?format=json&h=name,active")
-        plain = hook.plain(WORDS)  # more searches wait than there are threads, yet this one runs
+        plain = hook.plain(WORDS)  # more searches wait than there are threads, but this one runs
         waiting.set()
         assert ids(plain) == NUMBERS[:10]
         assert max(int(pool["active"]) for pool in threads) < 10
         assert all(ids(run.result()) == NUMBERS[::-1][:10] for run in runs)
 
 
-def test_long_queries_and_many_hits(hook: Hook, dummy: Dummy) -> None:
+def test_long_queries_and_many_hits_are_reranked(hook: Hook, dummy: Dummy) -> None:
     words = "cell " + "x" * 100_000
     hook.search({"query": {"match": {"text": {"query": words}}}})
     assert dummy.last["query"]["match"]["text"]["query"] == words

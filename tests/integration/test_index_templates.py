@@ -1,4 +1,4 @@
-"""The index templates on a real node: what it makes of them, and the terms and scores that they give."""
+"""The index templates on a real node: the resulting indices, terms and scores."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SENTENCES |= dict.fromkeys(("nn", "no"), SENTENCES["nb"])
 
 @pytest.fixture(scope="module")
 def templates(node: Node) -> Iterator[None]:
-    """All templates on the node."""
+    """Put all templates on the node."""
     indices = [name for name in FILES if name not in COMPONENTS]
     try:
         for name in COMPONENTS:
@@ -74,7 +74,7 @@ def templates(node: Node) -> Iterator[None]:
 
 @contextlib.contextmanager
 def index(node: Node, name: str, body: dict[str, Any]) -> Iterator[str]:
-    """An index while the block runs."""
+    """Create an index for the block, and delete it after the block."""
     node.request("PUT", f"/{name}", body)
     try:
         yield name
@@ -83,7 +83,9 @@ def index(node: Node, name: str, body: dict[str, Any]) -> Iterator[str]:
 
 
 def plain(settings: Any) -> Any:
-    """Settings as the node shows them: every value a string; and without what the node adds."""
+    """Return settings as the node shows them, with all values as strings, without those that the node
+    adds.
+    """
     if isinstance(settings, dict):
         added = {"creation_date", "provided_name", "uuid", "version", "replication"}
         return {key: plain(value) for key, value in settings.items() if key not in added}
@@ -104,7 +106,7 @@ def scores(node: Node, name: str, query: dict[str, Any]) -> dict[str, float]:
 
 @pytest.mark.usefixtures("templates")
 @pytest.mark.parametrize("lang", ANALYSES)
-def test_a_template_gives_the_index_that_index_body_gives(node, lang):
+def test_a_template_makes_the_same_index_as_index_body(node, lang):
     code = {"cjk": "ja", "neutral": None}.get(lang, lang)
     expected = index_body(code, shards=2, replicas=0)
     simulated = node.request("POST", f"/_index_template/_simulate_index/rerank-{lang}-x")
@@ -122,9 +124,10 @@ def test_a_template_gives_the_index_that_index_body_gives(node, lang):
 
 
 @pytest.mark.parametrize("lang", sorted(STEMMERS))
-def test_stemmed_terms_are_those_of_the_embedded_engine(node, lang):
+def test_stemmed_terms_equal_the_terms_of_the_local_engine(node, lang):
     with index(node, "tmpl-test", index_body(lang, shards=1, replicas=0)) as name:
-        # The Dutch stemmers differ in the accents of SPECIAL, too; how it is split is that of all languages.
+        # The Dutch stemmers also differ in the accents of SPECIAL. The splitting of words is the same for
+        # all languages.
         for text in (SENTENCES[lang], SPECIAL)[: 1 if lang == "nl" else 2]:
             expected = analyzer(lang).analyze(normalize(text))
             assert terms(node, name, normalize(text)) == expected
@@ -132,8 +135,9 @@ def test_stemmed_terms_are_those_of_the_embedded_engine(node, lang):
 
 
 @pytest.mark.parametrize("lang", ["pt", "ta"])  # one language for each of the two tokenizers
-def test_every_character_splits_words_or_not_as_in_the_embedded_engine(node, lang):
-    # Characters that are older than any Unicode version in use. U+0130: see the known differences.
+def test_all_characters_split_words_as_in_the_local_engine(node, lang):
+    # Only characters that are older than any Unicode version in use. U+0130 is one of the known
+    # differences.
     old = unicodedata.ucd_3_2_0
     known = [chr(c) for c in range(1, sys.maxunicode) if old.category(chr(c)) not in ("Cn", "Co", "Cs")]
     known = [c for c in known if c != "\u0130"]
@@ -153,14 +157,15 @@ DIFFERENCES = [
     ("nl", "voor één", ["vor", "een"], ["voor", "één"]),
     ("sv", "livet", ["livet"], ["liv"]),
     ("tr", "\u0130stanbul", ["istanbul"], ["i\u0307stanbul"]),
-    ("ru", "\u0448" * 33, ["\u0448" * 33], []),  # 64 is a number of characters here, of UTF-8 bytes there
+    # the limit of 64 counts characters here, and UTF-8 bytes there
+    ("ru", "\u0448" * 33, ["\u0448" * 33], []),
     (None, "foo_bar it's 3.14", ["foo_bar", "it's", "3.14"], ["foo", "bar", "it", "s", "3", "14"]),
     ("ja", "\u6771\u4eac\u90fd", ["\u6771\u4eac", "\u4eac\u90fd"], ["\u6771", "\u4eac", "\u90fd"]),
 ]
 
 
 @pytest.mark.parametrize(("lang", "text", "here", "there"), DIFFERENCES)
-def test_known_differences(node, lang, text, here, there):
+def test_known_differences_from_the_local_engine(node, lang, text, here, there):
     with index(node, "tmpl-test", index_body(lang, shards=1, replicas=0)) as name:
         assert terms(node, name, text) == here
     if metadata.version("tantivy").startswith("0.27."):
@@ -181,13 +186,13 @@ def fill(node: Node, name: str) -> None:
 
 
 def counts(word: str) -> tuple[dict[str, int], dict[str, int]]:
-    """How often the word occurs in each document that has it; the lengths of all documents."""
+    """Return the frequency of the word by document, and the lengths of all documents."""
     words = {key: " ".join(d.values()).lower().split() for key, d in TINY.items()}
     return {k: w.count(word) for k, w in words.items() if word in w}, {k: len(w) for k, w in words.items()}
 
 
 @pytest.mark.parametrize("word", ["fox", "red", "dog"])
-def test_tfidf_scores(node, word):
+def test_tfidf_scores_match_the_formula(node, word):
     frequency, length = counts(word)
     idf = math.log((1 + len(TINY)) / (1 + len(frequency))) + 1
     expected = {k: 2.0 * idf**2 * (1 + math.log(f)) / math.sqrt(length[k]) for k, f in frequency.items()}
@@ -205,12 +210,12 @@ def bm25(word: str, k1: float, b: float) -> Any:
     return pytest.approx({k: idf * f / (f + norm[k]) for k, f in frequency.items()}, rel=1e-6)
 
 
-def test_k1_and_b_can_be_set(node):
+def test_k1_and_b_can_be_configured(node):
     query = {"match": {"content": "fox"}}
     with index(node, "tmpl-test", index_body("en", shards=1, replicas=0, k1=0.9, b=0.4)) as name:
         fill(node, name)
         assert scores(node, name, query) == bm25("fox", 0.9, 0.4)
-        # As docs/guides/index-templates.md says, of an index that is there.
+        # docs/guides/index-templates.md describes this for an existing index.
         node.request("POST", f"/{name}/_close")
         changed = {"index.similarity.rerank_bm25": {"type": "BM25", "k1": 2.0, "b": 0.1}}
         node.request("PUT", f"/{name}/_settings", changed)
@@ -219,7 +224,7 @@ def test_k1_and_b_can_be_set(node):
         assert scores(node, name, query) == bm25("fox", 2.0, 0.1)
 
 
-def test_highlighting_works_on_title_and_text_but_not_on_content(node):
+def test_title_and_text_can_be_highlighted_but_not_content(node):
     with index(node, "tmpl-test", index_body("en", shards=1, replicas=0)) as name:
         fill(node, name)
         body = {"query": {"match": {"content": "jumping fox"}}}
@@ -230,7 +235,7 @@ def test_highlighting_works_on_title_and_text_but_not_on_content(node):
     assert found["b"] == {"title": ["<em>Fox</em>"], "text": ["<em>jumps</em> over the dog"]}
 
 
-def test_only_what_is_mapped_is_indexed_and_features_are_not_in_the_source(node):
+def test_only_mapped_fields_are_indexed_and_the_source_has_no_features(node):
     document = {
         "id": "1",
         "title": "t",
@@ -251,13 +256,13 @@ def test_only_what_is_mapped_is_indexed_and_features_are_not_in_the_source(node)
         assert source == {key: value for key, value in document.items() if key != "rerank_features"}
         stored = {"docvalue_fields": ["id", "rerank_features.text-1"], "_source": False}
         (hit,) = node.request("POST", f"/{name}/_search", stored)["hits"]["hits"]
-        # Base64 comes back without its padding.
+        # OpenSearch returns Base64 without its padding.
         assert hit["fields"] == {"id": ["1"], "rerank_features.text-1": ["+/8"]}
         after = node.request("GET", f"/{name}/_mapping")
         features = before[name]["mappings"]["properties"]["rerank_features"]
         features["properties"] |= added["rerank_features"]["properties"]
         assert after == before  # dynamic: false everywhere
 
-        # An update reads the source, which has no features: they are gone.
+        # An update reads the source, which has no features, so it deletes them.
         node.request("POST", f"/{name}/_update/1?refresh=true", {"doc": {"title": "u"}})
         assert not scores(node, name, {"exists": {"field": "rerank_features.text-1"}})

@@ -1,4 +1,4 @@
-"""Indices that are not there, or somebody else's; attaching them, and everything after it."""
+"""Missing indices, indices of other owners, and the commands that use an attached index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.node import Node
 from tests.opensearch_faults import at, documents, indices, reading, texts
 
 
-def test_an_index_deleted_behind_our_back(run, few, node, name, tmp_path):
+def test_an_index_that_another_client_deleted(run, few, node, name, tmp_path):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     node.request("DELETE", f"/{name}-*")
@@ -24,7 +24,7 @@ def test_an_index_deleted_behind_our_back(run, few, node, name, tmp_path):
     assert documents(node, name) == texts(20, "cell")
 
 
-def test_a_name_that_is_taken(run, few, node, name, tmp_path):
+def test_an_index_name_in_use_is_refused(run, few, node, name, tmp_path):
     node.request("PUT", f"/{name}", {"mappings": {"properties": {"text": {"type": "text"}}}})
     before = indices(node, name)
     run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
@@ -34,7 +34,7 @@ def test_a_name_that_is_taken(run, few, node, name, tmp_path):
     assert indices(node, name) == before
 
 
-def test_the_name_of_the_next_index_is_taken(run, few, node, name, tmp_path):
+def test_an_existing_next_index_is_refused(run, few, node, name, tmp_path):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (current,) = indices(node, name)
@@ -60,7 +60,7 @@ FIELDS = ["title=head", "text=body.main,body.notes", "categories=tags.name"]
 
 
 def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: Any) -> None:
-    """An index of a user, with documents that have routing."""
+    """Create an index of a user, with documents that have routing."""
     settings = {"number_of_shards": 2, "number_of_replicas": 0}
     node.request("PUT", f"/{index}", {"settings": settings, "mappings": MAPPING, **body})
     body = []
@@ -71,7 +71,7 @@ def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: An
             "tags": [{"name": category} for category in record["categories"]],
             "when": "2024-01-01",
         }
-        # Keys with dots in them are objects too.
+        # Keys with dots also stand for objects.
         if len(record["_id"]) % 2:
             source["body.main"] = source.pop("body")["main"]
         where = {"_id": record["_id"].replace(":", "-"), "routing": str(len(record["text"]))}
@@ -83,20 +83,20 @@ def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: An
 
 
 def whole(node: Node, index: str) -> dict[str, Any]:
-    """All there is to an index but the documents' own state."""
+    """Return all settings and mappings of an index."""
     (about,) = node.request("GET", f"/{index}").values()
     return about
 
 
 def state(node: Node, index: str) -> dict[str, Any]:
-    """Id -> source, version, sequence number, routing."""
+    """Return id -> source, version, sequence number and routing."""
     body = {"size": 1000, "version": True, "seq_no_primary_term": True}
     hits = node.request("POST", f"/{index}/_search", body)["hits"]["hits"]
     return {hit["_id"]: {key: hit[key] for key in hit if key not in ("_score", "sort")} for hit in hits}
 
 
-def test_attach_and_everything_after_it(run, small, node, name, tmp_path, authority):
-    """On an alias over two indices with routing, nested fields, keys with dots, and arrays."""
+def test_all_commands_work_with_an_attached_index(run, small, node, name, tmp_path, authority):
+    """The alias has two indices with routing, nested fields, keys with dots, and arrays."""
     folder, alias = tmp_path / "ws", f"{name}-all"
     halves = {f"{name}-a": small.documents[::2], f"{name}-b": small.documents[1::2]}
     for index, records in halves.items():
@@ -104,7 +104,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     before = {index: (whole(node, index), state(node, index)) for index in halves}
     command = ("attach", *FIELDS, "-w", folder, "--url", node.url, "--index", alias, "--lang", "en")
 
-    # A dry run says what a real one does, and does nothing.
+    # A dry run prints the same and changes nothing.
     dry = run(*command, "--dry-run").ok()
     assert dry.out.endswith(f"200 documents of {name}-a, {name}-b; nothing was changed\n")
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
@@ -116,7 +116,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert "rerank train text meta " in done.out
     run(*command).fails(1, f"{folder}: is a workspace already")
 
-    # Documents are what the fields say.
+    # Documents consist of the configured fields.
     wanted = small.documents[3]
     engine = Workspace.open(folder).engine
     (found,) = engine.get([wanted["_id"].replace(":", "-")])
@@ -125,7 +125,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert sorted(found.categories) == sorted(wanted["categories"])
     assert len(engine) == len(list(engine.documents())) == len(engine.ids()) == 200
 
-    # Everything else runs with bm25, and says so where somebody asks for more.
+    # All other commands use bm25, and refuse other first stages.
     files = ("--queries", small.queries, "--qrels", tmp_path / "qrels.tsv", "-w", folder)
     rows = [row.split("\t") for row in (small.folder / "train.tsv").read_text().splitlines()]
     judged = ["\t".join([query, id.replace(":", "-"), *rest]) for query, id, *rest in rows]
@@ -145,7 +145,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert run("status", "-w", folder, "--json").json["rankers"][0]["missing_features"] == 0
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
 
-    # A document with another text or category is encoded again; other fields do not matter.
+    # A document with a changed text or category is encoded again. Other fields have no effect.
     changed = node.request("GET", f"/{name}-a/_search?size=2")["hits"]["hits"]
     for hit, doc in zip(changed, ({"tags": [{"name": "new"}]}, {"code": "x"})):
         path = f"/{name}-a/_update/{hit['_id']}?refresh=true&routing={hit['_routing']}"
@@ -157,13 +157,13 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert "features stored" in run("status", "-w", folder).out
     assert run(*query).json["recomputed"] == {}
 
-    # A write block stops nothing: the index is only read.
+    # A write block has no effect, because the index is only read.
     node.request("PUT", f"/{name}-a/_settings", {"index.blocks.write": True})
     assert run("encode", "--force", "-w", folder, "--json").json["encoded"] == {"lsi": 200}
     assert run(*query).json["recomputed"] == {}
 
 
-def test_what_cannot_be_attached(run, node, name, tmp_path):
+def test_attach_refuses_invalid_fields_and_indices(run, node, name, tmp_path):
     folder = tmp_path / "ws"
 
     def attach(*fields: str) -> Any:
@@ -208,8 +208,8 @@ def test_what_cannot_be_attached(run, node, name, tmp_path):
     assert not folder.exists()
 
 
-def test_attach_an_index_of_ours(run, few, node, name, tmp_path):
-    """As on a second machine: no fields to name, and both signals."""
+def test_attach_accepts_an_index_that_rerank_created(run, few, node, name, tmp_path):
+    """As on a second machine, no fields are named, and both signals work."""
     assert run("ingest", few, "-w", tmp_path / "first", *at(node.url, name)).code == 0
     before = indices(node, name)
     run("attach", "-w", tmp_path / "ws", "--url", node.url, "--index", name).ok()
