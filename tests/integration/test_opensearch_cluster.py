@@ -1,6 +1,4 @@
-"""A cluster of three nodes, three shards and one replica: nodes that die or freeze, several processes that
-encode, other clients that write, and the scores of shards.
-"""
+"""A cluster of three nodes, three shards and one replica: killed nodes, other clients that write, scores."""
 
 from __future__ import annotations
 
@@ -64,15 +62,15 @@ def texts(documents: list[Document]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def clean(cluster: Cluster) -> Iterator[None]:
-    """Every test starts with three nodes and without indices."""
+    """Each test starts with three nodes and without indices."""
     yield
     next(node for node in cluster.nodes if alive(node)).request("DELETE", "/t-*")
-    mend(cluster)
+    restart_killed_nodes(cluster)
 
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small requests, so that a fault falls between them."""
+    """Use many small requests, so that a fault occurs between them."""
     monkeypatch.setattr(writing, "_BATCH", 40)
     monkeypatch.setattr(doc_value_features, "_BATCH", 64)
 
@@ -84,17 +82,17 @@ def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearc
     return engine
 
 
-def through(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSearchEngine:
-    """The same index and folder by another client."""
+def open_again(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSearchEngine:
+    """Open the same index and folder with another client."""
     settings = structs.replace(engine.settings, **({"url": urls} if urls else {}), **options)
     return OpenSearchEngine.open(settings, engine.index.folder, engine.lang)
 
 
 def green(node: Node) -> None:
-    """Wait until all nodes and all copies are there."""
+    """Wait until all nodes and all copies are available."""
 
     def there() -> bool:
-        with suppress(ValueError):  # not in 30 seconds
+        with suppress(ValueError):  # not within 30 seconds
             return str(node.request("GET", GREEN)["status"]) == "green"
         return False
 
@@ -102,7 +100,7 @@ def green(node: Node) -> None:
 
 
 def manager(cluster: Cluster) -> Node:
-    """The elected cluster manager."""
+    """Return the elected cluster manager."""
     name = cluster.nodes[0].request("GET", "/_cat/cluster_manager?format=json")[0]["node"]
     return next(node for node in cluster.nodes if node.name == name)
 
@@ -111,8 +109,8 @@ def alive(node: Node) -> bool:
     return node.process is not None and node.process.poll() is None
 
 
-def mend(cluster: Cluster) -> None:
-    """Start what was killed, on its data folder, and wait for green."""
+def restart_killed_nodes(cluster: Cluster) -> None:
+    """Start killed nodes with their data folders, and wait for green."""
     for node in cluster.nodes:
         if not alive(node):
             node.start()
@@ -122,7 +120,7 @@ def mend(cluster: Cluster) -> None:
 
 
 def copies(node: Node, index: str, **body: Any) -> Iterator[list[dict[str, Any]]]:
-    """All hits in the primary shards, then all in the replicas."""
+    """Yield all hits in the primary shards, then all hits in the replicas."""
     node.request("POST", f"/{index}/_refresh")
     for copy in ("_primary", "_replica"):
         path = f"/{index}/_search?preference={copy}&allow_partial_search_results=false"
@@ -130,7 +128,7 @@ def copies(node: Node, index: str, **body: Any) -> Iterator[list[dict[str, Any]]
 
 
 def assert_holds(engine: OpenSearchEngine, node: Node, expected: Iterable[Document]) -> None:
-    """Every document once, with its content, in every copy."""
+    """Assert that each copy contains each document once, with its content."""
     wanted = {d.id: engine.layout.to_source(d) for d in expected}  # type: ignore[attr-defined]
     wanted = {id: {"title": s.get("title"), "text": s.get("text")} for id, s in wanted.items()}
     for hits in copies(node, engine.settings.index, _source=["title", "text"]):
@@ -140,7 +138,7 @@ def assert_holds(engine: OpenSearchEngine, node: Node, expected: Iterable[Docume
 
 
 def feature(documents: Sequence[Document]) -> np.ndarray:
-    """What the tests' rankers make of documents: two numbers that only this content gives."""
+    """Return two numbers per document that depend only on its content."""
     sums = [zlib.crc32(document.content.encode()) for document in documents]
     return np.array([[value >> 16, value & 0xFFFF] for value in sums], np.float32)
 
@@ -148,7 +146,7 @@ def feature(documents: Sequence[Document]) -> np.ndarray:
 def wrong_features(
     engine: OpenSearchEngine, node: Node, name: str, version: str, encode: Callable[..., np.ndarray] = feature
 ) -> tuple[list[str], int]:
-    """Ids whose feature is not what their content gives, and how many have none, over all copies."""
+    """Return the ids of wrong features, and the number of missing features, over all copies."""
     column, key = engine.doc_values.stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
     wrong, missing = [], 0
     for hits in copies(node, engine.settings.index, docvalue_fields=[key]):
@@ -170,13 +168,13 @@ def one_line(error: BaseException | None) -> str:
 
 @contextmanager
 def background(*jobs: Callable[[], object]) -> Iterator[list[BaseException]]:
-    """Run jobs in threads while the block runs; their exceptions come back."""
+    """Run jobs in threads during the block, and yield the list of their exceptions."""
     failed: list[BaseException] = []
 
     def run(job: Callable[[], object]) -> None:
         try:
             job()
-        except BaseException as error:  # handed to the test
+        except BaseException as error:  # passed to the test
             failed.append(error)
 
     threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
@@ -189,22 +187,19 @@ def background(*jobs: Callable[[], object]) -> Iterator[list[BaseException]]:
             thread.join()
 
 
-# -- 2. and 3. a node dies or freezes while others ask --------------------------------------------------
-
-
 @dataclass
 class Answers:
-    """What became of a stream of queries."""
+    """Counts of right and wrong answers to a stream of queries."""
 
     right: int = 0
     wrong: list[str] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
-    """When right answers came, and when the stream began."""
+    """Times of right answers, and the start time of the stream."""
 
     @property
     def gap(self) -> float:
-        """The longest time without any right answer."""
+        """The longest time without a right answer."""
         times = sorted(self.times)
         return max((b - a for a, b in pairwise(times)), default=0.0)
 
@@ -213,7 +208,7 @@ Ranking = tuple[list[str], list[float]]
 
 
 class Stream:
-    """Asks the same texts again and again from several threads, and compares the answers."""
+    """Repeats queries in several threads, and compares the answers with the expected rankings."""
 
     def __init__(
         self, engine: Engine, texts: Sequence[str], expected: Sequence[Ranking], threads: int
@@ -225,7 +220,7 @@ class Stream:
 
     def _run(self, seed: int) -> None:
         rng, answers = random.Random(seed), self.answers
-        while not self._stop.wait(0.1):  # the nodes of a small machine need some time for themselves
+        while not self._stop.wait(0.1):  # leave the nodes some time on a small machine
             number = rng.randrange(len(self._texts))
             try:
                 got = self._engine.find(SearchRequest(self._texts[number], first_stage="bm25", depth=100))
@@ -261,18 +256,15 @@ def rankings(engine: Engine, texts: Sequence[str], stage: str = "bm25") -> list[
     return [(candidates.ids, candidates.scores.tolist()) for candidates in found]
 
 
-# -- 1. a node dies while documents are written --------------------------------------------------------
-
-
-def test_node_killed_during_ingests(
+def test_a_node_is_killed_during_ingests(
     cluster: Cluster,
     tmp_path: Path,
     documents: list[Document],
     small_steps: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four ingests at once when the cluster manager is killed: into a new index and in place, by clients
-    that know all nodes and by clients that know only this one.
+    """Four concurrent ingests while the cluster manager is killed: into a new index and in place, by
+    clients that know all nodes and by clients that know only the killed node.
     """
     monkeypatch.setattr(bulk, "PATIENCE", 25.0)
     victim = manager(cluster)
@@ -288,7 +280,7 @@ def test_node_killed_during_ingests(
             engine = make(cluster, tmp_path, f"{kind}-{reach}")
             if kind == "place":
                 engine.write(documents)
-            engines[f"{kind}-{reach}"] = engine if reach == "all" else through(engine, victim.url)
+            engines[f"{kind}-{reach}"] = engine if reach == "all" else open_again(engine, victim.url)
     green(cluster.nodes[0])
     everybody = threading.Barrier(len(engines), lambda: threading.Timer(0.03, victim.kill).start())
     outcome: dict[str, Any] = {}
@@ -303,7 +295,7 @@ def test_node_killed_during_ingests(
 
         try:
             outcome[name] = write(name, engine, progress)
-        except Exception as error:  # looked at below
+        except Exception as error:  # checked below
             everybody.abort()
             outcome[name] = error
 
@@ -317,7 +309,7 @@ def test_node_killed_during_ingests(
         pass
     assert not alive(victim)
 
-    # Clients that know the other nodes have finished without help.
+    # Clients that know the other nodes have finished.
     for kind in final:
         result = outcome[f"{kind}-all"]
         if isinstance(result, Exception):
@@ -325,14 +317,15 @@ def test_node_killed_during_ingests(
         assert result.added + result.updated == len(documents if kind == "fresh" else [*changed, *added])
         assert engines[f"{kind}-all"].ids() == sorted(d.id for d in final[kind])
 
-    # The others have stopped, and say how to go on: one by another node, one when the node is back.
+    # The other clients have stopped with advice: one continues with another node, one when the node is
+    # back.
     for name in ("fresh-one", "place-one"):
         line = one_line(outcome[name])
         assert "Connection refused" in line
         assert "run the same command again" in line
-    elsewhere = through(engines["fresh-one"], survivor.url)
+    elsewhere = open_again(engines["fresh-one"], survivor.url)
     write("fresh-one", elsewhere)
-    mend(cluster)
+    restart_killed_nodes(cluster)
     write("place-one", engines["place-one"])
 
     green(cluster.nodes[0])
@@ -341,7 +334,7 @@ def test_node_killed_during_ingests(
             assert_holds(engine, node, final[name.split("-")[0]])
 
 
-def test_node_killed_during_queries(
+def test_a_node_is_killed_during_queries(
     cluster: Cluster, tmp_path: Path, documents: list[Document], texts: list[str]
 ) -> None:
     plain = make(cluster, tmp_path, "queries")
@@ -349,19 +342,19 @@ def test_node_killed_during_queries(
     green(cluster.nodes[0])
     streams = {}
     for kind in ("query_then_fetch", "dfs_query_then_fetch"):
-        engine = through(plain, search_type=kind)
+        engine = open_again(plain, search_type=kind)
         streams[kind] = Stream(engine, texts, rankings(engine, texts), threads=2)
     victim = manager(cluster)
 
     def more(count: int) -> None:
-        """Wait until each stream has had so many more right answers."""
+        """Wait until each stream has received this many additional right answers."""
         wanted = {kind: stream.answers.right + count for kind, stream in streams.items()}
         wait_until(lambda: all(streams[kind].answers.right >= n for kind, n in wanted.items()))
 
     with streams["query_then_fetch"], streams["dfs_query_then_fetch"]:
         more(20)
         victim.kill()
-        more(50)  # of the nodes that are left
+        more(50)  # from the remaining nodes
         victim.start().wait(3)
         green(victim)
         more(20)
@@ -372,10 +365,7 @@ def test_node_killed_during_queries(
         assert answers.gap < 45
 
 
-# -- 4. to 7. features ---------------------------------------------------------------------------------
-
-
-def test_node_killed_while_features_are_written(
+def test_a_node_is_killed_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], small_steps: None
 ) -> None:
     engine = make(cluster, tmp_path, "killed")
@@ -398,12 +388,12 @@ def test_node_killed_while_features_are_written(
         one_line(error)
     engine.write_features([Encoder("text", "v1", feature)])
     assert engine.missing_features("text", "v1") == 0
-    mend(cluster)
+    restart_killed_nodes(cluster)
     assert wrong_features(engine, cluster.nodes[0], "text", "v1") == ([], 0)
     assert_holds(engine, cluster.nodes[0], documents)
 
 
-def test_others_write_while_features_are_written(
+def test_other_clients_write_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], small_steps: None
 ) -> None:
     engine = make(cluster, tmp_path, "others")
@@ -415,7 +405,7 @@ def test_others_write_while_features_are_written(
     written: Counter[str] = Counter()
 
     def change(id: str, number: int) -> None:
-        """Write one document as another client would."""
+        """Write one document like another client."""
         with guard:
             kind = rng.choice(["index", "update", "update", "delete"])
             if kind == "index" or id not in expected:
@@ -435,7 +425,7 @@ def test_others_write_while_features_are_written(
     def encode(batch: Sequence[Document]) -> np.ndarray:
         nonlocal calls
         calls += 1
-        if calls <= 40:  # these were read, and are not yet written
+        if calls <= 40:  # these documents have been read, but their features are not written yet
             for document in batch[::16]:
                 change(document.id, calls)
         return feature(batch)

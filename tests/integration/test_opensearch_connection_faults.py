@@ -1,6 +1,6 @@
-"""Nodes that do not answer, freeze, answer oddly, or have wrong certificates: one line, nothing lost.
+"""Nodes that do not answer, hang, or answer invalidly, and certificates: one-line errors, no data loss.
 
-What a node does not do by itself a real proxy in front of it does: tests/proxy.py.
+A proxy (tests/proxy.py) in front of a real node causes these faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.proxy import (
 )
 
 
-def test_nobody_answers(run, few, tmp_path):
+def test_a_service_that_does_not_answer(run, few, tmp_path):
     port = free_port()
     for url, what in (
         (f"http://127.0.0.1:{port}", "cannot be reached (Connection refused)"),
@@ -38,7 +38,7 @@ def test_nobody_answers(run, few, tmp_path):
     assert not (tmp_path / "ws").exists()
 
 
-def test_a_port_that_takes_connections_and_says_nothing(run, few, node, name, tmp_path):
+def test_a_port_that_accepts_connections_but_does_not_answer(run, few, node, name, tmp_path):
     assert run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).code == 0
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -46,12 +46,12 @@ def test_a_port_that_takes_connections_and_says_nothing(run, few, node, name, tm
         for command in (["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]):
             begun = time.monotonic()
             run(*command, "-w", tmp_path / "ws").fails(1, f"no answer from {url} within 0.3 s; check the")
-            assert time.monotonic() - begun < 40  # not tried again for two minutes
+            assert time.monotonic() - begun < 40  # without retries for two minutes
     edit(tmp_path / "ws", url=node.url)
     assert run("status", "-w", tmp_path / "ws", "--json").json["documents"] == 20
 
 
-def test_a_node_that_freezes(run, few, node, name, tmp_path, impatient):
+def test_a_node_that_hangs_causes_a_timeout(run, few, node, name, tmp_path, impatient):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     edit(folder, timeout=0.5)
@@ -65,7 +65,7 @@ def test_a_node_that_freezes(run, few, node, name, tmp_path, impatient):
     assert run("ingest", few, "-w", folder, "--json").json["unchanged"] == 20
 
 
-def test_a_node_without_an_answer_is_avoided(node):
+def test_a_node_without_an_answer_is_avoided_later(node):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = f"http://127.0.0.1:{silent.getsockname()[1]}", node.url
         client, failed = connect(Settings(urls, "x", timeout=3)), 0
@@ -107,7 +107,7 @@ ODD_ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", ODD_ANSWERS)
-def test_it_is_not_opensearch(run, few, tmp_path, kind):
+def test_another_server_than_opensearch_is_refused(run, few, tmp_path, kind):
     answer, what = ODD_ANSWERS[kind]
     with Proxy(rule=answering(**answer)) as proxy:
         for command in (["ingest", few], ["attach", "text=text"]):
@@ -115,7 +115,7 @@ def test_it_is_not_opensearch(run, few, tmp_path, kind):
     assert not (tmp_path / "ws").exists()
 
 
-def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_path, impatient):
+def test_invalid_answers_during_commands_are_reported(run, few, node, name, tmp_path, impatient):
     folder = tmp_path / "ws"
     (tmp_path / "old.jsonl").write_bytes(lines(20, 0, "old cell"))
     assert run("ingest", tmp_path / "old.jsonl", "-w", folder, *at(node.url, name)).code == 0
@@ -134,7 +134,7 @@ def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_pa
     assert documents(node, name) == texts(20, "cell")
 
 
-def test_http_and_https_confused(run, few, node, tmp_path, authority):
+def test_a_wrong_scheme_is_reported(run, few, node, tmp_path, authority):
     run("ingest", few, "-w", tmp_path / "ws", *at(other_scheme(node.url), "x")).fails(
         1, "no trusted TLS connection"
     )
@@ -143,7 +143,7 @@ def test_http_and_https_confused(run, few, node, tmp_path, authority):
     assert not (tmp_path / "ws").exists()
 
 
-def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, stranger):
+def test_certificates_of_the_server_are_verified(run, few, node, name, tmp_path, authority, stranger):
     folder = tmp_path / "ws"
     unknown = "ca_file"
     with Proxy(node.port, tls=authority.server()) as proxy:
@@ -156,7 +156,7 @@ def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, s
         run(*command, *profile(ca_file=few)).fails(1, "no trusted TLS connection", unknown)
         assert not folder.exists()
         assert run(*command, *profile(ca_file=authority.file), "--json").json["added"] == 20
-        # The workspace remembers it, from any folder.
+        # The workspace stores the CA file, and works from any folder.
         assert run("query", "cell", "-w", folder, "--json").json["hits"]
     for host, days, what in (
         ("example.org", 1.0, "certificate verify failed"),
@@ -174,7 +174,7 @@ def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, s
     )
 
 
-def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, stranger):
+def test_certificates_of_the_client_are_sent(run, few, node, name, tmp_path, authority, stranger):
     folder = tmp_path / "ws"
     certificate, key = authority.issue("me")
     _, another_key = authority.issue("me")

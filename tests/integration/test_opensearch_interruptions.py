@@ -1,4 +1,4 @@
-"""Full disks, ingests that are cut off, nodes that die meanwhile, and other versions of OpenSearch."""
+"""Full disks, interrupted ingests, killed processes, and other versions of OpenSearch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unavailable import unavailable
 
 @pytest.mark.parametrize("size", [0, 100_000])
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_a_full_disk_here(spawn, run, few, many, node, name, tmp_path, size, there):
+def test_a_full_local_disk_changes_nothing(spawn, run, few, many, node, name, tmp_path, size, there):
     folder = tmp_path / "ws"
     if there:
         assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
@@ -41,7 +41,7 @@ def test_a_full_disk_here(spawn, run, few, many, node, name, tmp_path, size, the
 
 @contextlib.contextmanager
 def interrupted(node: Node, command: list[object], folder: Path, name: str, number: int) -> Iterator[None]:
-    """End an ingest by a signal while it sends: two requests have passed, the others are on their way."""
+    """End an ingest with a signal while it sends. Two requests have passed, and the others are waiting."""
     gate = Gate(2)
     with Proxy(node.port, rule=gate) as proxy:
         if Workspace.exists(folder):
@@ -65,10 +65,10 @@ def interrupted(node: Node, command: list[object], folder: Path, name: str, numb
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-C"])
-def test_a_first_ingest_cut_off(run, many, node, name, tmp_path, number):
+def test_an_interrupted_first_ingest_can_be_repeated(run, many, node, name, tmp_path, number):
     folder = tmp_path / "ws"
     with interrupted(node, ["ingest", many], folder, name, number):
-        assert documents(node, name) == {}  # nothing shows before all of it does
+        assert documents(node, name) == {}  # documents are visible only after a complete ingest
         assert folder.exists() == (number == signal.SIGKILL)
     done = run("ingest", many, "-w", folder, *at(node.url, name), "--json")
     assert (done.json["added"], done.json["documents"]) == (MANY, MANY)
@@ -77,14 +77,14 @@ def test_a_first_ingest_cut_off(run, many, node, name, tmp_path, number):
     assert list(indices(node, name)[only]["aliases"]) == [name]
 
 
-def test_an_ingest_in_place_cut_off(run, many, node, name, tmp_path):
-    """The same command again sends what is missing."""
+def test_an_interrupted_ingest_in_place_can_be_repeated(run, many, node, name, tmp_path):
+    """The same command sends the missing documents."""
     folder = tmp_path / "ws"
     (tmp_path / "first.jsonl").write_bytes(lines(50, 0, "old") + b'{"_id": "kept", "text": "old"}\n')
     assert run("ingest", tmp_path / "first.jsonl", "-w", folder, *at(node.url, name)).code == 0
     with interrupted(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
         pass
-    # The node may still be writing the documents of the requests that have reached it.
+    # The node may still be writing documents of requests that it has received.
     wait_until(lambda: count(node, name) > 1000)
     done = run("ingest", many, "--delete", "kept", "-w", folder, "--json").json
     assert done["unchanged"] >= 1000
@@ -93,7 +93,7 @@ def test_an_ingest_in_place_cut_off(run, many, node, name, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-C"])
-def test_replacing_cut_off(run, few, many, node, name, tmp_path, number):
+def test_an_interrupted_replacement_keeps_the_old_documents(run, few, many, node, name, tmp_path, number):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (old,) = indices(node, name)
@@ -107,8 +107,8 @@ def test_replacing_cut_off(run, few, many, node, name, tmp_path, number):
     assert new != old
 
 
-def test_the_half_index_is_deleted_while_documents_come_in(run, few, many, node, name, tmp_path):
-    """The cluster makes it anew by itself, and wrong: the alias must not move there."""
+def test_an_incomplete_index_that_is_deleted_during_an_ingest(run, few, many, node, name, tmp_path):
+    """The cluster recreates the index automatically with a wrong mapping. The alias must not move to it."""
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (old,) = indices(node, name)
@@ -121,7 +121,7 @@ def test_the_half_index_is_deleted_while_documents_come_in(run, few, many, node,
     with Proxy(node.port, rule=delete) as proxy:
         edit(folder, url=proxy.url)
         done = run("ingest", many, "--replace", "-w", folder)
-        done.fails(1)  # the first says whoever notices first
+        done.fails(1)  # the message depends on the request that fails first
         assert "nothing was replaced" in done.err or "no such index" in done.err, done
     edit(folder, url=node.url)
     assert documents(node, name) == texts(20, "cell")
@@ -143,7 +143,7 @@ def version(number: str) -> Iterator[Node]:
 
 
 @pytest.mark.slow
-def test_the_oldest_version_that_is_supported(run, small, tmp_path):
+def test_the_oldest_supported_version_works(run, small, tmp_path):
     folder, name = tmp_path / "ws", "oldest"
     with version("2.19.5") as old:
         files = ("--queries", small.queries, "--qrels", small.train, "-w", folder)

@@ -1,6 +1,6 @@
-"""What a cluster refuses: blocks, documents, shards that are away, bulks that do not go through.
+"""Refusals of a cluster: blocks, documents, missing shards, and failed bulk requests.
 
-Real nodes, and a real proxy in front of them: tests/proxy.py.
+The tests use real nodes behind a proxy (tests/proxy.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from tests.proxy import (
     slow,
 )
 
-# ------------------------------------------------------------------------------------------- blocks, refusals
-
 
 @pytest.mark.parametrize(
     ("block", "what"),
@@ -37,7 +35,7 @@ from tests.proxy import (
         ),
     ],
 )
-def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
+def test_a_read_only_index_refuses_documents_and_can_be_repaired(run, few, node, name, tmp_path, block, what):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (tmp_path / "new.jsonl").write_bytes(lines(30, 10, "gene"))
@@ -45,7 +43,7 @@ def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
     try:
         begun = time.monotonic()
         run("ingest", tmp_path / "new.jsonl", "-w", folder).fails(1, what, "run the same command again")
-        assert time.monotonic() - begun < 60  # not tried again for two minutes
+        assert time.monotonic() - begun < 60  # without retries for two minutes
         run("ingest", "--delete", "n1", "-w", folder).fails(1, what)
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
     finally:
@@ -56,7 +54,7 @@ def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
     assert documents(node, name) == expected
 
 
-def test_no_new_index_may_be_made(run, few, node, name, tmp_path):
+def test_a_cluster_that_blocks_new_indices_is_reported(run, few, node, name, tmp_path):
     node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": True}})
     try:
         run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
@@ -67,7 +65,7 @@ def test_no_new_index_may_be_made(run, few, node, name, tmp_path):
         node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": None}})
 
 
-def test_documents_that_the_cluster_refuses(run, few, node, name, tmp_path, write_lines):
+def test_documents_that_the_cluster_refuses_are_reported(run, few, node, name, tmp_path, write_lines):
     folder = tmp_path / "ws"
     bad = [
         {"_id": "bad-1", "text": "cell", "": 1},
@@ -76,22 +74,22 @@ def test_documents_that_the_cluster_refuses(run, few, node, name, tmp_path, writ
     good = [{"_id": f"n{i}", "text": f"gene number {i}"} for i in range(30)]
     file = write_lines(tmp_path / "bad.jsonl", [*good[:10], *bad, *good[10:]])
 
-    # A new collection: nothing is left of it.
+    # New collection: it is removed.
     command = ("ingest", file, "-w", folder, *at(node.url, name))
     refused = "OpenSearch refuses 2 of 32 documents: 'bad-1': "
     run(*command).fails(1, refused, "'bad-2': ", "--skip-invalid")
     assert not folder.exists()
     assert indices(node, name) == {}
-    # Replacing: the old one stays.
+    # Replacement: the old index is kept.
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     there = indices(node, name)
     run("ingest", file, "--replace", "-w", folder).fails(1, refused)
     assert documents(node, name) == texts(20, "cell")
     assert indices(node, name) == there
-    # In place: the others are in.
+    # Ingest in place: the other documents are written.
     run("ingest", file, "-w", folder).fails(1, refused)
     assert documents(node, name) == texts(30, "gene")
-    # Left out on request, and listed by id.
+    # With --skip-invalid: refused documents are skipped and listed by id.
     for more in ([], ["--replace"]):
         done = run("ingest", file, "--skip-invalid", *more, "-w", folder).ok()
         assert re.search(r"^skipped document 'bad-1': .+$", done.err, re.M), done.err
@@ -101,7 +99,7 @@ def test_documents_that_the_cluster_refuses(run, few, node, name, tmp_path, writ
         assert documents(node, name) == texts(30, "gene")
 
 
-def test_ids_that_are_too_long(run, few, node, name, tmp_path, write_lines):
+def test_ids_that_are_too_long_are_refused(run, few, node, name, tmp_path, write_lines):
     folder = tmp_path / "ws"
     for id, size in (("x" * 513, 513), ("ü" * 257, 514)):
         file = write_lines(tmp_path / "long.jsonl", [{"_id": "ok", "text": "x"}, {"_id": id, "text": "x"}])
@@ -116,7 +114,7 @@ def test_ids_that_are_too_long(run, few, node, name, tmp_path, write_lines):
     assert run("ingest", file, "-w", folder, *at(node.url, name), "--json").json["added"] == 2
 
 
-def test_depth_beyond_the_window(run, few, node, name, tmp_path):
+def test_a_depth_above_the_result_window_is_refused(run, few, node, name, tmp_path):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     assert run("attach", "text=text", "-w", tmp_path / "b", "--url", node.url, "--index", name).code == 0
@@ -139,8 +137,8 @@ def test_depth_beyond_the_window(run, few, node, name, tmp_path):
     run("query", "cell", "--depth", 16, "-w", folder).fails(1, "a depth of 16 is more than the 15 that index")
 
 
-def test_shards_that_are_away(run, few, node, name, tmp_path):
-    """Half an answer is none: no wrong counts, no results from half of the documents."""
+def test_missing_shards_are_reported(run, few, node, name, tmp_path):
+    """Partial answers are refused, so that no count or result is wrong."""
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     nowhere = {"index.routing.allocation.require._name": "nobody", "number_of_replicas": 0}
@@ -150,7 +148,6 @@ def test_shards_that_are_away(run, few, node, name, tmp_path):
         run(*command, "-w", folder).fails(1, f"not all shards of '{name}' answer", "_cluster/health")
 
 
-# ------------------------------------------------------------------------------- bulks that do not go through
 BROKEN = {
     "too busy": only_bulks(BUSY),
     "a gateway without a node behind it": only_bulks(
@@ -160,7 +157,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_it_is_tried_again(run, many, node, name, tmp_path, kind):
+def test_failed_bulk_requests_are_repeated(run, many, node, name, tmp_path, kind):
     with Proxy(node.port, rule=first(4, BROKEN[kind])) as proxy:
         done = run("ingest", many, "-w", tmp_path / "ws", *at(proxy.url, name), "--json")
         assert (done.json["added"], done.json["updated"]) == (MANY, 0)
@@ -168,8 +165,8 @@ def test_it_is_tried_again(run, many, node, name, tmp_path, kind):
     assert documents(node, name) == texts(MANY, "gene")
 
 
-def test_items_that_are_refused_for_the_queue(run, few, node, name, tmp_path):
-    """Some of the documents of a bulk are taken, the others are sent again."""
+def test_items_rejected_by_a_full_queue_are_sent_again(run, few, node, name, tmp_path):
+    """The cluster accepts some documents of a bulk request. The others are sent again."""
 
     def rule(request: Any) -> Any:
         if not request.bulk or proxy.bulks() > 2:
@@ -192,8 +189,10 @@ def test_items_that_are_refused_for_the_queue(run, few, node, name, tmp_path):
     assert documents(node, name) == texts(20, "cell")
 
 
-def test_answers_to_bulks_that_break_off(run, many, node, name, tmp_path):
-    """The cluster has the documents, we do not know: they are sent again, and are there once."""
+def test_bulk_requests_whose_answers_are_cut_are_repeated(run, many, node, name, tmp_path):
+    """The cluster has the documents, but the client does not know it. It sends them again, and no
+    duplicates appear.
+    """
 
     def cut(request: Any) -> Any:
         return replace(proxy.forward(request), cut=True)
@@ -207,7 +206,7 @@ def test_answers_to_bulks_that_break_off(run, many, node, name, tmp_path):
     assert documents(node, name) == texts(MANY, "gene")
 
 
-def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
+def test_a_bulk_request_that_times_out_is_reported(run, many, node, name, tmp_path, impatient):
     folder = tmp_path / "ws"
     (tmp_path / "few.jsonl").write_bytes(lines(2))
     assert run("ingest", tmp_path / "few.jsonl", "-w", folder, *at(node.url, name)).code == 0
@@ -222,7 +221,7 @@ def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
     assert documents(node, name) == texts(MANY, "gene")
 
 
-def test_requests_that_are_too_large(run, node, name, tmp_path, write_lines):
+def test_requests_that_are_too_large_are_reported(run, node, name, tmp_path, write_lines):
     def limit(request: Any) -> Any:
         return Answer(413, b"too large", "text/plain") if len(request.body) > 20_000 else None
 

@@ -1,6 +1,6 @@
-"""Passwords, tokens and signatures on their way to a cluster, and nowhere else.
+"""Passwords, tokens and signatures are sent to the cluster, and appear nowhere in output or files.
 
-A real proxy in front of a real node asks for them: tests/proxy.py.
+A proxy (tests/proxy.py) in front of a real node requires them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.proxy import (
 
 
 def leaks(secret: str, *places: object) -> bool:
-    """Whether a secret is in what was printed, or in a file below a folder, as it is or in Base64."""
+    """Return whether a secret is in the printed text or in a file of a folder, also in Base64."""
     forms = [secret.encode(), b64encode(secret.encode()).rstrip(b"="), json.dumps(secret)[1:-1].encode()]
     contents: list[bytes] = []
     for place in places:
@@ -36,8 +36,8 @@ def leaks(secret: str, *places: object) -> bool:
     return any(form in content for form in forms for content in contents)
 
 
-def everything(run: Any, few: Path, folder: Path, url: str, name: str, *more: object) -> list[Any]:
-    """Run the commands that reach the cluster."""
+def run_all_commands(run: Any, few: Path, folder: Path, url: str, name: str, *more: object) -> list[Any]:
+    """Run the commands that connect to the cluster."""
     return [
         run("ingest", few, "-w", folder, *at(url, name), *more),
         run("ingest", few, "-w", folder, "--replace"),
@@ -50,7 +50,7 @@ def everything(run: Any, few: Path, folder: Path, url: str, name: str, *more: ob
 PASSWORD = "pä\\s'w\"örd: €/@ 1"
 
 
-def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch):
+def test_a_password_is_sent_and_not_printed_or_stored(run, few, node, name, tmp_path, monkeypatch):
     folder, hidden = tmp_path / "ws", tmp_path / "password"
     hidden.write_text(PASSWORD + "\n", "utf-8")
     with Proxy(node.port, rule=basic("me", PASSWORD)) as proxy:
@@ -63,7 +63,7 @@ def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch):
         assert not leaks("wrong-secret", done)
         assert not folder.exists()
         monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", PASSWORD)
-        done = everything(run, few, folder, proxy.url, name, *profile(user="me"))
+        done = run_all_commands(run, few, folder, proxy.url, name, *profile(user="me"))
         monkeypatch.delenv("RERANK_OPENSEARCH_PASSWORD")
         monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD_FILE", str(hidden))
         done.append(run("status", "-w", folder))
@@ -71,7 +71,7 @@ def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch):
         edit(folder, password_file=str(hidden))
         done.append(run("status", "-w", folder))
         assert [d.code for d in done] == [0] * 7, done
-        # Also after an ingest that fails.
+        # This also holds for an ingest that fails.
         proxy.rule = only_bulks(answering(status=401))
         changed = tmp_path / "changed.jsonl"
         changed.write_text(Path(few).read_text("utf-8").replace('"text": "', '"text": "Now '), "utf-8")
@@ -82,11 +82,11 @@ def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch):
     assert 'user = "me"' in (folder / "rerank.toml").read_text()
 
 
-def test_a_token(run, few, node, name, tmp_path, monkeypatch):
+def test_a_token_is_sent_and_not_printed_or_stored(run, few, node, name, tmp_path, monkeypatch):
     folder, hidden, token = tmp_path / "ws", tmp_path / "token", "eyJhbGciOi.J9-very_secret"
     hidden.write_text(f"\n{token}\n")
     with Proxy(node.port, rule=bearer(token)) as proxy:
-        done = everything(run, few, folder, proxy.url, name, *profile(token_file=hidden))
+        done = run_all_commands(run, few, folder, proxy.url, name, *profile(token_file=hidden))
         edit(folder, token_file="")
         for variable, value in (("TOKEN_FILE", str(hidden)), ("TOKEN", token)):
             monkeypatch.setenv(f"RERANK_OPENSEARCH_{variable}", value)
@@ -102,7 +102,7 @@ def test_a_token(run, few, node, name, tmp_path, monkeypatch):
     )
 
 
-def test_secrets_that_cannot_be_used(run, few, node, name, tmp_path, monkeypatch):
+def test_invalid_secrets_are_refused_without_printing_them(run, few, node, name, tmp_path, monkeypatch):
     command = ("ingest", few, "-w", tmp_path / "ws", *at(node.url, name))
     for bad in ("sesame\nsecond", "sesame\r", "sésame"):
         monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", bad)
@@ -142,7 +142,7 @@ def test_a_url_with_a_password_is_refused(run, few, node, name, tmp_path):
             assert "password" in done.err
             assert secret not in done.err
         assert not (tmp_path / "ws").exists()
-    # Written into rerank.toml by hand.
+    # A URL that the user wrote into rerank.toml.
     assert run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).code == 0
     edit(tmp_path / "ws", url=f"http://me:{secret}@127.0.0.1:{node.port}")
     for command in (
@@ -157,7 +157,7 @@ def test_a_url_with_a_password_is_refused(run, few, node, name, tmp_path):
         assert secret not in done.err
 
 
-def test_not_allowed(run, few, node, name, tmp_path):
+def test_missing_permissions_are_reported(run, few, node, name, tmp_path):
     with Proxy(node.port, rule=REFUSED) as proxy:
         for command in (["ingest", few], ["attach", "text=text"]):
             run(*command, "-w", tmp_path / "ws", "--url", proxy.url, "--index", name).fails(
@@ -181,7 +181,7 @@ def test_not_allowed(run, few, node, name, tmp_path):
 
 
 @pytest.mark.parametrize("service", ["es", "aoss"])
-def test_signed_for_aws(run, few, node, tmp_path, monkeypatch, service):
+def test_requests_are_signed_for_aws(run, few, node, tmp_path, monkeypatch, service):
     name = f"faults-{secrets.token_hex(4)}-ü"
     folder, key, secret = tmp_path / "ws", "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
     options = profile(aws_region="eu-west-1", aws_service=service)
