@@ -1,4 +1,4 @@
-"""``rerank auto`` with its documents in OpenSearch, interrupted and gone on with."""
+"""``rerank auto`` with documents in OpenSearch, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.commands import like_the_demo
 from tests.watch import Watch
 
 
-def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monkeypatch):
+def test_auto_builds_a_stack_in_a_cluster_and_resumes(run, node, small, tmp_path, monkeypatch):
     rules = tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi"))
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     folder, index = like_the_demo(small, tmp_path / "theirs"), "auto-books"
@@ -34,7 +34,7 @@ def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monke
     ):
         assert part in done.err
     assert "p nDCG@10 (Holm)" in done.out
-    # All else works on it: the stack in use ranks, and the page needs no names.
+    # Other commands work: the stack in use ranks, and a page needs no names.
     hits = run("query", "how do cells divide", "-w", tmp_path / "ws", "--json").json["hits"]
     assert hits
     assert node.request("GET", f"/{index}/_count")["count"] == 200

@@ -1,7 +1,7 @@
-"""Bad input: one line on stderr, the right exit code, and nothing half-written.
+"""Bad input: one line on stderr, the right exit code, and no incomplete files.
 
-Bad moments are in test_interruptions.py, the engine's own in tests/unit/test_local_engine_crash.py, all bad
-lines of each format in tests/unit/test_formats.py.
+Interruptions are tested in test_interruptions.py, crashes of the engine in
+tests/unit/test_local_engine_crash.py, and all invalid lines of each format in tests/unit/test_formats.py.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def places(run, small, trained, tmp_path_factory):
-    """Names in the table -> paths. Nothing of the workspace and of the other folder changes."""
+    """Names in the table -> paths. The workspace and the other folder must not change."""
     folder = tmp_path_factory.mktemp("bad")
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
@@ -157,7 +157,7 @@ def places(run, small, trained, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("command", "code", "message"), BAD, ids=[command for command, _, _ in BAD])
-def test_one_line_with_the_place_and_the_solution(run, places, command, code, message):
+def test_bad_input_gives_one_line_with_place_and_solution(run, places, command, code, message):
     run(*shlex.split(command.format(**places))).fails(code, message)
 
 
@@ -167,7 +167,7 @@ def test_an_empty_corpus_changes_nothing(run, plain, tmp_path):
     assert (done.code, "20 documents" in done.out, "no documents" in done.err) == (0, True, True)
 
 
-def test_skip_invalid_counts_and_lists(run, tmp_path):
+def test_skip_invalid_counts_and_lists_invalid_records(run, tmp_path):
     lines = good(3)
     for line, _ in LINES.values():
         lines += [line, *good(len(lines) + 1, len(lines))]
@@ -184,7 +184,7 @@ def test_skip_invalid_counts_and_lists(run, tmp_path):
     assert (report["unchanged"], len(report["invalid"])) == (3 + len(LINES), len(LINES))
 
 
-def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path):
+def test_documents_without_text_or_categories_are_kept_and_counted(run, tmp_path):
     documents = [
         {"_id": "bare"},
         {"_id": "title", "title": "Cells"},
@@ -201,7 +201,7 @@ def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path
     ]
 
 
-def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
+def test_pairs_without_information_for_training_are_refused(run, workspace, tmp_path):
     file = tmp_path / "pairs"
     old = state(run, workspace)
     document = "proteins of cells"
@@ -220,10 +220,7 @@ def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
     assert state(run, workspace) == old
 
 
-# ----------------------------------------------------------------------------------- signals, workspaces
-
-
-def test_a_workspace_of_another_version(run, small, workspace):
+def test_a_workspace_of_another_version_is_refused(run, small, workspace):
     file, about = workspace / "rerank.toml", workspace / "engine" / "engine.json"
     for path, old, new, what in (
         (file, "format = 1", "format = 2", "a workspace of format 2, but this version of rerank reads 1"),
@@ -239,15 +236,15 @@ def test_a_workspace_of_another_version(run, small, workspace):
 
 
 @pytest.mark.slow
-def test_a_damaged_workspace(run, small, workspace):
-    """Whatever file is damaged, there is one line and no traceback; or the command does without it."""
+def test_a_damaged_workspace_gives_one_line_or_the_same_answer(run, small, workspace):
+    """For any damaged file, the command prints one line without a traceback, or it works without the file."""
     asked = ("query", "cells", "--stack", STACK, "-w", workspace, "--json")
     right_answer = run(*asked).json["hits"]
     files = [path for path in workspace.rglob("*") if path.is_file() and "documents.db-" not in path.name]
     for path in sorted(files):
         right = path.read_bytes()
         for wrong in (b"", b"damaged" * 3, right[: len(right) // 2], None):
-            path.unlink()  # a new file: the old one may still be mapped by this very process
+            path.unlink()  # a new file, because this process may still have the old one mapped
             if wrong is not None:
                 path.write_bytes(wrong)
             done = run(*asked)
@@ -260,10 +257,7 @@ def test_a_damaged_workspace(run, small, workspace):
     assert run(*asked).json["hits"] == right_answer
 
 
-# ----------------------------------------------------------------------------------- what nobody foresaw
-
-
-def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch):
+def test_an_unexpected_exception_is_reported_in_one_line(run, plain, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("what\nnobody foresaw")
 
@@ -271,7 +265,7 @@ def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch):
     run("status", "-w", plain).fails(1, "ZeroDivisionError: what nobody foresaw (", "RERANK_DEBUG=1")
 
 
-def test_tracebacks_are_shown_when_asked_for(spawn, tmp_path):
+def test_tracebacks_are_shown_with_rerank_debug(spawn, tmp_path):
     args = ("status", "-w", tmp_path / "none")
     spawn(*args).fails(1, "no workspace here")
     done = spawn(*args, env={**os.environ, "RERANK_DEBUG": "1"})

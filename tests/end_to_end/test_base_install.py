@@ -1,4 +1,4 @@
-"""What works with the base dependencies alone (`pip install .`), and what is said where more is needed."""
+"""Commands that work with only the base dependencies (`pip install .`), and messages for missing extras."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def learned(run, write_lines, tiny, tmp_path_factory):
-    """A workspace on which a small transformer and a projection were trained, and the judged queries."""
+    """A workspace with a small trained transformer and a projection, and the judged queries."""
     folder = tmp_path_factory.mktemp("learned")
     corpus = write_lines(folder / "corpus.jsonl", linked_documents())
     where = ("-w", folder / "ws")
@@ -37,7 +37,7 @@ def learned(run, write_lines, tiny, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_rankers_answer_without_torch_as_with_it(run, spawn, base, learned):
+def test_rankers_give_equal_answers_without_torch(run, spawn, base, learned):
     folder, judged = learned
     stack = ("--stack", "tfidf,dense,lsi", "-w", folder, "--json")
     tuned = spawn("tune", *judged, *stack, env=base).json
@@ -52,7 +52,9 @@ def test_rankers_answer_without_torch_as_with_it(run, spawn, base, learned):
 
 
 @pytest.mark.slow
-def test_documents_of_dense_need_torch_and_a_line_says_so(spawn, base, learned, write_lines, tmp_path, run):
+def test_encoding_with_dense_without_torch_is_refused_in_one_line(
+    spawn, base, learned, write_lines, tmp_path, run
+):
     folder, _ = learned
     more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "text": TOPIC}])
     needs = "a transformer needs torch: install it with `pip install 'rerank-stack[train]'`"
@@ -66,7 +68,7 @@ def test_documents_of_dense_need_torch_and_a_line_says_so(spawn, base, learned, 
 
 
 @pytest.mark.slow
-def test_the_service_with_its_extra_alone(learned, script, run, tmp_path, tmp_path_factory):
+def test_the_service_needs_only_its_extra(learned, script, run, tmp_path, tmp_path_factory):
     folder, _ = learned
     env = with_only(tmp_path_factory.mktemp("service"), "service")
     with serving(script, folder, tmp_path, **env) as server:
@@ -80,7 +82,7 @@ def test_the_service_with_its_extra_alone(learned, script, run, tmp_path, tmp_pa
 
 
 @pytest.mark.slow
-def test_what_works_without_the_extras(base, workspace, small, spawn, tmp_path):
+def test_commands_that_work_without_the_extras(base, workspace, small, spawn, tmp_path):
     where = ("-w", workspace)
     judged = ("--queries", small.queries, "--qrels", small.dev)
     for args in [
@@ -101,7 +103,7 @@ def test_what_works_without_the_extras(base, workspace, small, spawn, tmp_path):
     spawn("attach", *nobody, "text=t", env=base).fails(1, "http://127.0.0.1:9")
 
 
-def test_extras_are_what_messages_say_they_are():
+def test_extras_contain_the_packages_that_messages_name():
     extras = project()["optional-dependencies"]
     for extra in ("train", "service", "aws"):
         names = {re.split(r"[><=\[]", name)[0] for name in extras[extra]}

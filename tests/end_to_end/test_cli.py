@@ -1,4 +1,4 @@
-"""The command from ingest to evaluation on a small collection, as its users run it."""
+"""The commands from ingest to evaluation on a small collection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STACK = "tfidf,text,meta"
 
 
 def ndcg_of(run_file, qrels_file):
-    """Mean NDCG by pytrec_eval over the queries that have a relevant document."""
+    """Return the mean NDCG by pytrec_eval over the queries that have a relevant document."""
     qrels = read_qrels(qrels_file)
     judged = {query: dict(qrels[query]) for query in qrels if qrels.relevant(query)}
     run: dict[str, dict[str, float]] = {}
@@ -33,13 +33,10 @@ def ndcg_of(run_file, qrels_file):
 
 
 def some_query(small):
-    """One that was not trained on, with categories."""
+    """Return a query with categories that is not in the training set."""
     wanted = next(iter(read_qrels(small.test)))
     lines = map(json.loads, Path(small.queries).read_text().splitlines())
     return next(query for query in lines if query["_id"] == wanted)
-
-
-# ------------------------------------------------------------------------------------------------- ingest
 
 
 def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain):
@@ -60,7 +57,7 @@ def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain)
     assert "1 id to delete is unknown: nobody" in done.err
 
 
-def test_standard_input_gzip_and_several_files(spawn, run, small, tmp_path):
+def test_ingest_reads_standard_input_gzip_and_several_files(spawn, run, small, tmp_path):
     lines = [json.dumps(document).encode() + b"\n" for document in small.documents[:30]]
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[10:20])))
     (tmp_path / "c").write_bytes(gzip.compress(b"".join(lines[20:])))
@@ -74,7 +71,7 @@ def test_standard_input_gzip_and_several_files(spawn, run, small, tmp_path):
     assert "30 added" in done.out, done
 
 
-def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain, tmp_path):
+def test_the_language_of_a_collection_cannot_change(write_lines, run, plain, tmp_path):
     one = write_lines(tmp_path / "one.jsonl", [{"_id": "x", "text": "Sortieren", "lang": "de"}])
     before = run("status", "-w", plain, "--json").out
     run("ingest", one, "-w", plain, "--lang", "de").fails(1, "language is en", "de")
@@ -85,7 +82,7 @@ def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain,
     assert run("status", "-w", tmp_path / "de", "--json").json["lang"] == "de"
 
 
-def test_the_workspace_by_environment(run, small, plain, tmp_path, monkeypatch):
+def test_the_workspace_can_be_set_by_an_environment_variable(run, small, plain, tmp_path, monkeypatch):
     monkeypatch.setenv("RERANK_WORKSPACE", str(plain))
     assert run("status", "--json").json["workspace"] == str(plain)
     assert run("status", "-w", tmp_path / "no").code == 1
@@ -96,10 +93,7 @@ def test_the_workspace_by_environment(run, small, plain, tmp_path, monkeypatch):
     assert sorted(path.name for path in (tmp_path / ".rerank").iterdir()) == ["engine", "rerank.toml"]
 
 
-# -------------------------------------------------------------------------------------------------- train
-
-
-def test_the_trained_workspace(run, trained, small):
+def test_status_of_a_trained_workspace(run, trained, small):
     status = run("status", "-w", trained, "--json").json
     assert status["documents"] == len(small.documents)
     assert [(r["name"], r["features"]) for r in status["rankers"]] == [("meta", True), ("text", True)]
@@ -123,14 +117,14 @@ def test_train_reports_in_json(run, small, workspace):
     assert report["held_out"]
     assert report["dev_queries"] == round(0.1 * (report["train_queries"] + report["dev_queries"]))
     assert report["encoded"] == {"meta": len(small.documents), "text": 0}
-    # The stack was tuned with the meta ranker before this one.
+    # The stack was tuned with the previous meta ranker.
     answer = run("query", "cells", "--stack", STACK, "-w", workspace)
     assert "meta was trained again after this stack was tuned; it uses meta " in answer.err
     assert "outdated: meta" in run("status", "-w", workspace).out
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_best_epoch_and_says_so(forks, run, small, plain):
+def test_ctrl_c_keeps_and_reports_the_best_epoch(forks, run, small, plain):
     run("ingest", small.corpus, "-w", plain)
     process = forks.start(
         "train", "text", "joint", "--queries", small.queries, "--qrels", small.train,
@@ -157,10 +151,7 @@ def test_ctrl_c_keeps_the_best_epoch_and_says_so(forks, run, small, plain):
     )
 
 
-# --------------------------------------------------------------------------------------------------- tune
-
-
-def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
+def test_tune_writes_a_readable_stack_file(run, small, workspace):
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
     done = run("tune", "--stack", "meta,tfidf", "--depth", 100, *files).ok()
     assert "min-max" in done.out
@@ -176,7 +167,7 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     stack = json.loads(path.read_text())
     assert stack["tuned"]["value"] >= stack["tuned"]["first_stage_value"]
     assert (stack["first_stage"], stack["depth"]) == ("tfidf", 100)
-    # Again, in JSON, into another file.
+    # Repeat the command with JSON output and another file.
     report = run(
         "tune", "--stack", "meta,tfidf", "--depth", 100, "--out", workspace / "mine.json", *files, "--json"
     )
@@ -187,9 +178,6 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
         by_file.json["hits"]
         == run("query", "cells", "--stack", "tfidf,meta", "-w", workspace, "--json").json["hits"]
     )
-
-
-# -------------------------------------------------------------------------------------------------- query
 
 
 def test_query_explains_every_place(run, small, trained):
@@ -230,8 +218,8 @@ def test_query_explains_every_place(run, small, trained):
         assert f"{way} from rank {hit['first_stage_rank']} of tfidf" in shown
 
 
-def test_what_steers_a_terminal_is_shown_as_signs(script, write_lines, tmp_path):
-    """An id and a title that clear the screen, set the window's title, and write from right to left."""
+def test_control_characters_are_escaped_in_a_terminal(script, write_lines, tmp_path):
+    """The id and the title would clear the screen, set the window's title, and write from right to left."""
     evil = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
     document = {"_id": f"a{evil}", "title": f"wolf {evil}", "text": "wolf"}
     file = write_lines(tmp_path / "evil.jsonl", [document])
@@ -251,10 +239,10 @@ def test_what_steers_a_terminal_is_shown_as_signs(script, write_lines, tmp_path)
         assert "\\u202e" in shown
     ask = [*script, "query", "wolf", "--json", "-w", tmp_path / "ws"]
     piped = subprocess.run(ask, capture_output=True, text=True, timeout=180)
-    assert json.loads(piped.stdout)["hits"][0]["id"] == f"a{evil}"  # what a program reads is what is stored
+    assert json.loads(piped.stdout)["hits"][0]["id"] == f"a{evil}"  # programs receive the stored text
 
 
-def test_a_query_without_categories_gets_them_inferred(run, small, trained):
+def test_categories_are_inferred_for_a_query_without_categories(run, small, trained):
     text = some_query(small)["text"]
     result = run("query", text, "--stack", STACK, "-w", trained, "--json").json
     assert result["categories_inferred"]
@@ -294,7 +282,7 @@ def test_query_options(run, trained):
     assert " ms" in run("query", "gene", "-w", trained, "--timings").out
 
 
-def test_filters_everywhere(run, write_lines, tmp_path):
+def test_filters_work_in_query_evaluate_and_tune(run, write_lines, tmp_path):
     years = [
         {"_id": f"d{i}", "text": "wolf " * (9 - i), "year": 2016 + i, "tags": ["ab"[i % 2]]} for i in range(8)
     ]
@@ -314,14 +302,14 @@ def test_filters_everywhere(run, write_lines, tmp_path):
     assert "meets the filters" in none
 
 
-def test_a_filter_of_a_run(run, small, trained, tmp_path):
+def test_a_filter_is_refused_with_a_run(run, small, trained, tmp_path):
     (tmp_path / "a.run").write_text(f"{some_query(small)['_id']} Q0 {small.documents[0]['_id']} 1 1.0 tag\n")
     judged = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
     first_stage = ("--filter", "lang=en", "--first-stage", f"run:{tmp_path / 'a.run'}")
     run("evaluate", "--stack", "tfidf", *first_stage, *judged).fails(2, "write lang=en into that search")
 
 
-def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small, workspace):
+def test_later_documents_are_encoded_by_ingest(write_lines, run, small, workspace):
     new = {
         "_id": "new",
         "title": "Quokkas ride bicycles",
@@ -335,7 +323,7 @@ def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small
     stored = run(*asked).json
     assert stored["recomputed"] == {}
     assert stored["hits"][0]["id"] == "new" or "new" in [hit["id"] for hit in stored["hits"]]
-    # The same without encoding: computed on the way, counted, and the same.
+    # Without encoding, features are computed during the query, counted, and equal.
     touched = [{**document, "touched": True} for document in (new, *small.documents[:2])]
     file = write_lines(workspace.parent / "new.jsonl", touched)
     report = run("ingest", file, "-w", workspace, "--no-encode", "--json").json
@@ -343,7 +331,7 @@ def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small
     done = run(*asked)
     assert set(done.json["recomputed"]) == {"text", "meta"}
     assert f"{done.json['recomputed']['text']} features of text were missing" in done.err
-    # Features are stored in half precision, and may be rounded differently in another batch.
+    # Features are stored in half precision. Rounding can differ in another batch.
     before = pytest.approx([hit["score"] for hit in stored["hits"]], abs=1e-3)
     assert [hit["score"] for hit in done.json["hits"]] == before
     assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 3, "text": 3}
@@ -352,7 +340,6 @@ def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small
     assert [hit["score"] for hit in again.json["hits"]] == before
 
 
-# ----------------------------------------------------------------------------------------------- evaluate
 PROTOCOLS = ("retrieved:50", "retrieved:200", "pool-random:40", "pool-first:40")
 
 
@@ -366,7 +353,7 @@ def evaluation(run, small, trained, tmp_path_factory):
     return run("evaluate", *arguments, *files, "--json").json
 
 
-def test_saved_runs_give_trec_eval_the_ndcg_that_was_reported(small, evaluation):
+def test_saved_runs_give_trec_eval_the_reported_ndcg(small, evaluation):
     assert len(evaluation["runs"]) == len(evaluation["results"]) == len(set(evaluation["runs"]))
     for path, row in zip(evaluation["runs"], evaluation["results"]):
         assert ndcg_of(path, small.test) == pytest.approx(row["measures"]["nDCG"], abs=1e-9), path

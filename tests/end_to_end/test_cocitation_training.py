@@ -1,4 +1,4 @@
-"""From citations in JSON lines to a second encoder in a stack, through the commands."""
+"""Commands from citations in JSON lines to a second encoder in a stack."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import numpy as np
 from tests.dense import linked_documents, options
 
 
-def test_from_citations_to_a_second_encoder(run, tiny, write_lines, tmp_path):
-    """Linked documents; 40 more cite three of a topic in a sentence, of which one is no document."""
+def test_citations_train_a_second_encoder_for_a_stack(run, tiny, write_lines, tmp_path):
+    """The linked documents, and 40 papers that cite three references of a topic per sentence. One is not
+    a document.
+    """
     rows, rng = linked_documents(), np.random.default_rng(0)
     for paper in range(40):
         citations, titles = [], {}
@@ -32,7 +34,7 @@ def test_from_citations_to_a_second_encoder(run, tiny, write_lines, tmp_path):
     assert found["documents"] == 89
     assert 0 < found["held_out"] < 200
     assert found["train_links"] > 200
-    assert done.json["encoded"]["cocited"] == 89  # the references are no documents
+    assert done.json["encoded"]["cocited"] == 89  # references are not documents
     fixed = "tfidf*0.4+dense*0.3+cocited*0.3"
     hit = run("query", "w0 w1", "--stack", fixed, "--json", *where).json["hits"][0]
     assert {*hit["signals"]} == {"tfidf", "dense", "cocited"}

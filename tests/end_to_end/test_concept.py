@@ -16,25 +16,27 @@ TEXTS = [{key: one[key] for key in ("_id", "text")} for one in dense.documents()
 
 
 def pairs(first, last):
-    """Documents of one topic are related, others are not; of those with numbers from ``first`` on."""
+    """Return pairs of documents from number ``first`` on. Documents of the same topic are related, others
+    are not.
+    """
     some = range(first * TOPICS, last * TOPICS)
     return [(f"d{a}", f"d{b}", int((a - b) % TOPICS == 0)) for a in some for b in some if a < b]
 
 
-def written(path, rows):
+def write_pairs(path, rows):
     path.write_text("a\tb\trelated\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows))
     return path
 
 
 @pytest.fixture
 def labeled(run, write_lines, tmp_path):
-    """A workspace, and files of pairs to learn from and to measure by."""
+    """A workspace, and files of pairs for training and dev."""
     corpus = write_lines(tmp_path / "corpus.jsonl", TEXTS)
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
     return (
         tmp_path / "ws",
-        written(tmp_path / "train.tsv", pairs(0, 5)),
-        written(tmp_path / "dev.tsv", pairs(5, 8)),
+        write_pairs(tmp_path / "train.tsv", pairs(0, 5)),
+        write_pairs(tmp_path / "dev.tsv", pairs(5, 8)),
     )
 
 
@@ -42,7 +44,7 @@ def options(tiny, *more):
     return dense.options(tiny, "--batch", 12, "--queue", 8, *more)
 
 
-def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
+def test_labeled_pairs_train_a_ranker(run, labeled, tiny, tmp_path, write_lines):
     folder, train, dev = labeled
     command = ("train", "concept", "--labeled-pairs", train, "--dev-pairs", dev)
     done = run(*command, *options(tiny, "--steps", 30), "-w", folder).ok()
@@ -68,9 +70,9 @@ def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
         (pairs(5, 8), "no pair to learn from is related (153 are dev pairs"),
     ],
 )
-def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change, message):
+def test_pairs_that_cannot_train_concept_are_refused(run, labeled, tiny, tmp_path, change, message):
     folder, _, dev = labeled
-    file = written(tmp_path / "bad.tsv", change)
+    file = write_pairs(tmp_path / "bad.tsv", change)
     settings = ("--model", tiny, "--passage-tokens", 16, "--queue", "2", "--steps", 2)
     done = run("train", "concept", "--labeled-pairs", file, "--dev-pairs", dev, *settings, "-w", folder)
     assert done.code == 1, done
@@ -78,7 +80,9 @@ def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change,
     assert not list(Path(folder).glob("rankers/*concept*"))
 
 
-def test_killed_and_run_again_gives_the_same(run, forks, labeled, tiny, tmp_path, write_lines):
+def test_a_killed_training_that_runs_again_gives_the_same_ranker(
+    run, forks, labeled, tiny, tmp_path, write_lines
+):
     whole, train, dev = labeled
     broken = tmp_path / "broken"
     assert run("ingest", write_lines(tmp_path / "again.jsonl", TEXTS), "-w", broken).code == 0

@@ -1,4 +1,4 @@
-"""``rerank demo`` on a collection a tenth of its size, and what commands show while they work."""
+"""``rerank demo`` on a small collection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import rerank.demo
 from tests.commands import like_the_demo
 
-STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # MiniLM is installed for the tests
+STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # tests have MiniLM
 
 
 @pytest.fixture
 def tiny_demo(small, tmp_path, monkeypatch):
-    """The small collection in the demo's place, and rankers that are trained in few epochs."""
+    """The demo with the small collection, and with few training epochs."""
     folder = like_the_demo(small, tmp_path / "collection")
     monkeypatch.setattr(rerank.demo, "COLLECTION", folder)
 
@@ -27,7 +27,7 @@ def tiny_demo(small, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo(run, small, tiny_demo, tmp_path):
+def test_the_demo_prints_and_reports_its_results(run, small, tiny_demo, tmp_path):
     done = run("demo", "-w", tmp_path / "ws").ok()
     for part in ("retrieved:1000", "bm25", STACK, "nDCG", "p nDCG (Holm)", "upper bound"):
         assert part in done.out
@@ -40,7 +40,7 @@ def test_the_demo(run, small, tiny_demo, tmp_path):
         assert f"<tr><td>{STACK}</td><td>0." in table
     status = run("status", "-w", tmp_path / "ws", "--json").json
     assert status["documents"] == len(small.documents)
-    # Again, in JSON: the earlier one's folder is emptied.
+    # Repeat the demo with JSON output. It empties the folder of the previous demo.
     (tmp_path / "ws" / "left over").write_text("")
     report = run("demo", "-w", tmp_path / "ws", "--json").json
     assert not (tmp_path / "ws" / "left over").exists()

@@ -1,4 +1,4 @@
-"""The demo collection as shipped, and the script that builds it. Reads the files with json and gzip only."""
+"""The shipped demo collection, and the script that builds it. Reads the files only with json and gzip."""
 
 import gzip
 import importlib.util
@@ -51,13 +51,13 @@ def qrels():
 def builder():
     spec = importlib.util.spec_from_file_location("build_demo", ROOT / "tools" / "build_demo.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["build_demo"] = module  # dataclasses look their module up
+    sys.modules["build_demo"] = module  # dataclasses need the module in sys.modules
     spec.loader.exec_module(module)
     yield module
     del sys.modules["build_demo"]
 
 
-def test_documents(corpus):
+def test_documents_have_clean_fields(corpus):
     assert len(corpus) == len(read_jsonl("corpus.jsonl.gz"))
     for id, document in corpus.items():
         texts = document["title"], document["text"]
@@ -69,19 +69,19 @@ def test_documents(corpus):
         assert set(document["links"]) <= corpus.keys() - {id}
 
 
-def test_queries_have_subject_headings_and_no_sentence_of_their_article(corpus, queries):
-    assert len({c for query in queries.values() for c in query["categories"]}) < 20  # subjects, no keywords
+def test_queries_have_subjects_and_no_sentence_of_their_article(corpus, queries):
+    assert len({c for query in queries.values() for c in query["categories"]}) < 20  # subjects, not keywords
     for id, query in queries.items():
         document = corpus[id.removeprefix("q:")]
         assert 0 < len(query["categories"]) <= 2
         assert set(query["categories"]) <= set(document["categories"])
         content = squeeze(" ".join((document["title"], document["text"], *document["categories"])))
         for sentence in re.split(r"(?<=[.?!])\s+", query["text"]):
-            if len(sentence) > 20:  # not the tail that this crude split leaves after "e.g."
+            if len(sentence) > 20:  # not the rest that this simple split leaves after "e.g."
                 assert squeeze(sentence) not in content
 
 
-def test_judgments(corpus, queries, qrels):
+def test_judgments_are_consistent(corpus, queries, qrels):
     rows = [row for split in SPLITS for row in qrels[split]]
     grades = {(query, document): grade for query, document, grade in rows}
     assert len(grades) == len(rows)
@@ -116,14 +116,14 @@ def test_category_graph_is_acyclic_and_known(corpus):
     parents = {}
     for child, parent in pairs:
         parents.setdefault(child, set()).add(parent)
-    while parents:  # remove the nodes without a parent left, top down
+    while parents:  # remove nodes without a remaining parent, from the top
         free = {child for child, above in parents.items() if not above & parents.keys()}
         assert free, f"a cycle among {sorted(parents)[:5]}"
         for child in free:
             del parents[child]
 
 
-def test_readme_and_size(corpus, queries, qrels):
+def test_the_readme_states_the_counts_and_the_size_is_limited(corpus, queries, qrels):
     readme = (COLLECTION / "README.md").read_text("utf-8")
     edges = len(read_tsv(COLLECTION / "categories.tsv")) - 1
     assert f"{len(corpus):,} documents" in readme
@@ -136,10 +136,12 @@ def test_readme_and_size(corpus, queries, qrels):
 
 
 @pytest.mark.slow
-def test_rebuilding_gives_the_shipped_files(builder, corpus):
-    """Compressed files are compared by content: versions of zlib differ. No digest is in a document."""
+def test_a_rebuild_gives_the_shipped_files(builder, corpus):
+    """Compressed files are compared by content, because zlib versions differ. No document contains a
+    digest.
+    """
     if not ARCHIVE.exists():
-        unavailable("the source archive ../shared/data/elife-jats.tar.xz is not there")
+        unavailable("the source archive ../shared/data/elife-jats.tar.xz is missing")
     articles = builder.read_archive(ARCHIVE)
     for name, rebuilt in builder.build(articles).items():
         shipped = (COLLECTION / name).read_bytes()

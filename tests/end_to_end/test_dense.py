@@ -1,4 +1,4 @@
-"""``dense`` through the command: mined, trained on links, stacked."""
+"""``dense`` through the commands: trained on links, tuned and evaluated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def linked(run, write_lines, tmp_path):
     return tmp_path / "ws"
 
 
-def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
+def test_links_train_a_ranker(run, linked, tiny, tmp_path, write_lines):
     report = run("train", "dense", *options(tiny, "--steps", 30, "--json"), "-w", linked).json
     assert report["encoded"] == {"dense": 49}
     (trained,) = report["rankers"]

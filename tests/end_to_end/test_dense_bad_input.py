@@ -1,4 +1,4 @@
-"""``rerank train dense`` on bad input, small machines and interruptions."""
+"""``rerank train dense`` on bad input and small machines, and its interruptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.dense import documents, options, stored, wait_for_step
 
 @pytest.fixture
 def made(run, write_lines, tmp_path):
-    """Make a workspace of documents."""
+    """Return a function that creates a workspace of documents."""
 
     def make(of=None, name="ws"):
         corpus = write_lines(tmp_path / f"{name}.jsonl", documents() if of is None else of)
@@ -30,21 +30,18 @@ def made(run, write_lines, tmp_path):
 
 
 def fitted(done):
-    """What a training of one ranker says in JSON, flat."""
+    """Return the JSON report of a training of one ranker as one dictionary."""
     (one,) = done.json["rankers"]
     return {**one, **one["details"], "encoded": done.json["encoded"]}
 
 
-def nothing_left(folder):
+def no_ranker_remains(folder):
     assert not list(Path(folder).glob("rankers/*dense*"))
     assert not list(Path(folder).glob("rankers/.*"))
     return True
 
 
-# ------------------------------------------------------------------------------------------------- links
-
-
-def test_two_documents(run, made, tiny):
+def test_one_or_two_documents_are_too_few(run, made, tiny):
     two = made([{**d, "links": ["d1"]} for d in documents(2)], "two")
     done = run("train", "dense", *options(tiny, "--steps", 2), "-w", two)
     assert (done.code, done.out) == (1, "")
@@ -54,7 +51,7 @@ def test_two_documents(run, made, tiny):
     run("query", "w1", "--stack", "dense", "-w", one).fails(1, f"rerank train dense -w {one}`")
 
 
-def test_one_batch_only(run, made, tiny):
+def test_a_batch_can_contain_the_whole_collection(run, made, tiny):
     found = fitted(
         run("train", "dense", *options(tiny, "--batch", 500, "--epochs", 5, "--json"), "-w", made())
     )
@@ -62,7 +59,7 @@ def test_one_batch_only(run, made, tiny):
     assert found["encoded"] == {"dense": 48}
 
 
-def test_only_documents_without_text(run, made, tiny):
+def test_documents_without_text_are_skipped_or_refused(run, made, tiny):
     bare = made([{"_id": f"d{i}", "links": ["d0", "d1"]} for i in range(4)], "bare")
     run("train", "dense", *options(tiny), "-w", bare).fails(1, "no document has any text")
     mixed = documents()
@@ -72,8 +69,8 @@ def test_only_documents_without_text(run, made, tiny):
     assert (found["without_text"], found["encoded"]) == (16, {"dense": 48})
 
 
-def test_a_very_long_document(run, made, tiny):
-    """Of 120,000 tokens eight passages are kept, or as many as are asked for."""
+def test_a_very_long_document_has_a_limited_number_of_passages(run, made, tiny):
+    """A document of 120,000 tokens has eight passages, or as many as requested."""
     long = documents()
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
@@ -83,10 +80,7 @@ def test_a_very_long_document(run, made, tiny):
         assert found["encoded"] == {"dense": 48}
 
 
-# ------------------------------------------------------------------------------------------------ models
-
-
-def test_models_that_are_none(run, made, tiny, tmp_path):
+def test_invalid_models_are_refused(run, made, tiny, tmp_path):
     folder = made()
     train = ("train", "dense", "--passage-tokens", 16, "-w", folder)
     (tmp_path / "file").write_text("no model")
@@ -117,10 +111,10 @@ def test_models_that_are_none(run, made, tiny, tmp_path):
         (changed("nonsense", config={"model_type": "nonsense"}), "not a model that transformers can load"),
     ):
         run(*train, "--model", model).fails(2, str(model), what)
-    assert nothing_left(folder)
+    assert no_ranker_remains(folder)
 
 
-def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_path):
+def test_a_decoder_is_accepted_and_an_encoder_decoder_is_refused(run, made, tmp_path):
     import tokenizers
     import transformers
 
@@ -136,13 +130,13 @@ def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_
         fast.save_pretrained(tmp_path / name)
     folder = made()
     run("train", "dense", *options(tmp_path / "t5"), "-w", folder).fails(2, "an encoder with a decoder")
-    assert nothing_left(folder)
+    assert no_ranker_remains(folder)
     found = fitted(run("train", "dense", *options(tmp_path / "gpt2", "--steps", 4, "--json"), "-w", folder))
     assert found["encoded"] == {"dense": 48}
     run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).ok()
 
 
-def test_the_papers_settings_run(run, made, tiny):
+def test_the_preset_of_the_paper_can_be_trained(run, made, tiny):
     folder = made()
     done = run("train", "dense", "--preset", "paper", "--model", tiny, "--passage-tokens", 16, "--json",
                "-w", folder)  # fmt: skip
@@ -155,12 +149,9 @@ def test_the_papers_settings_run(run, made, tiny):
     assert hits
 
 
-# --------------------------------------------------------------------------- memory, disks, interruptions
-
-
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory, tiny):
-    """A model of few weights whose batches take much memory."""
+    """A model with few weights whose batches need much memory."""
     import transformers
 
     folder = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("wide") / "model"))
@@ -182,7 +173,7 @@ print(peak, file=sys.stderr)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_too_little_memory_says_what_to_lower(forks, made, wide):
+def test_an_out_of_memory_error_names_options_to_lower(forks, made, wide):
     folder = made()
     train = ("train", "dense", "--model", wide, "--passage-tokens", 60, "--steps", 2)
     train += ("--train-layers", "0", "-w", folder)
@@ -192,7 +183,7 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
         done = forks.start(*command, code=PEAK).result().ok()
         peaks.append(int(done.err.split()[-1]) * 1024)
     before = stored(folder)
-    limits = {resource.RLIMIT_AS: sum(peaks) // 2}  # halfway: how much memory each takes differs by run
+    limits = {resource.RLIMIT_AS: sum(peaks) // 2}  # between both peaks, because the memory differs by run
     failed = forks.start(*large, limits=limits).result()
     assert (failed.code, failed.out) == (1, ""), failed
     last = failed.err.splitlines()[-1]
@@ -202,7 +193,7 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
     assert stored(folder) == before
 
 
-def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, forks, made, tiny):
+def test_a_full_disk_during_a_checkpoint_or_storing_the_ranker(run, forks, made, tiny):
     folder = made()
     train = ("train", "dense", *options(tiny, "--steps", 20, "--every", "5"), "-w", folder)
     run(*train)
@@ -210,13 +201,13 @@ def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, forks, mad
     fresh = made(name="fresh")
     train = (*train[:-1], fresh)
     weights = len(whole[1][0])
-    for size in (0, 1_000, weights // 2, weights + 1_000):  # the last: Adam's moments do not fit
+    for size in (0, 1_000, weights // 2, weights + 1_000):  # the last size is too small for Adam's moments
         done = forks.start(*train, limits={resource.RLIMIT_FSIZE: size}).result()
         assert done.code == 1, (size, done)
         assert done.err.splitlines()[-1].startswith("rerank: "), done
         assert "Traceback" not in done.err
         assert "unexpected" not in done.err, done
-        assert nothing_left(fresh)
+        assert no_ranker_remains(fresh)
     assert run(*train).code == 0
     assert stored(fresh)[:2] == whole[:2]
 
@@ -226,7 +217,7 @@ FORTY = ("--steps", 40, "--every", "10", "--patience", "100", "--precision", "fp
 
 @pytest.fixture(scope="module")
 def uninterrupted(run, write_lines, tiny, tmp_path_factory):
-    """What is stored after 40 steps at one go."""
+    """The files after 40 steps without interruption."""
     folder = tmp_path_factory.mktemp("whole")
     assert run("ingest", write_lines(folder / "whole.jsonl", documents()), "-w", folder / "ws").code == 0
     assert run("train", "dense", *options(tiny, *FORTY), "-w", folder / "ws").code == 0
@@ -234,8 +225,10 @@ def uninterrupted(run, write_lines, tiny, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("how", "after"), [(signal.SIGINT, 0), (signal.SIGKILL, 10), (signal.SIGINT, 30)])
-def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninterrupted, how, after):
-    """At the beginning, after the first checkpoint, and after the third."""
+def test_an_interrupted_training_gives_the_same_ranker_when_repeated(
+    run, forks, made, tiny, uninterrupted, how, after
+):
+    """Interruptions at the beginning, after the first checkpoint, and after the third."""
     settings = options(tiny, *FORTY)
     broken = made(name="broken")
     process = forks.start("train", "dense", *settings, "-w", broken)
@@ -254,8 +247,8 @@ def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninte
     assert stored(broken) == uninterrupted
 
 
-def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
-    """The last checkpoint stays until the ranker is stored: nothing is trained twice."""
+def test_a_training_killed_before_storing_is_not_repeated(run, made, tiny, monkeypatch):
+    """The last checkpoint is kept until the ranker is stored."""
     folder, whole = made(), made(name="whole")
     train = ("train", "dense", *options(tiny, "--steps", 20, "--every", "10", "--json"), "-w")
     want = fitted(run(*train, whole))
@@ -266,12 +259,12 @@ def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Workspace, "install", killed)
         assert run(*train, folder).code == 130
-    assert nothing_left(folder)
+    assert no_ranker_remains(folder)
     assert fitted(run(*train, folder)) == want
     assert stored(folder)[:2] == stored(whole)[:2]
 
 
-def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny, tmp_path):
+def test_a_checkpoint_of_another_model_or_settings_is_refused(run, forks, made, tiny, tmp_path):
     folder = made()
     model = shutil.copytree(tiny, tmp_path / "model")
     settings = options(model, "--steps", 4000, "--every", "5")
