@@ -1,4 +1,4 @@
-"""``dense`` on a real node, from links to a ranking that it has found candidates for."""
+"""``dense`` on a real node, from links to a ranking with candidates that it retrieved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(run, tiny: str, folder: Path, passages: int) -> Any:
 
 @pytest.fixture(scope="module")
 def cluster(knn_node, index, corpus, tiny, run, tmp_path_factory) -> Path:
-    """A workspace on the node, where ``dense`` was trained and retrieves."""
+    """A workspace on the node in which ``dense`` is trained and retrieves."""
     folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
     run("ingest", corpus, "-w", folder, "--url", knn_node.url, "--index", index, "--replicas", 0).ok()
     assert train(run, tiny, folder, 4)["encoded"] == {"dense": SIZE}
@@ -54,7 +54,7 @@ def cluster(knn_node, index, corpus, tiny, run, tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_whole_path(cluster, run, script, write_lines, tmp_path):
+def test_dense_retrieves_in_tune_evaluate_query_and_serve(cluster, run, script, write_lines, tmp_path):
     judged = judge(tmp_path, write_lines)
     files = (*judged, "-w", cluster, "--json")
     tuned = run("tune", "--stack", "tfidf,dense", *RETRIEVE, *files).json
@@ -74,7 +74,7 @@ def test_the_whole_path(cluster, run, script, write_lines, tmp_path):
     assert [hit["id"] for hit in hits] == [hit["id"] for hit in answer["hits"]]
 
 
-def test_documents_and_versions_that_come_later(
+def test_later_documents_and_versions_are_retrieved(
     cluster, index, knn_node, corpus, tiny, run, write_lines, tmp_path
 ):
     query = ["query", WORDS, "--stack", "dense", "--retrieve", "dense", "-w", cluster]
@@ -93,14 +93,14 @@ def test_documents_and_versions_that_come_later(
     assert run(*query, "--json").json["found"]["dense"] > 0
     (about,) = knn_node.request("GET", f"/{index}").values()
     passages = about["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
-    now = Workspace.open(cluster)  # versions that nothing needs are not in a new index
+    now = Workspace.open(cluster)  # a new index contains only needed versions
     needed = {now.ranker("dense").version, *now.needed(before=True).get("dense", ())}
     assert passages["properties"].keys() == needed
 
 
 @pytest.mark.parametrize("graph", [True, False])
-def test_an_attached_index(cluster, knn_node, run, tmp_path, graph):
-    """Others go on writing their documents, and see no more of them than before."""
+def test_dense_retrieves_on_an_attached_index(cluster, knn_node, run, tmp_path, graph):
+    """Other clients continue to write documents, and their searches do not see the vectors."""
     with index_of_others(knn_node, DOCUMENTS[:30], graph=graph) as name:
         folder = tmp_path / "ws"
         fields = ["title=name", "text=body"]

@@ -1,4 +1,4 @@
-"""docker/: the steps of the containers run without them, and the files are checked by what can check them."""
+"""docker/: the steps of the containers run without Docker, and linters check the files."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ STAGES = {
     part.split(" AS ")[1].split("\n")[0]: part for part in re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
 }
 
-# ------------------------------------------------------------------------------------------------ the files
-
 
 @pytest.mark.parametrize(
     ("tool", "args"),
@@ -59,7 +57,7 @@ STAGES = {
     ],
     ids=["Dockerfile", "steps.sh", "compose.yaml by its schema", "compose.yaml by yamllint"],
 )
-def test_linters_have_nothing_to_say(tool, args):
+def test_linters_report_no_problems(tool, args):
     found = shutil.which(tool, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
         pytest.skip(f"{tool} is not installed; pip install -e '.[dev]'")
@@ -67,14 +65,14 @@ def test_linters_have_nothing_to_say(tool, args):
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore, which lists what is let in, keeps a path out."""
+    """Return whether .dockerignore, which lists the included paths, excludes a path."""
     rules = (ROOT / ".dockerignore").read_text("utf-8").split("\n")
     let_in = [rule[1:] for rule in rules if rule.startswith("!")]
     assert "*" in rules
     return not any(path == rule or path.startswith(f"{rule}/") for rule in let_in)
 
 
-def test_everything_that_is_copied_is_there():
+def test_all_copied_files_exist():
     for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.M):
         *sources, _ = line.split()
         for source in sources:
@@ -82,8 +80,10 @@ def test_everything_that_is_copied_is_there():
             assert not ignored(source), line
 
 
-def test_images():
-    """Bases by digest, not as root, with a health check if they go on running, torch only to train."""
+def test_images_are_pinned_and_run_without_root():
+    """Bases have digests, users are not root, long-running images have a health check, and only training
+    has torch.
+    """
     bases = dict(re.findall(r"^ARG ([A-Z]+)=(\S+)$", DOCKERFILE, re.M))
     for base in re.findall(r"^FROM \$\{([A-Z]+)\}", DOCKERFILE, re.M):
         assert re.fullmatch(r"[a-z.-]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", bases[base]), base
@@ -96,7 +96,7 @@ def test_images():
     assert not re.search(r"^torch==", (DOCKER / "requirements" / "service.txt").read_text("utf-8"), re.M)
 
 
-def test_the_files_agree():
+def test_compose_dockerfile_and_steps_agree():
     services = COMPOSE["services"]
     for name, service in services.items():
         for secret in service.get("secrets", ()):
@@ -118,17 +118,14 @@ def test_the_files_agree():
     assert set(used) | {"plugin"} == set(shown)
 
 
-def test_a_step_that_does_not_exist():
+def test_an_unknown_step_is_refused():
     done = finished(STEPS, "dance")
     assert (done.returncode, done.stdout) == (2, "")
     assert "steps.sh healthy URL" in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------ the steps
-
-
 def steps(*args: object, check: bool = True, **env: object) -> subprocess.CompletedProcess[str]:
-    """Run a step, with the command of this environment on the path."""
+    """Run a step with this environment's command on the path."""
     return finished(STEPS, *args, env={**os.environ, **environment(env)}, check=check)
 
 
@@ -146,14 +143,14 @@ def token(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def opensearch(token) -> Iterator[Node]:
-    """What the image of OpenSearch holds, started by its entry point."""
+    """The contents of the OpenSearch image, started by its entry point."""
     try:
         home = with_plugins(distribution(), [])
         java = java_home()
         archive = build()
     except CannotRunError as error:
         unavailable(error)
-    entry = Path(tempfile.mkdtemp(prefix="entry-", dir=cache()))  # the user nobody can read it
+    entry = Path(tempfile.mkdtemp(prefix="entry-", dir=cache()))  # readable by the user nobody
     try:
         steps("plugin", home, archive, OPENSEARCH_JAVA_HOME=java, JDK_JAVA_OPTIONS=" ".join(QUICK[:2]))
         for path in (home / "plugins").rglob("*"):
@@ -180,12 +177,12 @@ def opensearch(token) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def collection(small, tmp_path_factory) -> Path:
-    """The small collection, laid out like the demo's."""
+    """The small collection in the layout of the demo."""
     return like_the_demo(small, tmp_path_factory.mktemp("demo") / "collection")
 
 
 @pytest.mark.slow
-def test_the_steps(opensearch, collection, small, token, run, tmp_path):
+def test_the_steps_build_and_serve_a_demo(opensearch, collection, small, token, run, tmp_path):
     env: dict[str, Any] = {
         "OPENSEARCH_URL": opensearch.url,
         "WORKSPACE": tmp_path / "workspace",
@@ -195,11 +192,12 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
         "SERVICE_HOST": "127.0.0.1",
         "SERVICE_PORT": free_port(),
     }
-    alone = with_only(tmp_path, "service")["PYTHONPATH"]  # as in the image of the service
+    alone = with_only(tmp_path, "service")["PYTHONPATH"]  # as in the service image
     env["SERVICE_URL"] = f"http://127.0.0.1:{env['SERVICE_PORT']}"
     health = f"{opensearch.url}/_cluster/health?wait_for_status=yellow&timeout=4s"
     assert steps("healthy", health).returncode == 0
-    assert steps("healthy", f"{env['SERVICE_URL']}/readyz", check=False).returncode != 0  # nobody listens
+    # the service does not run yet
+    assert steps("healthy", f"{env['SERVICE_URL']}/readyz", check=False).returncode != 0
     assert steps("healthy", f"{opensearch.url}/none-such", check=False).returncode != 0
 
     steps("demo", **env)

@@ -1,4 +1,4 @@
-"""``rerank evaluate --report``: the page in a browser, by the keyboard, and what it is made of."""
+"""``rerank evaluate --report``: the page in a browser, keyboard control, and its contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTILE = '</title><script>document.title="taken"</script>'
 
 @pytest.fixture(scope="module")
 def queries(small, tmp_path_factory):
-    """The queries, a hostile one among them."""
+    """The queries, including a hostile one."""
     path = tmp_path_factory.mktemp("queries") / "queries.jsonl"
     lines = [json.loads(line) for line in Path(small.queries).read_text("utf-8").splitlines()]
     judged = {line.split("\t")[0] for line in Path(small.test).read_text("utf-8").splitlines()}
@@ -30,7 +30,7 @@ def queries(small, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(run, trained, small, queries, tmp_path_factory):
-    """The page of the stack that is in use."""
+    """The report page of the stack in use."""
     folder = tmp_path_factory.mktemp("written")
     out = folder / "page.html"
     shutil.copytree(trained, folder / "ws")
@@ -41,16 +41,16 @@ def written(run, trained, small, queries, tmp_path_factory):
     return out
 
 
-def test_the_page(written):
+def test_the_report_page_is_complete_and_safe(written):
     check_page(written, hostile=" </title>", sections=3)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360)])
-def test_the_page_in_a_browser(browser, written, scheme, width):
+def test_the_report_page_works_in_a_browser(browser, written, scheme, width):
     check_in_browser(browser, written, scheme, width, title=f"{STACK} against tfidf")
 
 
-def test_the_page_of_several_stacks_in_json(run, workspace, small, tmp_path):
+def test_the_report_page_of_several_stacks(run, workspace, small, tmp_path):
     files = ("--queries", small.queries, "--qrels", small.test, "--report", tmp_path / "page.html")
     measured = ("--stack", "text", "--stack", STACK, "--measure", "RR", "--protocol", "retrieved:20")
     numbers = run("evaluate", "-w", workspace, *files, *measured, "--json").json

@@ -1,4 +1,4 @@
-"""``rerank hook``: a plain ``_search`` on a real node comes back in the order of ``rerank query``."""
+"""``rerank hook``: a plain ``_search`` on a real node returns the order of ``rerank query``."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def service(cluster, script, tmp_path_factory) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch) -> None:
-    """Whoever types the commands knows the service's token, or it does not say what it serves."""
+    """The user's shell has the token of the service. Without it, the service does not describe itself."""
     monkeypatch.setenv("RERANK_SERVICE_TOKEN", TOKEN)
 
 
 @pytest.fixture
 def installed(cluster, service, run, plugged) -> Iterator[str]:
-    """The pipeline as the default of the index, whose name is given."""
+    """The pipeline as the default of the index. Yields the name of the index."""
     run("hook", "remove", "-w", cluster)
     run("hook", "install", "-w", cluster, *options(service), "--default", "--json").ok()
     yield concrete(plugged)
@@ -59,12 +59,12 @@ def installed(cluster, service, run, plugged) -> Iterator[str]:
 
 
 def options(service: Server) -> list[Any]:
-    # Generous: the machines that run tests are busy.
+    # The time limit is generous, because test machines are busy.
     return ["--service", service.url, "--stack", STACK, "--depth", 50, "--timeout", 20]
 
 
 def concrete(node: Node) -> str:
-    """The index behind the alias."""
+    """Return the name of the index of the alias."""
     (name,) = node.request("GET", f"/_alias/{INDEX}")
     return str(name)
 
@@ -84,7 +84,7 @@ def pipelines(node: Node) -> dict[str, Any]:
 
 
 def plain_search(node: Node, text: str, more: str = "") -> list[tuple[str, float]]:
-    """What any client does: it knows nothing of us."""
+    """Search like any client, without options of the hook."""
     body = json.dumps({"query": {"match": {"content": text}}, "size": 10}).encode()
     request = urllib.request.Request(
         f"{node.url}/{INDEX}/_search{more}", body, {"Content-Type": "application/json"}
@@ -93,7 +93,7 @@ def plain_search(node: Node, text: str, more: str = "") -> list[tuple[str, float
         return [(hit["_id"], hit["_score"]) for hit in json.load(answer)["hits"]["hits"]]
 
 
-def test_a_plain_search_is_what_query_prints(installed, plugged, cluster, small, run):
+def test_a_plain_search_returns_the_hits_of_rerank_query(installed, plugged, cluster, small, run):
     before = plugged.request("GET", "/_rerank/stats")["failed"]
     moved = 0
     for text in texts(small, 12):
@@ -109,8 +109,8 @@ def test_a_plain_search_is_what_query_prints(installed, plugged, cluster, small,
 
 
 @pytest.mark.parametrize("stack", [STACK, "bm25*0.5 + tfidf*0.5"])
-def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, stack):
-    """The engine knows features that did not come, and other signals, by ids."""
+def test_hits_without_ids_are_identified_by_their_places(cluster, service, plugged, stack):
+    """The engine needs ids to compute missing features and other signals."""
     query, (name,) = {"match": {"content": "cell growth"}}, plugged.request("GET", f"/_alias/{INDEX}")
     search = {"query": query, "size": 30, "seq_no_primary_term": True, "_source": False}
     hits = plugged.request("POST", f"/{INDEX}/_search?search_pipeline=_none", search)["hits"]["hits"]
@@ -132,8 +132,10 @@ def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, s
     assert not expected["requested_fields"]["ids"]
 
 
-def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, plugged, small, tmp_path):
-    """Searches go on as they were, by stored features alone; what is put in use is there at once."""
+def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, plugged, small, tmp_path):
+    """Searches continue with the old version and stored features. A stack that is put in use is served at
+    once.
+    """
     workspace = Workspace.open(cluster)
     old = {name: workspace.ranker(name) for name in ("text", "meta")}
     words = texts(small, 2)
@@ -144,10 +146,10 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
         stack.save(tmp_path / "stack.json")
         assert run("stack", "use", tmp_path / "stack.json", "-w", cluster).code == 0
 
-    def searched(version: str) -> None:
-        """As the workspace's own queries are answered, and by what was stored."""
+    def check_order(version: str) -> None:
+        """Assert that searches return the order of ``rerank query``, only with stored features."""
         assert workspace.versions()["text"] == version
-        plain_search(plugged, words[0])  # tells the node what the service wants
+        plain_search(plugged, words[0])  # the node learns which fields the service requests
         lacking = missing()
         for text in words:
             wanted = run("query", text, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
@@ -155,14 +157,14 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
             assert [id for id, _ in found] == [hit["id"] for hit in wanted]
             assert [score for _, score in found] == pytest.approx([h["score"] for h in wanted], abs=1e-6)
         assert missing() == lacking
-        orders.append([id for id, _ in found[:5]])  # statistics count old copies until they are merged
+        orders.append([id for id, _ in found[:5]])  # statistics count old copies until segments merge
 
     def served(version: str) -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         wait_until(lambda: service.get("/readyz", **headers).json["rankers"]["text"] == version)
 
     def taken_up() -> None:
-        """Wait until the service ranks by the stack that was put in use."""
+        """Wait until the service uses the stack that was put in use."""
         first = words[0]
         hits = run("query", first, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
         wanted = [hit["id"] for hit in hits]
@@ -176,17 +178,17 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
     try:
         assert run("hook", "install", "-w", cluster, *options).code == 0
         taken_up()
-        searched(old["text"].version)
+        check_order(old["text"].version)
         workspace.install(other_way_round(old["text"], "other"))
         assert run("encode", "-w", cluster, "--json").json["encoded"]["text"] == len(small.documents)
-        searched(old["text"].version)
+        check_order(old["text"].version)
         assert workspace.engine.missing_features("text", old["text"].version) == 0
         use(text="other")
         served("other")
-        searched("other")
+        check_order("other")
         assert "active again: " in run("stack", "rollback", "-w", cluster).out
         served(old["text"].version)
-        searched(old["text"].version)
+        check_order(old["text"].version)
         assert orders[0] == orders[1] == orders[3] != orders[2]
     finally:
         run("hook", "remove", "-w", cluster)
@@ -198,8 +200,10 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
         served(old["text"].version)
 
 
-def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatch):
-    """Who installs, and the service's own user, need what the pages name, and nothing else."""
+def test_the_documented_rights_are_sufficient_and_necessary(
+    cluster, plugged, run, script, small, tmp_path, monkeypatch
+):
+    """This covers the user who installs and the user of the service."""
     served = as_user(cluster, tmp_path / "served", "server", plugged, monkeypatch)
     folder = as_user(cluster, tmp_path / "ws", "installer", plugged, monkeypatch)
     text = texts(small, 1)[0]
@@ -210,7 +214,7 @@ def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatc
             plain_search(plugged, text)
             best = plain_search(plugged, text)[0][0]
             document = plugged.request("GET", f"/{INDEX}/_source/{best}")
-            document["text"] += " changed"  # its features are gone: the service reads the document
+            document["text"] += " changed"  # its features are removed, so the service reads the document
             plugged.request("PUT", f"/{INDEX}/_doc/{best}?refresh=true", document)
             plain_search(plugged, text)
             state = run("hook", "status", "-w", folder)
@@ -224,14 +228,14 @@ def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatc
     assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 
 
-def test_a_service_that_the_nodes_do_not_list(cluster, service, run, plugged):
+def test_a_service_url_that_the_nodes_do_not_allow_is_refused(cluster, service, run, plugged):
     url = service.url.replace("127.0.0.1", "localhost")
     refused = run("hook", "install", "-w", cluster, "--service", url)
     refused.fails(1, f"node node-0 may not call {url}: write rerank.allowed_urls", f'"{url}"]', "restart")
     assert pipelines(plugged) == {}
 
 
-def test_dry_run_shows_and_changes_nothing(cluster, service, run, plugged):
+def test_a_dry_run_prints_requests_and_changes_nothing(cluster, service, run, plugged):
     args = ("-w", cluster, "--default", *options(service), "--dry-run")
     done = run("hook", "install", *args, "--json").json
     assert [(r["method"], r["path"]) for r in done["requests"]] == [
@@ -245,7 +249,7 @@ def test_dry_run_shows_and_changes_nothing(cluster, service, run, plugged):
     assert (pipelines(plugged), default(plugged)) == ({}, None)
 
 
-def test_everything_can_be_repeated(cluster, service, run, plugged):
+def test_hook_commands_can_be_repeated(cluster, service, run, plugged):
     args = ("hook", "install", "-w", cluster, *options(service), "--json")
     assert len(run(*args).json["requests"]) == 1
     assert default(plugged) is None
@@ -268,23 +272,23 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
     assert run("hook", "remove", "-w", cluster).out == "nothing to change\n"
 
 
-def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, run, plugged, tmp_path):
+def test_a_service_that_does_not_fit_is_not_made_the_default(cluster, service, run, plugged, tmp_path):
     args = ("hook", "install", "-w", cluster, *options(service), "--depth", 1001)
     run(*args, "--default").fails(1, "takes 1,000 candidates", "nothing was changed")
     assert (pipelines(plugged), default(plugged)) == ({}, None)
-    tuned = shutil.copytree(cluster, tmp_path / "ws")  # a stack that the service's workspace lacks
+    tuned = shutil.copytree(cluster, tmp_path / "ws")  # a stack that is missing in the service's workspace
     stack = Stack.parse("bm25*0.5 + text*0.5")
     (tuned / "stacks").mkdir(exist_ok=True)
     stack.save(tuned / "stacks" / "bm25,text.json")
     lacking = ("hook", "install", "-w", tuned, "--service", service.url, "--stack", "bm25,text", "--default")
     run(*lacking).fails(1, "'bm25,text'", "nothing was changed")
     assert (pipelines(plugged), default(plugged)) == ({}, None)
-    done = run(*args)  # for searches that name it
+    done = run(*args)  # without --default
     assert (done.code, done.err.startswith("warning: the service at")) == (0, True)
     assert run("hook", "remove", "-w", cluster).code == 0
 
 
-def test_status(installed, cluster, service, run, plugged):
+def test_status_reports_the_configuration_and_changes_by_hand(installed, cluster, service, run, plugged):
     status = hook_status(run, cluster)
     assert (status["there"], status["problems"]) == (True, [])
     assert status["default_of"] == status["indices"] == [installed]
@@ -303,7 +307,7 @@ def test_status(installed, cluster, service, run, plugged):
     assert run("hook", "status", "-w", cluster).code == 1
 
 
-def test_a_shadow_has_dates_when_it_has_ended(installed, cluster, service, run, small, plugged):
+def test_statistics_of_shadow_mode_remain_after_it_ends(installed, cluster, service, run, small, plugged):
     text = texts(small, 1)[0]
     assert run("hook", "install", "-w", cluster, *options(service), "--default", "--shadow").code == 0
     plain_search(plugged, text)
@@ -313,7 +317,7 @@ def test_a_shadow_has_dates_when_it_has_ended(installed, cluster, service, run, 
     assert f"shadow: {shadow['count']} " in run("hook", "status", "-w", cluster).out
 
 
-def test_test(installed, cluster, service, run, small):
+def test_hook_test_compares_the_order(installed, cluster, service, run, small):
     text = texts(small, 1)[0]
     trial = run("hook", "test", text, "-k", 7, "-w", cluster, "--json").json
     assert (trial["outcome"], trial["same"], len(trial["reranked"])) == ("reranked", True, 7)
@@ -321,16 +325,16 @@ def test_test(installed, cluster, service, run, small):
     shown = run("hook", "test", text, "-w", cluster)
     assert (shown.code, shown.err) == (0, "")
     assert "the order is the same" in shown.out
-    # The service's default stack: its first stage only.
+    # The default stack of the service has only its first stage.
     run("hook", "install", "--service", service.url, "--timeout", 20, "-w", cluster)
     trial = run("hook", "test", text, "-w", cluster, "--json").json
     assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
 
 
-def test_a_service_that_is_down(cluster, service, run, small):
+def test_a_service_that_is_down_is_reported(cluster, service, run, small):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, and nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, but not listening
         done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster).ok()
         assert done.err.startswith(f"warning: no service answers at {url}")
         done = run("hook", "test", texts(small, 1)[0], "-w", cluster, "--json")
@@ -342,8 +346,10 @@ def test_a_service_that_is_down(cluster, service, run, small):
     assert run("hook", "remove", "-w", cluster).code == 0
 
 
-def test_our_own_searches_leave_the_default_out(installed, cluster, service, run, plugged, tmp_path, small):
-    """Else the service, asked by the node, would ask the node, which would ask the service."""
+def test_our_searches_do_not_use_the_default_pipeline(
+    installed, cluster, service, run, plugged, tmp_path, small
+):
+    """Otherwise the service would search the node, which would call the service again."""
     adopted = tmp_path / "adopted"
     run("attach", "title=title", "text=text", "--url", plugged.url, "--index", INDEX, "-w", adopted).ok()
     before = plugged.request("GET", "/_rerank/stats")
@@ -360,7 +366,7 @@ def test_our_own_searches_leave_the_default_out(installed, cluster, service, run
         assert len(engine.find(SearchRequest(words[0], ids=found.ids, first_stage="bm25"))) == 20
         assert len(engine.ids()) == len(list(engine.documents())) == len(small.documents)
     after = plugged.request("GET", "/_rerank/stats")
-    # At a point in time OpenSearch uses the default whatever a search says; there is nothing to rerank.
+    # OpenSearch always uses the default pipeline at a point in time. These searches are not reranked.
     for stats in (before, after):
         stats["passed"].pop("no_text_query", None)
     assert {name: after[name] for name in ("reranked", "passed", "failed")} == {
@@ -375,7 +381,7 @@ def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
     assert hook_status(run, cluster)["problems"] == []
 
 
-def test_other_peoples_pipelines_stay(cluster, service, run, plugged):
+def test_pipelines_of_other_owners_are_not_changed(cluster, service, run, plugged):
     theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
     plugged.request("PUT", "/_search/pipeline/theirs", theirs)
     plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: "theirs"})
@@ -390,7 +396,7 @@ def test_other_peoples_pipelines_stay(cluster, service, run, plugged):
         plugged.request("DELETE", "/_search/pipeline/theirs")
 
 
-def test_a_pipeline_that_another_index_needs_stays(installed, cluster, run, plugged):
+def test_a_pipeline_that_another_index_uses_is_not_removed(installed, cluster, run, plugged):
     plugged.request("PUT", "/other", {"settings": {DEFAULT: PIPELINE, "number_of_replicas": 0}})
     try:
         run("hook", "remove", "-w", cluster).fails(1, "default of other")
@@ -424,16 +430,16 @@ def test_a_pipeline_that_another_index_needs_stays(installed, cluster, run, plug
         (("test", "wheel", "--name", "none-such"), 1, ["'none-such'"]),
     ],
 )
-def test_what_cannot_be(cluster, run, args, code, parts):
+def test_invalid_hook_commands_are_refused(cluster, run, args, code, parts):
     run("hook", *args, "-w", cluster).fails(code, *parts)
 
 
-def test_a_workspace_on_the_local_engine(plain, run):
+def test_the_hook_refuses_a_workspace_on_the_local_engine(plain, run):
     for action in (["status"], ["remove"], ["test", "words"], ["install", "--service", "http://a"]):
         run("hook", *action, "-w", plain).fails(2, str(plain), "`rerank attach ")
 
 
-def test_a_node_without_the_plugin(node, small, run, write_lines, tmp_path):
+def test_a_node_without_the_plugin_is_reported(node, small, run, write_lines, tmp_path):
     index = f"hook-{secrets.token_hex(4)}"
     few = write_lines(tmp_path / "few.jsonl", small.documents[:5])
     args = ("--url", node.url, "--index", index, "--replicas", 0, "-w", tmp_path / "ws")
@@ -450,8 +456,8 @@ def test_a_node_without_the_plugin(node, small, run, write_lines, tmp_path):
         node.request("DELETE", f"/{index}-*")
 
 
-def test_answers_of_the_service_are_not_held_back(service):
-    """No Nagle: on a connection that stays open an answer would wait 40 ms for the client's ACK."""
+def test_answers_of_the_service_are_sent_without_delay(service):
+    """With Nagle's algorithm, an answer on an open connection would wait 40 ms for the client's ACK."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     times = []
     for _ in range(20):
@@ -463,10 +469,10 @@ def test_answers_of_the_service_are_not_held_back(service):
     assert sorted(times)[5] < 0.03
 
 
-def test_the_gate_measures_plain_and_hooked_searches(
+def test_hook_test_measures_plain_and_reranked_searches(
     installed, plugged, cluster, service, small, run, tmp_path
 ):
-    """The words' scores 20 times as large, among half of the documents: what production sends."""
+    """The text scores are 20 times as high, and the pipeline has a filter, as in production."""
     theirs = {"request_processors": [{"filter_query": {"query": {"exists": {"field": "title"}}}}]}
     plugged.request("PUT", "/_search/pipeline/theirs", theirs)
     run("hook", "install", "-w", cluster, *options(service), "--add-to", "theirs").ok()
@@ -485,7 +491,7 @@ def test_the_gate_measures_plain_and_hooked_searches(
     assert found["outcomes"] == {"reranked": found["queries"]}
     assert found["wins"] + found["losses"] <= found["queries"]
     how = ("--first-stage", f"template:{template}", "--protocol", "retrieved:50", "--measure", "nDCG@10")
-    how += ("--ignore-categories",)  # no plain search brings any
+    how += ("--ignore-categories",)  # a plain search has no categories
     evaluated = run("evaluate", "--stack", STACK, *how, *judged, "-w", cluster, "--json").json["results"]
     assert [row["measures"]["nDCG@10"] for row in evaluated] == pytest.approx(
         [found["plain"], found["hooked"]]
@@ -494,7 +500,7 @@ def test_the_gate_measures_plain_and_hooked_searches(
     assert f"without the hook {found['plain']:.4f}, with it {found['hooked']:.4f} (p " in shown.out
 
 
-def test_what_the_gate_refuses(installed, cluster, service, small, run, tmp_path):
+def test_hook_test_refuses_invalid_templates(installed, cluster, service, small, run, tmp_path):
     (tmp_path / "own.json").write_text('{"size": 3, "query": {"match": {"content": "{{text}}"}}}')
     judged = ("--queries", small.queries, "--qrels", small.test, "-w", cluster)
     run("hook", "test", "--template", tmp_path / "own.json", *judged).fails(1, 'the template has "size"')
