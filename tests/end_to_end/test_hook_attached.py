@@ -1,6 +1,6 @@
-"""An index of somebody else's, with the hook as its default: whatever happens to it, its searches answer.
+"""An attached index with the hook as its default: its searches are answered despite all changes.
 
-The real plugin and the real service; the index is only read.
+The tests use the real plugin and the real service. The index is only read.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ CASES = replace(
     PARTS[0],
     combiner=replace(PARTS[0].combiner, cases={"inferred": PARTS[1].combiner, "given": PARTS[3].combiner}),
 )
-"""A stack that has weights for each case of queries."""
+"""A stack with weights for each case of queries."""
 TEMPLATE = '{"query": {"bool": {"should": [{"match": {"body": "{{q}}"}}, {"match": {"head": "{{q}}"}}]}}}'
 OWN = replace(Stack.parse("search*0.4 + text*0.6"), search=SearchTemplate("template", "own.json", TEMPLATE))
-"""A stack on a search of the user."""
+"""A stack on a custom search."""
 DEFAULT = "index.search.default_pipeline"
 
 pytestmark = pytest.mark.slow
@@ -92,7 +92,7 @@ def texts(small) -> list[str]:
 def installed(library, service, run, plugged, texts) -> None:
     options = ("--service", service.url, "--stack", STACK, "--depth", 40, "--timeout", 20)
     run("hook", "install", "-w", library, *options, "--default").ok()
-    search(plugged, texts[0])  # tells the node what the service wants
+    search(plugged, texts[0])  # the node learns which fields the service requests
 
 
 def search(node: Node, text: str, index: str = "library", pipeline: str = "", **more: Any) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def expected(run: Any, folder: Path, text: str) -> list[dict[str, Any]]:
     return hits
 
 
-def as_queried(node: Node, run: Any, folder: Path, texts: list[str]) -> None:
-    """Searches are reranked as the workspace's own queries are, by stored features alone."""
+def assert_same_as_query(node: Node, run: Any, folder: Path, texts: list[str]) -> None:
+    """Assert that searches have the order of ``rerank query``, only with stored features."""
     before = flat(node.request("GET", "/_rerank/stats"))
     for text in texts:
         wanted = expected(run, folder, text)
@@ -135,9 +135,9 @@ def missing(server: Server) -> float:
     return metric(server, 'rerank_features_missing_total{endpoint="hook",ranker="text"}')
 
 
-def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library, service, texts):
+def test_searches_are_reranked_with_local_features(installed, plugged, run, library, service, texts):
     before = missing(service)
-    as_queried(plugged, run, library, texts)
+    assert_same_as_query(plugged, run, library, texts)
     assert missing(service) == before
     body = {"highlight": {"fields": {"body": {}}}, "aggs": {"tags": {"terms": {"field": "tags"}}}}
     answer = search(plugged, texts[0], **body)
@@ -148,13 +148,13 @@ def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library
     assert run("hook", "test", texts[0], "-w", library).code == 0
     status = hook_status(run, library)
     assert (status["problems"], status["default_of"]) == ([], ["library-1"])
-    # Who has the nodes' token sees what the service's user may see: not served, unless it is asked for.
+    # The token of the nodes gives access only to the hook. Other endpoints must be requested with --only.
     asked = service.post("/v1/search", {"query": texts[0]}, Authorization=f"Bearer {TOKEN}")
     asked.fails(404, "started without search")
 
 
-def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts):
-    """What the query's clause and the documents' field give is weighed as our own signals are."""
+def test_clauses_and_fields_of_a_search_can_be_signals(installed, plugged, texts):
+    """Scores of the query's clause and values of the documents' field have weights like other signals."""
     stack = "bm25*0.2 + clause:head*0.5 + field:seen:log*0.3"
     named = {"match": {"head": {"query": texts[0], "_name": "head"}}}
     body = {"query": {"bool": {"should": [{"match": {"body": {"query": texts[0]}}}, named]}}, "size": 40}
@@ -171,7 +171,7 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
         assert low < high
         for hit, value in zip(plain, column):
             wanted[hit["_id"]] += weight * (value - low) / (high - low)
-    for _ in range(2):  # when the node has not heard yet what the service wants, and when it has
+    for _ in range(2):  # before and after the node has learned which fields the service requests
         answer = plugged.request(
             "POST", "/library/_search", {**body, "ext": {"rerank_stack": {"stack": stack}}}
         )
@@ -186,7 +186,7 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
     assert (about["outcome"], about["reason"]) == ("passed", "no clause of that name")
 
 
-def test_whose_weights_were_used_is_shown(installed, plugged, run, library, service):
+def test_explain_and_status_show_the_weights_of_the_case(installed, plugged, run, library, service):
     weighed = {"stack": "bm25,meta", "explain": True}
     rows = (
         ("human cell", {}, PARTS[1], "inferred"),
@@ -204,7 +204,7 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
                     weight * about["signals"][name]["normalized"]
                 )
     assert f"inferred: {STACK}" not in run("hook", "test", rows[0][0], "-w", library).out
-    # The status has a line for each case.
+    # The status has one line per case.
     where = ("-w", library, "--name", "cases")
     assert run("hook", "install", *where, "--service", service.url, "--stack", "bm25,meta").code == 0
     shown = hook_status(run, library, "--name", "cases")["weights"]
@@ -217,7 +217,7 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
     assert run("hook", "remove", *where).code == 0
 
 
-def test_a_stack_on_a_template_is_tested_by_its_template(installed, run, library, service, texts):
+def test_hook_test_uses_the_template_of_the_stack(installed, run, library, service, texts):
     where = ("-w", library, "--name", "own")
     options = ("--service", service.url, "--stack", "search,text", "--depth", 30, "--timeout", 20)
     assert run("hook", "install", *where, *options).code == 0
@@ -233,7 +233,7 @@ def test_status_reports_a_node_that_does_not_answer(installed, run, library, plu
     config = folder / "rerank.toml"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        down = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, and nobody listens
+        down = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, but not listening
         both = config.read_text("utf-8").replace(f'"{plugged.url}"', f'["{plugged.url}", "{down}"]')
         config.write_text(both, "utf-8")
         problems = hook_status(run, folder)["problems"]
@@ -241,7 +241,7 @@ def test_status_reports_a_node_that_does_not_answer(installed, run, library, plu
     assert hook_status(run, library)["problems"] == []
 
 
-def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugged, run, library, service):
+def test_a_field_that_is_not_numeric_is_reported(installed, plugged, run, library, service):
     where = ("-w", library, "--name", "numbers", "--service", service.url, "--timeout", 20)
     run("hook", "install", *where, "--stack", "bm25*0.5 + field:tags*0.5").fails(
         2, "field 'tags' of index 'library' is not a number: it is of type keyword"
@@ -264,7 +264,7 @@ def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugg
 
 
 def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):
-    """Also those with the same ids; and what is left is in the order that it has alone."""
+    """This includes documents with equal ids. The other documents have the same order as without them."""
     make(plugged, "other")
     for i in range(0, SIZE, 3):
         source = plugged.request("GET", f"/library-1/_doc/{SIZE - 1 - i}")["_source"]
@@ -284,15 +284,15 @@ def test_documents_of_other_indices_keep_their_places(installed, plugged, run, l
     plugged.request("DELETE", "/other")
 
 
-def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, library, service, texts):
-    """By a partial update, and by a query; other fields than those attached cost a look, and no encoder."""
+def test_documents_changed_by_other_clients_have_new_scores(installed, plugged, run, library, service, texts):
+    """Changes are a partial update and an update by query. Changes of other fields need no encoding."""
     first = expected(run, library, texts[0])[0]["id"]
     body = {"doc": {"head": texts[0], "body": f"{texts[0]} {texts[1]}", "tags": []}}
     plugged.request("POST", f"/library-1/_update/{first}?refresh=true", body)
     script = {"source": "ctx._source.seen = 1", "lang": "painless"}
     plugged.request("POST", "/library-1/_update_by_query?refresh=true", {"script": script})
     before = missing(service)
-    as_queried(plugged, run, library, texts[:2])
+    assert_same_as_query(plugged, run, library, texts[:2])
     assert 0 < missing(service) - before <= 2  # only the document with another text
     lines = run("status", "-w", library).out
     assert f"1 feature missing: run `rerank encode -w {library}`" in lines
@@ -301,12 +301,12 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
     before = missing(service)
-    as_queried(plugged, run, library, texts)
+    assert_same_as_query(plugged, run, library, texts)
     assert missing(service) == before
     assert "features stored" in run("status", "-w", library).out
 
 
-def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, library, service, texts):
+def test_the_alias_moves_to_a_rebuilt_index(installed, plugged, run, library, service, texts):
     make(plugged, "library-2", settings={"number_of_shards": 1, "number_of_replicas": 0})
     copied = {"source": {"index": "library-1"}, "dest": {"index": "library-2"}}
     plugged.request("POST", "/_reindex?refresh=true", copied)
@@ -315,7 +315,7 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
         {"add": {"index": "library-2", "alias": "library"}},
     ]
     plugged.request("POST", "/_aliases", {"actions": actions})
-    for text in texts:  # without the default, and with it
+    for text in texts:  # without the default, then with it
         assert len(found(search(plugged, text))) == 10
     status = hook_status(run, library)
     assert status["indices"] == ["library-2"]
@@ -326,13 +326,14 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
     assert run("hook", "install", "-w", library, *options, "--default").code == 0
     make(plugged, "other")
     plugged.request("PUT", "/other/_doc/0?refresh=true", {"body": texts[0]})
-    search(plugged, texts[0], "other", pipeline="rerank-library")  # whose is it? the service asks
-    for text in texts[:2]:  # and at once again, of an index that it has never heard of
+    # the service looks up the index of the document
+    search(plugged, texts[0], "other", pipeline="rerank-library")
+    for text in texts[:2]:  # and again, for an index that is new to the service
         assert len(found(search(plugged, text))) == 10
-    # Every text is known: nothing is encoded, and nothing was written.
+    # All texts are known, so nothing is encoded or written.
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
     before_missing = missing(service)
-    as_queried(plugged, run, library, texts)
+    assert_same_as_query(plugged, run, library, texts)
     assert missing(service) == before_missing
     assert "rerank_features" not in json.dumps(plugged.request("GET", "/library-2/_mapping"))
     plugged.request("DELETE", "/library-1")

@@ -16,7 +16,7 @@ from tests.states import STACK, good, state
 @pytest.mark.parametrize(
     ("size", "there"), [(0, True), (1_000, False), (30_000, True), (100_000, False), (300_000, True)]
 )
-def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, there):
+def test_a_full_disk_during_ingest_changes_nothing(run, spawn, small, plain, tmp_path, size, there):
     folder = plain if there else tmp_path / "new"
     old = state(run, folder)
     done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limited(size))
@@ -30,14 +30,16 @@ def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, the
     assert len(state(run, folder)[1]) == len(small.documents)
 
 
-def test_a_full_disk_when_the_database_was_closed(run, spawn, small, plain):
-    """To open it then takes a new write-ahead log: that there is no space for one is no damage."""
+def test_a_full_disk_after_the_database_was_closed(run, spawn, small, plain):
+    """Opening the database needs a new write-ahead log. A lack of space for it must not be reported as
+    damage.
+    """
     LocalEngine.open(plain / "engine").close()
     spawn("ingest", small.corpus, "-w", plain, preexec_fn=limited(0)).fails(1, "free space and run again")
     assert run("ingest", small.corpus, "-w", plain).code == 0
 
 
-def test_a_full_disk_while_tuning(spawn, run, small, workspace):
+def test_a_full_disk_during_tuning_changes_nothing(spawn, run, small, workspace):
     old = state(run, workspace)
     done = spawn(
         "tune", "--stack", "tfidf,meta", "--queries", small.queries, "--qrels", small.dev, "-w", workspace,
@@ -47,14 +49,14 @@ def test_a_full_disk_while_tuning(spawn, run, small, workspace):
     assert state(run, workspace)[:3] == old[:3]
 
 
-def ingesting(script, folder, lines):
-    """Start an ingest that waits for more lines after these; everything before is in its hands."""
+def start_ingest(script, folder, lines):
+    """Start an ingest that has read most of these lines and waits for more."""
     process = subprocess.Popen(
         [*script, "ingest", "-", "-w", str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None
-    # More than a pipe holds: when all of it is written, the command has read most of it.
+    # These lines do not fit into a pipe. After the write, the command has read most of them.
     process.stdin.write(b"".join(lines))
     process.stdin.flush()
     return process
@@ -64,10 +66,10 @@ MANY = good(5000)
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_killed_during_ingest(run, script, small, plain, tmp_path, there):
+def test_a_killed_ingest_changes_nothing(run, script, small, plain, tmp_path, there):
     folder = plain if there else tmp_path / "new"
     old = state(run, folder)
-    with ingesting(script, folder, MANY) as process:
+    with start_ingest(script, folder, MANY) as process:
         process.send_signal(signal.SIGKILL)
         assert process.wait(180) == -9
     if there:
@@ -80,10 +82,10 @@ def test_killed_during_ingest(run, script, small, plain, tmp_path, there):
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
+def test_ctrl_c_during_ingest_changes_nothing(run, script, plain, tmp_path, there):
     folder = plain if there else tmp_path / "new"
     old = state(run, folder)
-    with ingesting(script, folder, MANY) as process:
+    with start_ingest(script, folder, MANY) as process:
         process.send_signal(signal.SIGINT)
         err = process.stderr.readline()
         process.send_signal(signal.SIGINT)  # while it ends
@@ -94,14 +96,14 @@ def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
     assert state(run, folder) == old
 
 
-def test_two_processes_on_one_workspace(run, script, small, workspace):
+def test_one_process_writes_and_others_read_a_workspace(run, script, small, workspace):
     old = state(run, workspace)
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
-    with ingesting(script, workspace, MANY) as process:
+    with start_ingest(script, workspace, MANY) as process:
         run("ingest", small.corpus, "-w", workspace).fails(1, "another process is writing to")
         run("ingest", "--delete", "x", "-w", workspace).fails(1, "another process is writing to")
         run("encode", "-w", workspace).fails(1, "another process is writing to")
-        # Reading goes on, on the old state.
+        # Reading continues on the old state.
         assert state(run, workspace) == old
         assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["recomputed"] == {}
         for command in (["tune", "--stack", "tfidf,meta"], ["evaluate", "--stack", STACK]):
@@ -111,7 +113,7 @@ def test_two_processes_on_one_workspace(run, script, small, workspace):
     assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
 
 
-def test_two_processes_making_one_workspace(run, script, small, tmp_path):
+def test_two_processes_create_one_workspace(run, script, small, tmp_path):
     for attempt in range(2):
         folder = tmp_path / f"ws{attempt}"
         command = [*script, "ingest", small.corpus, "-w", str(folder)]
@@ -129,8 +131,8 @@ def test_two_processes_making_one_workspace(run, script, small, tmp_path):
 
 
 @pytest.mark.slow
-def test_training_ends_well_while_another_process_is_writing(run, script, small, workspace):
-    with ingesting(script, workspace, MANY) as process:
+def test_training_succeeds_while_another_process_writes(run, script, small, workspace):
+    with start_ingest(script, workspace, MANY) as process:
         done = run(
             "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
             "--epochs", 1, "--seed", 5, "-w", workspace,
@@ -139,5 +141,5 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         assert f"`rerank encode -w {workspace}`" in done.err
         process.stdin.close()
         assert process.wait(180) == 0
-    # The other one has stored the features, of its documents and of these.
+    # The other process has encoded its documents and these.
     assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 0, "text": 0}

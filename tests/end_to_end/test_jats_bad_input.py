@@ -1,4 +1,4 @@
-"""Full texts that are none, through the command: counted, or one line that names the file."""
+"""Invalid full texts through the command: counted, or one line that names the file."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def zipped(*files):
 
 
 def damaged(data):
-    """Bytes in the middle changed."""
+    """Return the data with changed bytes in the middle."""
     middle = len(data) // 2
     return data[:middle] + bytes(255 - byte for byte in data[middle : middle + 8]) + data[middle + 8 :]
 
 
-NOISE = b"".join(b"<!-- %d -->" % (n * n % 99_991) for n in range(20_000))  # does not pack well
+NOISE = b"".join(b"<!-- %d -->" % (n * n % 99_991) for n in range(20_000))  # does not compress well
 TWO = (("a.xml", GOOD), ("b.xml", article("<p>Text.</p>", doi="10.1000/b") + NOISE))
 
 BROKEN = {
@@ -65,7 +65,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file(run, tmp_path, name):
+def test_a_broken_article_file_is_named(run, tmp_path, name):
     data, said = BROKEN[name]
     (tmp_path / "good.xml").write_bytes(article("<p>Good.</p>", doi="10.1000/other"))
     (tmp_path / name).write_bytes(data)
@@ -74,7 +74,7 @@ def test_a_broken_file(run, tmp_path, name):
     assert not (tmp_path / "ws").exists()
 
 
-def test_broken_files_are_left_out(run, tmp_path):
+def test_broken_article_files_can_be_skipped(run, tmp_path):
     (tmp_path / "good.xml").write_bytes(article("<p>Good.</p>", doi="10.1000/other"))
     for name, (data, _) in BROKEN.items():
         (tmp_path / name).write_bytes(data)
@@ -89,7 +89,7 @@ def test_broken_files_are_left_out(run, tmp_path):
     assert {"10.1000/good", "10.1000/other"} <= set(Workspace.open(tmp_path / "ws").engine.ids())
 
 
-def test_a_file_of_100_megabytes(run, tmp_path):
+def test_a_file_of_100_megabytes_is_refused(run, tmp_path):
     with open(tmp_path / "large.xml", "wb") as file:
         file.write(b"<article>")
         file.truncate(100_000_000)
@@ -98,7 +98,7 @@ def test_a_file_of_100_megabytes(run, tmp_path):
     )  # fmt: skip
 
 
-def test_what_is_no_archive_of_articles(run, tmp_path):
+def test_files_without_articles_are_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("none")
     (tmp_path / "figures.zip").write_bytes(zipped(("figure.png", b"png"), ("._a.xml", b"of another system")))
@@ -111,7 +111,7 @@ def test_what_is_no_archive_of_articles(run, tmp_path):
     run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is for --format jats")
 
 
-def test_articles_that_lack_something_are_counted(run, tmp_path):
+def test_incomplete_articles_are_counted(run, tmp_path):
     (tmp_path / "in").mkdir()
     for name, data in {
         "a": article(None, doi="10.1000/a"),
@@ -133,7 +133,7 @@ def test_articles_that_lack_something_are_counted(run, tmp_path):
     assert [row["ref"] for row in found["10.1000/c"].extra["citations"]] == ["10.1000/2"]
 
 
-def test_one_article_in_two_files(run, tmp_path):
+def test_one_article_in_two_files_is_refused_or_skipped(run, tmp_path):
     (tmp_path / "v1.xml").write_bytes(GOOD)
     (tmp_path / "v2.xml").write_bytes(article(doi="10.1000/good"))
     command = ("ingest", "--format", "jats", tmp_path / "v1.xml", tmp_path / "v2.xml", "-w", tmp_path / "ws")

@@ -1,4 +1,4 @@
-"""Rankers under names of their own: several of a family in one stack, through every command."""
+"""Rankers with custom names: several of a family in one stack, through all commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.dense import judge, linked_documents, options
 
 @pytest.fixture(scope="module")
 def named(run, tiny, write_lines, tmp_path_factory):
-    """A workspace with two encoders and two projections, none called as its family calls it."""
+    """A workspace with two encoders and two projections with custom names."""
     folder = tmp_path_factory.mktemp("names")
     documents = linked_documents()
     assert run("ingest", write_lines(folder / "corpus.jsonl", documents), "-w", folder / "ws").code == 0
@@ -30,7 +30,7 @@ def named(run, tiny, write_lines, tmp_path_factory):
     return folder
 
 
-def test_two_of_a_family_in_one_stack(named, run, write_lines):
+def test_two_rankers_of_a_family_in_one_stack(named, run, write_lines):
     where = ("-w", named / "ws")
     names = ["both.sides", "citations", "cocited-2", "topics"]
     status = run("status", "--json", *where).json
@@ -39,14 +39,14 @@ def test_two_of_a_family_in_one_stack(named, run, write_lines):
     for stack in ("tfidf,citations,cocited-2", "tfidf,topics,both.sides"):
         assert run("tune", "--stack", stack, *files).code == 0
         hit = run("query", "w0 w1", "--stack", stack, "--json", *where).json["hits"][0]
-        assert {"tfidf"} <= set(hit["signals"]) <= set(stack.split(","))  # those with some weight
+        assert {"tfidf"} <= set(hit["signals"]) <= set(stack.split(","))  # signals with some weight
         assert stack in run("evaluate", "--stack", stack, *files).out
     retrieved = run("query", "w0 w1", "--stack", "citations", "--retrieve", "citations:5", "--json", *where)
     assert len(retrieved.json["hits"]) == 5
     assert run("encode", "--json", *where).json["encoded"] == dict.fromkeys(names, 0)
 
 
-def test_a_name_keeps_to_its_ranker(named, run, tiny):
+def test_a_name_belongs_to_its_ranker(named, run, tiny):
     where = ("-w", named / "ws")
     again = run("train", "dense", "--as", "citations", *options(tiny, "--steps", 3, "--json"), *where).json
     assert again["encoded"] == {"both.sides": 0, "citations": 49, "cocited-2": 0, "topics": 0}

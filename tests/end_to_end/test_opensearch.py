@@ -1,4 +1,4 @@
-"""The command on a real OpenSearch node, and that both engines give the same scores."""
+"""Commands on a real OpenSearch node. Both engines give the same scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def index(node) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def cluster(node, index, small, trained, run, write_lines, tmp_path_factory) -> Path:
-    """A workspace on the node, with the rankers that were trained on the local engine."""
+    """A workspace on the node, with rankers that were trained on the local engine."""
     folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
     few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
     profiles = folder.parent / "profiles.toml"
@@ -40,14 +40,16 @@ def cluster(node, index, small, trained, run, write_lines, tmp_path_factory) -> 
         run("ingest", few, "--categories", small.categories, "-w", folder, *where).ok()
     shutil.copytree(trained / "rankers", folder / "rankers")
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"meta": 20, "text": 20}
-    # Into a new index with all features: nothing that is deleted but not yet merged away takes part in idf.
+    # A new index with all features has no deleted documents that would count in idf.
     run("ingest", small.corpus, "--replace", "-w", folder).ok()
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"meta": 0, "text": 0}
     return folder
 
 
-def test_same_candidates_same_scores(cluster, trained, small):
-    """The learned signals to 1e-5; BM25, but for Lucene's missing factor k1 + 1 = 2.2, where stems agree."""
+def test_both_engines_give_equal_scores_for_equal_candidates(cluster, trained, small):
+    """Learned signals are equal to 1e-5. BM25 is equal, except for Lucene's missing factor k1 + 1 = 2.2,
+    if stems agree.
+    """
     here, there = Workspace.open(trained), Workspace.open(cluster)
     compared = same = 0
     for query in read_queries(small.queries)[:25]:
@@ -71,12 +73,12 @@ def test_same_candidates_same_scores(cluster, trained, small):
         same += int(np.isclose(distant[:, 0] * 2.2, local[:, 0], rtol=1e-4).sum())
         compared += len(local)
     assert compared > 200
-    # The English stemmer of the cluster is an older version (guides/index-templates.md): organism, universal.
+    # The English stemmer of the cluster is older (guides/index-templates.md): organism, universal.
     assert same > 0.6 * compared
 
 
 @pytest.mark.parametrize("stage", FIRST_STAGES)
-def test_both_engines_retrieve_nearly_the_same(cluster, trained, small, stage):
+def test_both_engines_retrieve_nearly_the_same_documents(cluster, trained, small, stage):
     here, there = Workspace.open(trained).engine, Workspace.open(cluster).engine
     shared = []
     for query in read_queries(small.queries)[:25]:
@@ -86,7 +88,7 @@ def test_both_engines_retrieve_nearly_the_same(cluster, trained, small, stage):
     assert np.mean(shared) > (0.9 if stage == "bm25" else 0.75)
 
 
-def test_whole_path(run, node, index, cluster, small, tmp_path):
+def test_train_tune_query_and_evaluate_on_a_cluster(run, node, index, cluster, small, tmp_path):
     queries = ("--queries", small.queries, "--qrels")
     run("train", "meta", *queries, small.train, "--dev-qrels", small.dev, "--epochs", 2, "-w", cluster).ok()
     done = run("tune", "--stack", STACK, *queries, small.dev, "-w", cluster, "--json")
@@ -106,7 +108,7 @@ def test_whole_path(run, node, index, cluster, small, tmp_path):
     assert [ranker["missing_features"] for ranker in status["rankers"]] == [0, 0]
 
 
-def test_documents_that_come_later_bring_their_features(
+def test_later_documents_are_written_with_their_features(
     run, write_lines, node, index, cluster, small, tmp_path
 ):
     new: dict[str, Any] = {
@@ -123,7 +125,7 @@ def test_documents_that_come_later_bring_their_features(
     assert run("ingest", "--delete", "new", "-w", cluster, "--json").json["deleted"] == 1
 
 
-def test_replace(run, write_lines, node, index, cluster, small, tmp_path):
+def test_replace_on_a_cluster_creates_a_new_index(run, write_lines, node, index, cluster, small, tmp_path):
     before = next(iter(node.request("GET", f"/_alias/{index}")))
     few = write_lines(tmp_path / "few.jsonl", small.documents[:50])
     report = run("ingest", few, "--replace", "-w", cluster, "--json").json
@@ -136,14 +138,14 @@ def test_replace(run, write_lines, node, index, cluster, small, tmp_path):
     run("ingest", small.corpus, "--replace", "-w", cluster)
 
 
-def test_replace_on_the_local_engine(run, write_lines, small, plain):
+def test_replace_on_the_local_engine_deletes_other_documents(run, write_lines, small, plain):
     few = write_lines(plain.parent / "other.jsonl", small.documents[15:30])
     report = run("ingest", few, "--replace", "-w", plain, "--json").json
     assert (report["added"], report["unchanged"], report["deleted"], report["documents"]) == (10, 5, 15, 15)
 
 
-def test_documents_that_are_there_already_are_left_alone(run, trained, small, node, write_lines, tmp_path):
-    """Nothing is sent or encoded for them; what has changed is."""
+def test_unchanged_documents_are_neither_sent_nor_encoded(run, trained, small, node, write_lines, tmp_path):
+    """Only changed documents are sent and encoded."""
     folder, index = tmp_path / "ws", f"same-{secrets.token_hex(4)}"
     some = [{**document, "year": 1990 + i} for i, document in enumerate(small.documents[:12])]
     corpus = tmp_path / "corpus.jsonl"

@@ -1,4 +1,4 @@
-"""Rankers that retrieve, through the command: on what is trained, and what cannot be."""
+"""Rankers that retrieve, through the commands, and errors of --retrieve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def asked(small) -> str:
         return str(json.loads(next(lines))["text"])
 
 
-def test_query_says_who_found_what(run, trained, asked):
+def test_query_shows_which_retriever_found_a_document(run, trained, asked):
     arguments = ["query", asked, "-w", trained, "--stack", "tfidf*0.5+text*0.5", "--depth", 30]
     alone = run(*arguments, "--json", "-k", 1000).json
     assert alone["found"] == {"tfidf": alone["candidates"]}
@@ -28,7 +28,7 @@ def test_query_says_who_found_what(run, trained, asked):
     assert by["tfidf"] | by["text"] == {hit["id"] for hit in union["hits"]}
     assert union["found"] == {name: len(ids) for name, ids in by.items()} == {"tfidf": 30, "text": 30}
     assert union["candidates"] == len(union["hits"]) > 30
-    # What a ranker scores highest of all documents, it has found.
+    # A ranker has retrieved the documents to which it gives the highest scores.
     everything = run(*arguments[:4], "--stack", "text", "--depth", 1000, "--json", "-k", 30).json
     assert {hit["id"] for hit in everything["hits"] if hit["first_stage_rank"]} & by["text"]
     shown = run(*arguments, "--retrieve", "tfidf,text", "--explain").out
@@ -38,7 +38,7 @@ def test_query_says_who_found_what(run, trained, asked):
     assert "no document shares a word" in nothing
 
 
-def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
+def test_a_stack_stores_its_retrievers(run, small, workspace, asked):
     files = ["--queries", small.queries, "--qrels"]
     tune = ["tune", "--stack", SIGNALS, *files, small.dev, "-w", workspace, "--depth", 20]
     recall = {}
@@ -79,7 +79,7 @@ def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
         ("tfidf:5,text", "the depth of tfidf is --depth; only a ranker can have a separate depth"),
     ],
 )
-def test_what_cannot_retrieve(run, small, trained, retrieve, said):
+def test_invalid_retrievers_are_refused(run, small, trained, retrieve, said):
     files = ["--queries", small.queries, "--qrels", small.dev]
     for arguments in (
         ["query", "words", "--stack", "tfidf"],
@@ -91,7 +91,7 @@ def test_what_cannot_retrieve(run, small, trained, retrieve, said):
         result.fails(result.code, said.split(" is ")[0] if arguments == ["encode"] else said)
 
 
-def test_documents_without_features_cannot_be_found(run, small, workspace, write_lines, asked, tmp_path):
+def test_documents_without_features_are_not_retrieved(run, small, workspace, write_lines, asked, tmp_path):
     more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "title": asked, "text": asked}])
     assert run("ingest", more, "-w", workspace, "--no-encode").code == 0
     query = ["query", asked, "--stack", "tfidf*0.5+text*0.5", "--retrieve", "text", "-w", workspace]
@@ -101,7 +101,9 @@ def test_documents_without_features_cannot_be_found(run, small, workspace, write
     assert "cannot be found" not in run(*query).err
 
 
-def test_a_cluster_without_the_plugin(run, node, small, trained, write_lines, tmp_path):
+def test_retrieval_on_a_cluster_without_the_knn_plugin_is_refused(
+    run, node, small, trained, write_lines, tmp_path
+):
     index = f"retrieve-{secrets.token_hex(4)}"
     few = write_lines(tmp_path / "few.jsonl", small.documents[:5])
     folder = tmp_path / "ws"

@@ -1,4 +1,4 @@
-"""``rerank serve``: a real server in a process of its own, asked by real clients."""
+"""``rerank serve``: a real server in a separate process, called by real clients."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ def server(script, trained, tmp_path_factory) -> Iterator[Server]:
         yield started
 
 
-# ------------------------------------------------------------------------------------------------- search
-
-
-def test_search_answers_what_query_prints(server, trained, run, small):
+def test_search_returns_the_hits_of_rerank_query(server, trained, run, small):
     category = small.documents[0]["categories"][0]
     for body, stack, options in (
         ({"k": 7}, STACK, ("-k", 7)),  # the server's default
@@ -75,25 +72,25 @@ def test_unknown_categories_are_ignored_and_reported(server, small):
 
 
 def shuffled(body: dict[str, Any]) -> dict[str, Any]:
-    """The same hits in another order."""
+    """Return the same hits in another order."""
     order = np.random.default_rng(0).permutation(len(body["ids"])).tolist()
     lists = {name: [body[name][i] for i in order] for name in ("ids", "scores")}
     features = {name: [column[i] for i in order] for name, column in body["features"].items()}
     return {**body, **lists, "features": features}
 
 
-def test_the_hook_gives_the_pipelines_order(server, candidates):
+def test_the_hook_endpoint_returns_the_order_of_the_pipeline(server, candidates):
     _, body, expected = candidates
     answer = hooked(server, body)
     assert list(answer) == ["ids", "scores", "requested_fields"]
     assert answer["ids"] == expected.ids
     assert answer["scores"] == expected.scores.astype("f4").tolist()
     assert sorted(answer["requested_fields"]["features"]) == sorted(body["features"])
-    for _ in range(3):  # in a thread, and at once
+    for _ in range(3):  # in a thread and on the event loop
         assert hooked(server, shuffled(body)) == answer
 
 
-def test_a_searchs_clauses_are_signals(server, candidates):
+def test_clauses_of_a_search_can_be_signals(server, candidates):
     _, body, _ = candidates
     n = len(body["ids"])
     asked = {**body, "stack": "tfidf*0.1 + clause:recency*0.9", "features": {}}
@@ -107,7 +104,7 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     assert hooked(server, asked) == said
     said = {"passed": "no clause recency", "requested_fields": nothing}
     assert hooked(server, {**asked, "clauses": {}}) == said
-    # Reasons are counted: what any user may call a clause is not among them.
+    # Metrics count reasons, so a reason must not contain a clause name that a user chose.
     chosen = {**asked, "clauses": {}, "rerank": {"stack": asked["stack"]}}
     assert hooked(server, chosen) == {**said, "passed": "no clause of that name"}
     named = {"bool": {"must": body["query"], "should": {"term": {"a": {"value": "b", "_name": "recency"}}}}}
@@ -117,7 +114,7 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     server.post("/v1/hook", few).fails(422, "other scores of the clause")
 
 
-def test_of_hits_without_features_a_few_are_encoded(script, trained, tmp_path, candidates):
+def test_only_a_limited_number_of_hits_is_encoded(script, trained, tmp_path, candidates):
     _, body, _ = candidates
     n, most = len(body["ids"]), 3
     key = next(key for key in body["features"] if key.startswith("text@"))
@@ -126,21 +123,21 @@ def test_of_hits_without_features_a_few_are_encoded(script, trained, tmp_path, c
     with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", most) as server:
         answer = hooked(server, {**body, "features": sent})
         assert answer["without_features"] == {"encoded": most, "unscored": n - most}
-        assert answer["ids"][most:] == body["ids"][most:]  # they keep their place
+        assert answer["ids"][most:] == body["ids"][most:]  # these keep their places
         assert sorted(answer["ids"][:most]) == sorted(body["ids"][:most])
         assert server.metric('rerank_unscored_total{reason="missing"}') == n - most
         assert "without_features" not in hooked(server, body)
         assert server.metric(counter) == 1
 
 
-def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
+def test_missing_features_are_fetched_or_computed(server, candidates):
     _text, body, expected = candidates
     key = next(key for key in body["features"] if key.startswith("text@"))
     column = body["features"][key]
     nan = Column("<f2", 128, 0).encode(np.full((1, 128), np.nan, "<f2"))[0]
     assert len(nan) == len(column[0])
     for sent in (
-        {},  # nothing: fetched
+        {},  # nothing is sent, so features are fetched
         {**body["features"], key: [None] + column[1:]},
         {**body["features"], key: [None] * len(column)},
         {**body["features"], key: ["AAAA"] * len(column)},
@@ -155,7 +152,7 @@ def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
         assert server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}') > before
 
 
-def test_hits_that_the_engine_does_not_know(server, candidates):
+def test_hits_that_the_engine_does_not_have_keep_their_places(server, candidates):
     _text, body, _ = candidates
     ids = ["nobody's", *body["ids"][1:]]
     answer = hooked(server, {**body, "ids": ids, "features": {}})
@@ -168,8 +165,8 @@ def test_hits_that_the_engine_does_not_know(server, candidates):
     assert answer["ids"] == ["x", "y"]
 
 
-def test_lexical_signals_of_the_hook(server, candidates, trained):
-    """The score of the first stage is the one that came; the other one is the engine's."""
+def test_lexical_signals_in_calls_of_the_hook(server, candidates, trained):
+    """The call contains the first-stage score. The engine computes the other lexical score."""
     text, body, _ = candidates
     asked = {"query": body["query"], "ids": body["ids"], "scores": list(range(len(body["ids"])))}
     for stack in ("tfidf", "bm25"):
@@ -180,7 +177,7 @@ def test_lexical_signals_of_the_hook(server, candidates, trained):
     assert hooked(server, {**asked, "stack": str(stack)})["ids"] == expected.ids
 
 
-def test_what_the_user_says_wins(server, candidates):
+def test_options_of_the_user_override_the_pipeline(server, candidates):
     text, body, expected = candidates
     requested_fields = {"query": text, "stack": STACK, "explain": True}
     answer = hooked(
@@ -202,17 +199,14 @@ def test_what_the_user_says_wins(server, candidates):
         ({"ids": ["a", "a"], "scores": [1, 2]}, "two hits have the same id"),
     ],
 )
-def test_hits_are_passed_through(server, change, reason):
+def test_hits_without_text_or_order_are_passed_through(server, change, reason):
     body = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1, 2], **change}
     before = server.metric(f'rerank_passed_total{{reason="{reason}"}}')
     assert hooked(server, body) == {"passed": reason}
     assert server.metric(f'rerank_passed_total{{reason="{reason}"}}') == before + 1
 
 
-# ------------------------------------------------------------------------------------------------- rerank
-
-
-def test_rerank_by_a_real_client(server, small):
+def test_a_cohere_client_can_rerank(server, small):
     cohere = pytest.importorskip("cohere")
     texts = [document["text"][:1500] for document in small.documents[:30]]
     wanted = 7
@@ -231,7 +225,7 @@ def test_rerank_by_a_real_client(server, small):
     assert again.meta.api_version.version == "1"
 
 
-def test_rerank_documents_as_objects(server, small):
+def test_rerank_accepts_documents_as_objects(server, small):
     documents = [
         {"id": d["_id"], "title": d["title"], "text": d["text"], "categories": d["categories"], "more": 1}
         for d in small.documents[:10]
@@ -249,10 +243,8 @@ def test_rerank_documents_as_objects(server, small):
     assert answer["usage"]["total_tokens"] > 100
 
 
-def test_rerank_scores_documents_as_if_they_were_the_collection(
-    server, trained, run, small, tmp_path, write_lines
-):
-    """The order of an engine that holds just these documents."""
+def test_rerank_scores_documents_like_a_collection(server, trained, run, small, tmp_path, write_lines):
+    """The order equals the order of an engine with only these documents."""
     few = small.documents[:20]
     folder = tmp_path / "ws"
     assert run("ingest", write_lines(tmp_path / "few.jsonl", few), "--lang", "en", "-w", folder).code == 0
@@ -271,7 +263,7 @@ def test_rerank_scores_documents_as_if_they_were_the_collection(
     )
 
 
-def test_rerank_with_few_words(server):
+def test_rerank_with_ties_no_documents_and_a_translation(server):
     def order(**body) -> list[int]:
         answer = server.post("/v1/rerank", body).json
         return [result["index"] for result in answer["results"]]
@@ -290,25 +282,22 @@ def test_a_model_selects_a_stack_only_if_it_names_signals(server):
 
 
 @pytest.mark.parametrize("text", ["bacteria resist " * 6250, "a" + "\u0301\u0327" * 100_000], ids=len)
-def test_long_queries(server, text):
-    """Unicode orders runs of combining marks in quadratic time: hours for these."""
+def test_long_queries_are_answered(server, text):
+    """Unicode sorts sequences of combining marks in quadratic time, which takes hours for these texts."""
     hook = {"query": {"match": {"a": text}}, "ids": ["a", "b"], "scores": [1, 2]}
     assert hooked(server, hook) == {"passed": "the engine knows none of the hits"}
     for path, body in (("/v1/search", {}), ("/v1/rerank", {"documents": [text, "wolf"]})):
         assert server.post(path, {"query": text, **body}).status == 200
 
 
-# -------------------------------------------------------------------------------------------- rerank by ids
-
-
 def reranked(server, ids: list[str], **body) -> dict[str, float]:
-    """Id -> score, in the order of the answer."""
+    """Return id -> score, in the order of the answer."""
     results = server.post("/v1/rerank_ids", {"ids": ids, **body}).json["results"]
     return {ids[one["index"]]: one["relevance_score"] for one in results}
 
 
 @pytest.mark.parametrize("stack", ["text", "bm25", None])
-def test_ids_have_the_order_of_query(server, trained, small, run, stack):
+def test_rerank_ids_returns_the_order_of_rerank_query(server, trained, small, run, stack):
     for query in texts(small, 2):
         options = ("--stack", stack or STACK, "--depth", 60, "-k", 60, "-w", trained, "--json")
         hits = run("query", query, *options).json["hits"]
@@ -318,8 +307,8 @@ def test_ids_have_the_order_of_query(server, trained, small, run, stack):
         assert [*found.values()] == pytest.approx([hit["score"] for hit in hits], rel=1e-6, abs=1e-6)
 
 
-def test_numbers_that_ml_commons_can_read(server, small):
-    """It fails on ``1``, and on numbers of more than 18 characters."""
+def test_scores_are_numbers_that_ml_commons_can_read(server, small):
+    """ML Commons fails on ``1``, and on numbers of more than 18 characters."""
     ids = [document["_id"] for document in small.documents[:100]] + ["none-such"]
     text = server.post("/v1/rerank_ids", {"query": "wolf cell dna", "ids": ids}).body.decode()
     scores = [part.split("}")[0] for part in text.split('"relevance_score":')[1:]]
@@ -328,11 +317,8 @@ def test_numbers_that_ml_commons_can_read(server, small):
     assert reranked(server, [], query="wolf") == {}
 
 
-# ----------------------------------------------------------------------------------------- what is refused
-
-
 def framed(json: bytes) -> bytes:
-    """A call of the hook with this JSON, without numbers."""
+    """Return a call of the hook with this JSON, without numbers."""
     return len(json).to_bytes(4, "big") + json
 
 
@@ -385,13 +371,13 @@ def framed(json: bytes) -> bytes:
         ("/healthz", {}, 405, "Method"),
     ],
 )
-def test_malformed_requests(server, path, body, status, part):
+def test_malformed_requests_are_refused(server, path, body, status, part):
     answer = server.post(path, body)
     answer.fails(status)
     assert re.search(part, answer.json["error"]), answer
 
 
-def test_a_body_bomb(script, trained, tmp_path):
+def test_a_body_above_the_limit_is_refused(script, trained, tmp_path):
     with serving(script, trained, tmp_path, "--max-body", 100_000) as server:
         server.post("/v1/rerank", b" " * 150_000).fails(413, "100,000 bytes")
         assert server.post("/v1/rerank", b" " * 99_000).status == 400
@@ -405,11 +391,11 @@ def test_a_body_bomb(script, trained, tmp_path):
                     sent += 0x10000
             except OSError:
                 pass
-            assert sent < 300 * 2**20  # it hung up; what is on its way is many MB
+            assert sent < 300 * 2**20  # the server closed the connection; many MB are in transit
         assert server.get("/healthz").status == 200
 
 
-def test_too_many_at_once_and_too_slow(script, trained, tmp_path):
+def test_the_limits_of_concurrent_requests_and_time(script, trained, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
         options = ("--max-requests", 2, "--deadline", 3, "--stack", STACK)
@@ -424,15 +410,12 @@ def test_too_many_at_once_and_too_slow(script, trained, tmp_path):
             wait_until(lambda: not server.metric("rerank_requests_in_hand"))
 
 
-# ---------------------------------------------------------------------------------------------------- token
-
-
-def test_a_token(script, trained, tmp_path):
+def test_requests_need_the_token(script, trained, tmp_path):
     (tmp_path / "token").write_text("s3cret\n")
     with serving(script, trained, tmp_path, "--token-file", tmp_path / "token") as server:
         for path in ("/healthz", "/readyz", "/openapi.json"):
             assert server.get(path).status == 200
-        assert server.get("/readyz").json == {"ready": True}  # stacks are for those who have it
+        assert server.get("/readyz").json == {"ready": True}  # only clients with the token see the stacks
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
             answer = server.post("/v1/search", {"query": "wolf"}, **headers)
             answer.fails(401, "token")
@@ -445,7 +428,7 @@ def test_a_token(script, trained, tmp_path):
     assert "s3cret" not in server.log_file.read_text()
 
 
-def test_what_cannot_be_served(run, trained, plain, tmp_path):
+def test_invalid_serve_commands_are_refused(run, trained, plain, tmp_path):
     (tmp_path / "blank").write_text("\n")
     run("serve", "-w", trained, "--host", "0.0.0.0").fails(2, "0.0.0.0", "--insecure")
     run("serve", "-w", trained, "--token-file", tmp_path / "blank").fails(1, str(tmp_path / "blank"))

@@ -1,4 +1,4 @@
-"""``rerank serve`` while things change: rankers and stacks under load, workers, its end, a cluster."""
+"""``rerank serve`` during changes: rankers and stacks under load, workers, shutdown, a missing cluster."""
 
 from __future__ import annotations
 
@@ -32,12 +32,9 @@ from tests.service import Answer, Server, kind_of, other_way_round, serving, wai
 __all__ = ["candidates"]
 
 
-# ------------------------------------------------------------------------------------------ change and end
-
-
 @contextmanager
 def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
-    """Searches without a pause; the answers are complete when the block ends."""
+    """Send searches without a pause. The yielded list is complete when the block ends."""
     answers: list[Answer] = []
 
     def ask(_: int, over: threading.Event) -> None:
@@ -48,7 +45,7 @@ def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
         yield answers
 
 
-def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
+def test_changed_stacks_and_rankers_are_loaded_under_load(script, workspace, tmp_path, spawn):
     opened = Workspace.open(workspace)
     path = opened.stack_path(STACK.split(","))
     loaded = Stack.load(path)
@@ -71,10 +68,10 @@ def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
             before = ranker.version
             ranker.version = "another"
             opened.install(ranker)
-            server.wait_for("reloaded", 2)  # the stack goes on with the version that it was tuned with
+            server.wait_for("reloaded", 2)  # the stack continues with the version it was tuned with
             assert server.get("/readyz").json["rankers"]["text"] == before
             use(replace(new, versions={**new.versions, "text": "another"}))
-            server.wait_for("reload waits")  # nothing has its features yet
+            server.wait_for("reload waits")  # the new version has no features yet
             assert server.get("/readyz").json["rankers"]["text"] == before
             assert spawn("encode", "-w", workspace).code == 0
             server.wait_for("reloaded", 3)
@@ -88,7 +85,7 @@ def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
             server.wait_for("reloaded", 5)
             assert server.get("/readyz").json["rankers"]["text"] == before
             count = len(answers)
-            wait_until(lambda: len(answers) > count + 4)  # more than the clients that were waiting
+            wait_until(lambda: len(answers) > count + 4)  # more than the waiting clients
         assert {answer.status for answer in answers} == {200}
         seen = [answer.json["stack"] for answer in answers]
         assert set(seen) == {str(old), str(new)}
@@ -101,7 +98,7 @@ def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
 def mixed_load(
     server: Server, bodies: dict[str, bytes], clients: int = 16
 ) -> Iterator[list[tuple[str, bytes]]]:
-    """Requests of all kinds without a pause, over connections that stay open; every one must be answered."""
+    """Send requests of all kinds without a pause, over open connections. All of them must be answered."""
     answers: list[tuple[str, bytes]] = []
 
     def ask(number: int, over: threading.Event) -> None:
@@ -120,10 +117,10 @@ def mixed_load(
         yield answers
 
 
-def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, small):
-    """All scores of an answer are the old ranker's, or all are the new one's, and no request is lost."""
+def test_an_answer_uses_only_one_version_of_a_ranker(script, workspace, tmp_path, candidates, small):
+    """All scores of an answer come from the old ranker, or all from the new one. No request fails."""
     text, body, _ = candidates
-    (workspace / "releases.json").unlink()  # no stack is in use: what is trained is live at once
+    (workspace / "releases.json").unlink()  # no stack is in use, so a new ranker is used at once
     opened = Workspace.open(workspace)
     old = opened.ranker("text")
     new = other_way_round(old, "other")
@@ -136,7 +133,8 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
     stack = "tfidf*0.3 + text*0.7"
     bodies: dict[str, Any] = {
         "/v1/search": {"query": text, "k": 100},
-        "/v1/hook": {**body, "features": {}, "rerank": {"explain": True}},  # read from the engine
+        # features are read from the engine
+        "/v1/hook": {**body, "features": {}, "rerank": {"explain": True}},
         "/v1/rerank": {"query": text, "documents": [{"title": d["title"], "text": d["text"]} for d in few]},
     }
 
@@ -150,7 +148,7 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
         else:
             order = [result["index"] for result in answer["results"]]
             return "old" if order == orders[0] else "new" if order == orders[1] else "half"
-        assert max(map(abs, scores.values())) > 0.05  # else the two are much the same
+        assert max(map(abs, scores.values())) > 0.05  # otherwise both are similar
         fits = [all(abs(score - one[id]) < 0.01 for id, score in scores.items()) for one in expected]
         return {(True, False): "old", (False, True): "new"}.get((fits[0], fits[1]), "half")
 
@@ -160,7 +158,7 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
     with serving(script, workspace, tmp_path, "--stack", stack, "--max-encoded", 1000) as server:
         orders = [order()]
         opened.install(new)
-        server.process.send_signal(signal.SIGHUP)  # its features are not stored: they are computed
+        server.process.send_signal(signal.SIGHUP)  # its features are not stored, so they are computed
         server.wait_for("reloaded")
         orders.append(order())
         assert orders[0] != orders[1]
@@ -179,7 +177,7 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small, workers):
+def test_running_requests_are_finished_at_shutdown(script, trained, tmp_path, small, workers):
     documents = [document["text"] for document in small.documents] * 5
     body = {"query": WORDS, "documents": documents, "stack": "tfidf*0.5 + text*0.5"}
     options = ("--threads", 2, "--workers", workers)
@@ -191,15 +189,15 @@ def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small
         assert server.process.wait(120) == 0
 
 
-def test_several_workers(script, workspace, tmp_path):
+def test_several_workers_serve_reload_and_restart(script, workspace, tmp_path):
     with serving(script, workspace, tmp_path, "--workers", 2) as server:
         server.wait_for("started", 2)
         with load(server, 8) as answers:
             wait_until(lambda: len(answers) > 50)
         assert {answer.status for answer in answers} == {200}
         counter = 'rerank_requests_total{endpoint="search",status="200"}'
-        wait_until(lambda: server.metric(counter) >= len(answers))  # a worker counts what it has sent
-        assert server.metric(counter) == len(answers)  # of both
+        wait_until(lambda: server.metric(counter) >= len(answers))  # a worker counts sent answers
+        assert server.metric(counter) == len(answers)  # sum of both workers
         path = Workspace.open(workspace).stack_path(STACK.split(","))
         path.write_bytes(path.read_bytes() + b"\n")
         server.wait_for("reloaded", 2)
@@ -216,7 +214,7 @@ def test_several_workers(script, workspace, tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--log-queries",)])
-def test_the_log_holds_no_query_unless_asked(script, trained, tmp_path, options):
+def test_the_log_contains_queries_only_on_request(script, trained, tmp_path, options):
     words = "unmistakable wolves"
     with serving(script, trained, tmp_path, *options) as server:
         server.post("/v1/search", {"query": words})
@@ -229,11 +227,8 @@ def test_the_log_holds_no_query_unless_asked(script, trained, tmp_path, options)
     assert ("unmistakable" in server.log_file.read_text()) == bool(options)
 
 
-# ----------------------------------------------------------------------------------------------- a cluster
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
-def test_what_is_replaced_is_closed(script, trained, tmp_path):
+def test_replaced_snapshots_are_closed(script, trained, tmp_path):
     with serving(script, trained, tmp_path, "--stack", "bm25*0.4 + text*0.3 + meta*0.3") as server:
         opened = []
         for count in range(1, 14):
@@ -241,10 +236,10 @@ def test_what_is_replaced_is_closed(script, trained, tmp_path):
             opened.append(len(os.listdir(f"/proc/{server.process.pid}/fd")))
             server.process.send_signal(signal.SIGHUP)
             server.wait_for("reloaded", count)
-    assert opened[-1] <= opened[0] + 4, opened  # SQLite keeps some to open them again
+    assert opened[-1] <= opened[0] + 4, opened  # SQLite keeps some files open
 
 
-def test_a_cluster_that_is_away(script, trained, tmp_path):
+def test_a_cluster_that_does_not_run_is_reported(script, trained, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with serving(script, elsewhere(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
@@ -255,8 +250,8 @@ def test_a_cluster_that_is_away(script, trained, tmp_path):
         assert sum(line["event"] == "engine failed" for line in server.log()) == 2
 
 
-def test_a_cluster_that_hangs(script, trained, tmp_path):
-    """Threads come free when the deadline is over, not after the cluster's own timeout of a minute."""
+def test_a_cluster_that_hangs_frees_threads_after_the_deadline(script, trained, tmp_path):
+    """Threads must not wait for the cluster's timeout of one minute."""
     options = ("--stack", STACK, "--deadline", 1, "--threads", 1)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
@@ -268,12 +263,9 @@ def test_a_cluster_that_hangs(script, trained, tmp_path):
             assert time.monotonic() - begin < 50
 
 
-# ------------------------------------------------------------------------------------------------ anything
-
-
 @pytest.mark.slow
-def test_no_request_makes_it_fail(script, trained, tmp_path):
-    """Requests made from the service's own description: every endpoint, with right bodies and wrong ones."""
+def test_no_generated_request_causes_an_internal_error(script, trained, tmp_path):
+    """The requests come from the OpenAPI description: each endpoint, with valid and invalid bodies."""
     pytest.importorskip("schemathesis")
     token = "s3cret"
     program = shutil.which("schemathesis", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -282,8 +274,8 @@ def test_no_request_makes_it_fail(script, trained, tmp_path):
         command = [
             program, "run", f"{server.url}/openapi.json", "--max-examples", "50",
             "--phases", "examples,coverage,fuzzing", "--seed", "1", "--request-timeout", "20",
-            # What a description cannot say, such as that there are as many scores as ids, may be refused, and
-            # 1 is taken for true.
+            # The description cannot express all rules, for example that there are as many scores as ids.
+            # JSON reads 1 as true.
             "--exclude-checks", "positive_data_acceptance,negative_data_rejection",
             "-H", f"Authorization: Bearer {token}",
         ]  # fmt: skip
