@@ -54,7 +54,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 import rerank.demo
 from tests.node import Node, free_port, running, with_ml_commons
 from tests.plugin import SETTINGS, build, put_pipeline
-from tests.stock import allowed
+from tests.stock import service_calls_allowed
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
@@ -414,7 +414,7 @@ def main() -> None:
         stock: list[Case] = []
         if given.stock:
             options = ("--route", "stock", "--timeout", 20, "--depth", 100)
-            stack.enter_context(allowed(node))
+            stack.enter_context(service_calls_allowed(node))
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []

@@ -1,4 +1,4 @@
-"""A small collection made from the shipped demo, a workspace trained on it, and ways to run the command."""
+"""A small collection from the shipped demo, a workspace trained on it, and functions that run commands."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rerank.cli.program import run as main
 
 from rerank.demo import COLLECTION
 from tests.node import Node
-from tests.programs import finished
+from tests.programs import run_program
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A run that was started in the background ignores ctrl-C, and so would every command it starts.
+    # A process that was started in the background ignores ctrl-C, and its child processes inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SIZE = 200
@@ -35,7 +35,7 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class Small:
-    """Files of the collection: ``SIZE`` articles, the lay summaries of them, and what is judged of both."""
+    """Files of the collection: ``SIZE`` articles, their lay summaries as queries, and judgments."""
 
     folder: Path
     corpus: str
@@ -49,7 +49,7 @@ class Small:
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -61,12 +61,12 @@ class Result:
         return json.loads(self.out)
 
     def ok(self) -> Result:
-        """This result of a command that must succeed."""
+        """Return this result of a command that must succeed."""
         assert self.code == 0, self
         return self
 
     def fails(self, code: int, *parts: str) -> None:
-        """It ended with this code and one line on stderr that says these things, and said nothing else."""
+        """Assert this exit code, no other output, and one line on stderr that contains these parts."""
         assert (self.code, self.out) == (code, ""), self
         assert self.err.startswith("rerank: "), self
         assert self.err.count("\n") == 1, self
@@ -93,16 +93,16 @@ def run_here(*args: object, stdin: bytes = b"") -> Result:
 
 
 def console_script() -> list[str]:
-    """The installed console command."""
+    """Return the installed console command."""
     beside = Path(sys.executable).with_name("rerank")
     found = str(beside) if beside.exists() else shutil.which("rerank")
     assert found, "the package is not installed: pip install -e '.[dev]'"
     return [found]
 
 
-def run_apart(*args: object, **options: Any) -> Result:
-    """Run the command in a process of its own."""
-    done = finished(*console_script(), *args, **options)
+def run_in_subprocess(*args: object, **options: Any) -> Result:
+    """Run the command in a separate process."""
+    done = run_program(*console_script(), *args, **options)
     return Result(done.returncode, done.stdout, done.stderr)
 
 
@@ -111,14 +111,14 @@ def write_json_lines(path: Path, records: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def limited(size: int) -> Callable[[], None]:
-    """Let no file grow beyond this size: writing fails as on a full disk, at another file for every size."""
+def limit_file_size(size: int) -> Callable[[], None]:
+    """Return a function that limits file sizes, so that writing fails as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 @contextmanager
-def index_of_others(node: Node, documents: list[dict[str, Any]], *, graph: bool) -> Iterator[str]:
-    """An index with fields of other names, and for vectors if ``graph``."""
+def foreign_index(node: Node, documents: list[dict[str, Any]], *, graph: bool) -> Iterator[str]:
+    """Create an index with other field names, and with k-NN if ``graph``."""
     index = f"attached-{secrets.token_hex(4)}"
     fields = {name: {"type": "text"} for name in ("name", "body")}
     node.request("PUT", f"/{index}", {"settings": {"index.knn": graph}, "mappings": {"properties": fields}})
@@ -140,19 +140,19 @@ def run() -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def spawn() -> Callable[..., Result]:
-    """Run the command in a process of its own."""
-    return run_apart
+    """Run the command in a separate process."""
+    return run_in_subprocess
 
 
 @pytest.fixture(scope="session")
 def script() -> list[str]:
-    """The command, for those who start the process themselves."""
+    """The command, for tests that start the process."""
     return console_script()
 
 
 @pytest.fixture(scope="session")
 def write_lines() -> Callable[[Path, list[dict[str, Any]]], str]:
-    """Write records as JSON lines; gives the file's name back."""
+    """Write records as JSON lines, and return the file's name."""
     return write_json_lines
 
 
@@ -186,8 +186,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     )
 
 
-def like_the_demo(small: Small, folder: Path) -> Path:
-    """The files of the small collection, compressed and named like those of the demo."""
+def write_demo_collection(small: Small, folder: Path) -> Path:
+    """Write the small collection in the layout of the demo: compressed, and with the same names."""
     (folder / "qrels").mkdir(parents=True)
     for name in ("corpus", "queries"):
         content = Path(getattr(small, name)).read_bytes()
@@ -200,7 +200,7 @@ def like_the_demo(small: Small, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with trained rankers and a tuned stack; not to be changed: see ``workspace``."""
+    """A workspace with trained rankers and a tuned stack. Tests must not change it: see ``workspace``."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # one process trains for all
         shared = shared.parent
@@ -232,7 +232,7 @@ def workspace(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def plain(small: Small, tmp_path: Path) -> Path:
-    """A workspace of twenty documents on which nothing was trained."""
+    """A workspace of twenty documents without trained rankers."""
     few = write_json_lines(tmp_path / "few.jsonl", small.documents[:20])
     run_here("ingest", few, "-w", tmp_path / "plain").ok()
     return tmp_path / "plain"

@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which of them run in one process. CONTRIBUTING.md says how to run them."""
+"""Fixtures for all tests, and the grouping of tests into processes. See CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy: each process computes on one core
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
-# Secrets may go to the nodes of the tests, and what is remembered of them does not stay.
+# The nodes of the tests may receive secrets, and the list of trusted hosts is temporary.
 os.environ["RERANK_OPENSEARCH_HOSTS"] = "127.0.0.1,localhost"
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rerank-tests-config-")
 
@@ -22,9 +22,9 @@ from xdist.scheduler import LoadGroupScheduling
 
 pytest.register_assert_rewrite(
     "tests.opensearch_faults", "tests.pages"
-)  # helpers whose assertions show their values
+)  # assertions of these helpers show their values
 
-# How long an example takes is the machine's matter: what else it has to do.
+# The duration of an example depends on the other work of the machine.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -36,7 +36,7 @@ from tests.unavailable import unavailable
 __all__ = ["plain", "run", "script", "small", "spawn", "trained", "workspace", "write_lines"]
 
 NODES = {"node": "node", "ml_node": "ml", "plugin_node": "plugin"}
-"""The nodes that many files share: what asks for one runs in the process that has it."""
+"""Nodes that many files share. All tests that use one of them run in the same process."""
 
 FIRST = (
     "plugin",
@@ -47,16 +47,17 @@ FIRST = (
     "tests/integration/test_hook_plugin.py",
     "tests/integration/test_opensearch_interruptions.py",
 )
-"""Groups and files that take minutes: started last, each would leave the other cores without work."""
+"""Groups and files that take minutes. If they started last, the other cores would be idle."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Several files are run in processes beside each other, single files in this one."""
+    """Several files run in parallel processes, a single file in this process."""
     if all(".py" in argument for argument in config.args):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     waits = any("unit" not in argument for argument in config.args)
-    return min(cores + waits, 4)  # one more: a quarter of the time is waiting for nodes and time-outs
+    # one more, because a quarter of the time is spent waiting for nodes and timeouts
+    return min(cores + waits, 4)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,19 +66,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = set(getattr(item, "fixturenames", ()))
         for group in sorted({NODES[name] for name in fixtures & NODES.keys()}):
             item.add_marker(pytest.mark.xdist_group(group))
-    if hasattr(config, "workerinput"):  # one process of several
+    if hasattr(config, "workerinput"):  # one of several processes
         items.sort(key=turn)
 
 
 def turn(item: pytest.Item) -> int:
-    """The place of a test's group or file in ``FIRST``, or behind it."""
+    """Return the place of a test's group or file in ``FIRST``, or the place after it."""
     marker = item.get_closest_marker("xdist_group")
     group = marker.args[0] if marker else item.nodeid.partition("::")[0]
     return FIRST.index(group) if group in FIRST else len(FIRST)
 
 
 class Files(LoadGroupScheduling):
-    """What shares a node runs in one process, and so does each other file."""
+    """Runs tests that share a node in one process, and each other file in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         scope = super()._split_scope(nodeid)
@@ -93,7 +94,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Files | None
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """A command that is interrupted in this process ignores what comes after; the next test is another."""
+    """Restore the signal handler, because an interrupted command leaves SIGINT ignored in this process."""
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -106,7 +107,7 @@ def forks() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
-    """A real OpenSearch node; where none can run, its tests are skipped, in CI they fail."""
+    """A real OpenSearch node. If none can run, its tests are skipped, or fail in CI."""
     try:
         with running() as started:
             yield started
@@ -133,14 +134,14 @@ def knn_node(ml_node: Node) -> Node:
 
 @pytest.fixture(scope="session")
 def plugin_node() -> Iterator[Node]:
-    """A node with our plugin; the service's token is in its keystore."""
+    """A node with our plugin and the service's token in its keystore."""
     with hook.running() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def plugged(plugin_node: Node) -> Iterator[Node]:
-    """The node with our plugin, for one file: what its tests have left goes."""
+    """The node with our plugin, for one file. Indices and pipelines of its tests are deleted at the end."""
     yield plugin_node
     plugin_node.request("DELETE", "/*")
     plugin_node.request("DELETE", "/_search/pipeline/*")

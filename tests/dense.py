@@ -44,14 +44,14 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
 
 
 def changed(config, **changes):
-    """The options with changes, and with those that the changes imply."""
+    """Return the options with changes and their implied options."""
     known = options_of(DenseConfig)
     wanted = over({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
     return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})
 
 
 def documents(size=48, links=True):
-    """Six topics; links inside a topic, words half of the topic's, half of anyone's."""
+    """Return documents of six topics: links are inside a topic, and half of the words belong to the topic."""
     rng = np.random.default_rng(0)
     found = []
     for i in range(size):
@@ -64,14 +64,14 @@ def documents(size=48, links=True):
 
 
 def linked_documents():
-    """The same with a link to itself, one to nothing and one given twice; and a document without text."""
+    """Return these documents with unusual links, and one document without text."""
     found = documents()
     found[0]["links"] += ["d0", "nobody", found[0]["links"][0]]
     return [*found, {"_id": "empty", "text": "", "links": ["d1"]}]
 
 
 def judge(folder, write_lines):
-    """Write a query for each topic, of which all documents are relevant; the options that name the files."""
+    """Write a query per topic, whose documents are all relevant. Return the options with the files."""
     asked = [{"_id": f"q{t}", "text": " ".join(f"w{t * 5 + j}" for j in range(3))} for t in range(6)]
     rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
@@ -83,7 +83,7 @@ def options(tiny, *more):
 
 
 def wait_for_step(process, folder, step, name="dense"):
-    """Wait until a training in a process has written a checkpoint at this step or later, or has ended."""
+    """Wait until a training process has written a checkpoint at this step or later, or has ended."""
     state = folder / "training" / name / "state.json"
     while process.poll() is None:
         try:
@@ -95,7 +95,7 @@ def wait_for_step(process, folder, step, name="dense"):
 
 
 def stored(folder, name="dense"):
-    """Version, files and features of the ranker in use."""
+    """Return version, files and features of the ranker in use."""
     workspace = Workspace.open(folder)
     ranker = workspace.ranker(name)
     ids = sorted(document.id for document in workspace.engine.documents())

@@ -41,9 +41,7 @@ def opensearch(kind: str, shards: int, search_type: str = "query_then_fetch") ->
 
 
 def without_graph(folder: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Yield an index that was created before the cluster had the plugin, so it uses exact search by
-    script.
-    """
+    """Yield an index from before the cluster had the plugin, so that search uses a script."""
     for engine in opensearch("knn_node", 1)(folder, request):
         assert isinstance(engine, OpenSearchEngine)
         node = request.getfixturevalue("knn_node")

@@ -8,14 +8,14 @@ import rerank
 from rerank.engines.opensearch import Settings
 from rerank.workflows import ranker_choice
 from rerank.workflows.ranker_choice import Rule
-from tests.commands import like_the_demo
+from tests.commands import write_demo_collection
 from tests.watch import Watch
 
 
 def test_auto_builds_a_stack_in_a_cluster_and_resumes(run, node, small, tmp_path, monkeypatch):
     rules = tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi"))
     monkeypatch.setattr(ranker_choice, "RULES", rules)
-    folder, index = like_the_demo(small, tmp_path / "theirs"), "auto-books"
+    folder, index = write_demo_collection(small, tmp_path / "theirs"), "auto-books"
     (folder / "categories.tsv").unlink()
     command = ("auto", folder, "-w", tmp_path / "ws", "--url", node.url, "--index", index)
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,7 @@ import pytest
 
 from rerank.errors import EXTRAS
 from tests.dense import judge, linked_documents, options
-from tests.installed import closure, project, with_only
+from tests.installed import closure, environment_with, project
 from tests.service import serving
 
 TOPIC = "w10 w11 w12 w13 w14"
@@ -17,7 +17,7 @@ TOPIC = "w10 w11 w12 w13 w14"
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return with_only(tmp_path_factory.mktemp("base"))
+    return environment_with(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_encoding_with_dense_without_torch_is_refused_in_one_line(
 @pytest.mark.slow
 def test_the_service_needs_only_its_extra(learned, script, run, tmp_path, tmp_path_factory):
     folder, _ = learned
-    env = with_only(tmp_path_factory.mktemp("service"), "service")
+    env = environment_with(tmp_path_factory.mktemp("service"), "service")
     with serving(script, folder, tmp_path, **env) as server:
         asked = {"query": TOPIC, "stack": "tfidf,dense,lsi"}
         wanted = run("query", TOPIC, "--stack", "tfidf,dense,lsi", "-w", folder, "--json").json["hits"]

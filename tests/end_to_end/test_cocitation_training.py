@@ -8,9 +8,7 @@ from tests.dense import linked_documents, options
 
 
 def test_citations_train_a_second_encoder_for_a_stack(run, tiny, write_lines, tmp_path):
-    """The linked documents, and 40 papers that cite three references of a topic per sentence. One is not
-    a document.
-    """
+    """40 papers cite three references of a topic per sentence. One of the three is not a document."""
     rows, rng = linked_documents(), np.random.default_rng(0)
     for paper in range(40):
         citations, titles = [], {}

@@ -16,9 +16,7 @@ TEXTS = [{key: one[key] for key in ("_id", "text")} for one in dense.documents()
 
 
 def pairs(first, last):
-    """Return pairs of documents from number ``first`` on. Documents of the same topic are related, others
-    are not.
-    """
+    """Return pairs of documents from number ``first`` on, related if their topics are equal."""
     some = range(first * TOPICS, last * TOPICS)
     return [(f"d{a}", f"d{b}", int((a - b) % TOPICS == 0)) for a in some for b in some if a < b]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import rerank.demo
-from tests.commands import like_the_demo
+from tests.commands import write_demo_collection
 
 STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # tests have MiniLM
 
@@ -15,7 +15,7 @@ STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # tests have MiniLM
 @pytest.fixture
 def tiny_demo(small, tmp_path, monkeypatch):
     """The demo with the small collection, and with few training epochs."""
-    folder = like_the_demo(small, tmp_path / "collection")
+    folder = write_demo_collection(small, tmp_path / "collection")
     monkeypatch.setattr(rerank.demo, "COLLECTION", folder)
 
     def train(workspace, names, config, **options):
