@@ -137,9 +137,7 @@ def test_the_readme_states_the_counts_and_the_size_is_limited(corpus, queries, q
 
 @pytest.mark.slow
 def test_a_rebuild_gives_the_shipped_files(builder, corpus):
-    """Compressed files are compared by content, because zlib versions differ. No document contains a
-    digest.
-    """
+    """Compressed files are compared by content, because zlib versions differ."""
     if not ARCHIVE.exists():
         unavailable("the source archive ../shared/data/elife-jats.tar.xz is missing")
     articles = builder.read_archive(ARCHIVE)

@@ -12,7 +12,7 @@ import pytest
 
 from rerank.formats import read_queries
 from rerank.workspace import Workspace
-from tests.commands import index_of_others
+from tests.commands import foreign_index
 from tests.dense import judge, linked_documents, options
 from tests.service import serving
 
@@ -101,7 +101,7 @@ def test_later_documents_and_versions_are_retrieved(
 @pytest.mark.parametrize("graph", [True, False])
 def test_dense_retrieves_on_an_attached_index(cluster, knn_node, run, tmp_path, graph):
     """Other clients continue to write documents, and their searches do not see the vectors."""
-    with index_of_others(knn_node, DOCUMENTS[:30], graph=graph) as name:
+    with foreign_index(knn_node, DOCUMENTS[:30], graph=graph) as name:
         folder = tmp_path / "ws"
         fields = ["title=name", "text=body"]
         assert run("attach", "--url", knn_node.url, "--index", name, *fields, "-w", folder).code == 0

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
-from tests.commands import like_the_demo
-from tests.installed import with_only
+from tests.commands import write_demo_collection
+from tests.installed import environment_with
 from tests.node import (
     QUICK,
     VERSION,
@@ -30,7 +30,7 @@ from tests.node import (
     with_plugins,
 )
 from tests.plugin import build
-from tests.programs import finished, output
+from tests.programs import output, run_program
 from tests.service import wait_until
 from tests.unavailable import unavailable
 
@@ -81,9 +81,7 @@ def test_all_copied_files_exist():
 
 
 def test_images_are_pinned_and_run_without_root():
-    """Bases have digests, users are not root, long-running images have a health check, and only training
-    has torch.
-    """
+    """Also, long-running images have a health check, and only the training image has torch."""
     bases = dict(re.findall(r"^ARG ([A-Z]+)=(\S+)$", DOCKERFILE, re.M))
     for base in re.findall(r"^FROM \$\{([A-Z]+)\}", DOCKERFILE, re.M):
         assert re.fullmatch(r"[a-z.-]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", bases[base]), base
@@ -119,14 +117,14 @@ def test_compose_dockerfile_and_steps_agree():
 
 
 def test_an_unknown_step_is_refused():
-    done = finished(STEPS, "dance")
+    done = run_program(STEPS, "dance")
     assert (done.returncode, done.stdout) == (2, "")
     assert "steps.sh healthy URL" in done.stderr
 
 
 def steps(*args: object, check: bool = True, **env: object) -> subprocess.CompletedProcess[str]:
     """Run a step with this environment's command on the path."""
-    return finished(STEPS, *args, env={**os.environ, **environment(env)}, check=check)
+    return run_program(STEPS, *args, env={**os.environ, **environment(env)}, check=check)
 
 
 def environment(env: dict[str, Any]) -> dict[str, str]:
@@ -178,7 +176,7 @@ def opensearch(token) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def collection(small, tmp_path_factory) -> Path:
     """The small collection in the layout of the demo."""
-    return like_the_demo(small, tmp_path_factory.mktemp("demo") / "collection")
+    return write_demo_collection(small, tmp_path_factory.mktemp("demo") / "collection")
 
 
 @pytest.mark.slow
@@ -192,7 +190,7 @@ def test_the_steps_build_and_serve_a_demo(opensearch, collection, small, token, 
         "SERVICE_HOST": "127.0.0.1",
         "SERVICE_PORT": free_port(),
     }
-    alone = with_only(tmp_path, "service")["PYTHONPATH"]  # as in the service image
+    alone = environment_with(tmp_path, "service")["PYTHONPATH"]  # as in the service image
     env["SERVICE_URL"] = f"http://127.0.0.1:{env['SERVICE_PORT']}"
     health = f"{opensearch.url}/_cluster/health?wait_for_status=yellow&timeout=4s"
     assert steps("healthy", health).returncode == 0

@@ -19,10 +19,10 @@ import pytest
 from rerank.engines.base import SearchRequest
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.endpoints import hooked, told
-from tests.hook import TOKEN, articles, as_user, beyond, hook_status, texts
+from tests.endpoints import call_hook, read_answer
+from tests.hook import TOKEN, articles, compare_rights, copy_for_user, hook_status, texts
 from tests.node import Node
-from tests.service import Server, other_way_round, serving, wait_until
+from tests.service import Server, negate_scores, serving, wait_until
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 INDEX = "articles"
@@ -124,8 +124,8 @@ def test_hits_without_ids_are_identified_by_their_places(cluster, service, plugg
     token = {"Authorization": f"Bearer {TOKEN}"}
     call = b"".join((len(head).to_bytes(4, "big"), head, *numbers))
     ids = [hit["_id"] for hit in hits]
-    found = told(service.post("/v1/hook", call, **token).body, ids)
-    expected = hooked(service, {"query": query, "stack": stack, "ids": ids, "scores": parts[0]}, **token)
+    found = read_answer(service.post("/v1/hook", call, **token).body, ids)
+    expected = call_hook(service, {"query": query, "stack": stack, "ids": ids, "scores": parts[0]}, **token)
     assert found["ids"] == expected["ids"]
     assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
     assert expected["requested_fields"]["features"][0] == "document"
@@ -133,9 +133,7 @@ def test_hits_without_ids_are_identified_by_their_places(cluster, service, plugg
 
 
 def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, plugged, small, tmp_path):
-    """Searches continue with the old version and stored features. A stack that is put in use is served at
-    once.
-    """
+    """Searches continue with the old version. A stack that is put in use is served at once."""
     workspace = Workspace.open(cluster)
     old = {name: workspace.ranker(name) for name in ("text", "meta")}
     words = texts(small, 2)
@@ -179,7 +177,7 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
         assert run("hook", "install", "-w", cluster, *options).code == 0
         taken_up()
         check_order(old["text"].version)
-        workspace.install(other_way_round(old["text"], "other"))
+        workspace.install(negate_scores(old["text"], "other"))
         assert run("encode", "-w", cluster, "--json").json["encoded"]["text"] == len(small.documents)
         check_order(old["text"].version)
         assert workspace.engine.missing_features("text", old["text"].version) == 0
@@ -204,8 +202,8 @@ def test_the_documented_rights_are_sufficient_and_necessary(
     cluster, plugged, run, script, small, tmp_path, monkeypatch
 ):
     """This covers the user who installs and the user of the service."""
-    served = as_user(cluster, tmp_path / "served", "server", plugged, monkeypatch)
-    folder = as_user(cluster, tmp_path / "ws", "installer", plugged, monkeypatch)
+    served = copy_for_user(cluster, tmp_path / "served", "server", plugged, monkeypatch)
+    folder = copy_for_user(cluster, tmp_path / "ws", "installer", plugged, monkeypatch)
     text = texts(small, 1)[0]
     with serving(script, served, tmp_path, "--only", "hook", RERANK_SERVICE_TOKEN=TOKEN) as server:
         args = ("-w", folder, *options(server), "--default")
@@ -223,8 +221,10 @@ def test_the_documented_rights_are_sufficient_and_necessary(
         finally:
             assert run("hook", "remove", "-w", folder).code == 0
             assert run("encode", "-w", cluster).code == 0
-    assert beyond(plugged, "server", "guides/service.md", "`--only hook`") == (set(), set())
-    unnamed, unneeded = beyond(plugged, "installer", "guides/plugin.md", "The user needs the right to search")
+    assert compare_rights(plugged, "server", "guides/service.md", "`--only hook`") == (set(), set())
+    unnamed, unneeded = compare_rights(
+        plugged, "installer", "guides/plugin.md", "The user needs the right to search"
+    )
     assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 
 

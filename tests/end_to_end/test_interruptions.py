@@ -9,7 +9,7 @@ import pytest
 
 from rerank import Workspace
 from rerank.engines.local.engine import LocalEngine
-from tests.commands import limited
+from tests.commands import limit_file_size
 from tests.states import STACK, good, state
 
 
@@ -19,7 +19,7 @@ from tests.states import STACK, good, state
 def test_a_full_disk_during_ingest_changes_nothing(run, spawn, small, plain, tmp_path, size, there):
     folder = plain if there else tmp_path / "new"
     old = state(run, folder)
-    done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limited(size))
+    done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limit_file_size(size))
     done.fails(1)
     assert "free space and run again" in done.err or "File too large" in done.err, done
     if "stored and indexed" in done.err:
@@ -31,11 +31,11 @@ def test_a_full_disk_during_ingest_changes_nothing(run, spawn, small, plain, tmp
 
 
 def test_a_full_disk_after_the_database_was_closed(run, spawn, small, plain):
-    """Opening the database needs a new write-ahead log. A lack of space for it must not be reported as
-    damage.
-    """
+    """Opening the database needs a new write-ahead log. Lack of space for it is not damage."""
     LocalEngine.open(plain / "engine").close()
-    spawn("ingest", small.corpus, "-w", plain, preexec_fn=limited(0)).fails(1, "free space and run again")
+    spawn("ingest", small.corpus, "-w", plain, preexec_fn=limit_file_size(0)).fails(
+        1, "free space and run again"
+    )
     assert run("ingest", small.corpus, "-w", plain).code == 0
 
 
@@ -43,7 +43,7 @@ def test_a_full_disk_during_tuning_changes_nothing(spawn, run, small, workspace)
     old = state(run, workspace)
     done = spawn(
         "tune", "--stack", "tfidf,meta", "--queries", small.queries, "--qrels", small.dev, "-w", workspace,
-        preexec_fn=limited(500),
+        preexec_fn=limit_file_size(500),
     )  # fmt: skip
     done.fails(1, "cannot be written")
     assert state(run, workspace)[:3] == old[:3]

@@ -47,9 +47,7 @@ def cluster(node, index, small, trained, run, write_lines, tmp_path_factory) -> 
 
 
 def test_both_engines_give_equal_scores_for_equal_candidates(cluster, trained, small):
-    """Learned signals are equal to 1e-5. BM25 is equal, except for Lucene's missing factor k1 + 1 = 2.2,
-    if stems agree.
-    """
+    """Lucene lacks the factor k1 + 1 = 2.2 of BM25. BM25 scores are compared only where stems agree."""
     here, there = Workspace.open(trained), Workspace.open(cluster)
     compared = same = 0
     for query in read_queries(small.queries)[:25]:

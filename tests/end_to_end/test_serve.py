@@ -18,7 +18,7 @@ from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.text import without_stop_words
 from rerank.workspace import Workspace
-from tests.endpoints import STACK, WORDS, call, candidates, elsewhere, hooked
+from tests.endpoints import STACK, WORDS, call, call_hook, candidates, move_to_cluster
 from tests.hook import texts
 from tests.service import Server, serving, wait_until
 
@@ -67,7 +67,7 @@ def test_unknown_categories_are_ignored_and_reported(server, small):
     assert bare["results"] == nothing["results"]
     hits = {"ids": [document["_id"] for document in small.documents[:3]], "scores": [3.0, 2.0, 1.0]}
     search = {"query": {"match": {"text": WORDS}}, **hits}
-    bare, nothing = (hooked(server, {**search, "rerank": more}) for more in ({}, unknown))
+    bare, nothing = (call_hook(server, {**search, "rerank": more}) for more in ({}, unknown))
     assert (bare["scores"], nothing["unknown_categories"]) == (nothing["scores"], ["Qqqqq"])
 
 
@@ -81,13 +81,13 @@ def shuffled(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_hook_endpoint_returns_the_order_of_the_pipeline(server, candidates):
     _, body, expected = candidates
-    answer = hooked(server, body)
+    answer = call_hook(server, body)
     assert list(answer) == ["ids", "scores", "requested_fields"]
     assert answer["ids"] == expected.ids
     assert answer["scores"] == expected.scores.astype("f4").tolist()
     assert sorted(answer["requested_fields"]["features"]) == sorted(body["features"])
     for _ in range(3):  # in a thread and on the event loop
-        assert hooked(server, shuffled(body)) == answer
+        assert call_hook(server, shuffled(body)) == answer
 
 
 def test_clauses_of_a_search_can_be_signals(server, candidates):
@@ -95,20 +95,20 @@ def test_clauses_of_a_search_can_be_signals(server, candidates):
     n = len(body["ids"])
     asked = {**body, "stack": "tfidf*0.1 + clause:recency*0.9", "features": {}}
     scores = [float(i % 7) for i in range(n)]
-    answer = hooked(server, {**asked, "clauses": {"recency": scores, "other": [0.0] * n}})
+    answer = call_hook(server, {**asked, "clauses": {"recency": scores, "other": [0.0] * n}})
     assert answer["requested_fields"]["clauses"]
     first = body["ids"].index(answer["ids"][0])
     assert scores[first] == 6.0
     nothing = {"features": [], "ids": True, "clauses": True}
     said = {"passed": "the scores of clauses did not come", "requested_fields": nothing}
-    assert hooked(server, asked) == said
+    assert call_hook(server, asked) == said
     said = {"passed": "no clause recency", "requested_fields": nothing}
-    assert hooked(server, {**asked, "clauses": {}}) == said
+    assert call_hook(server, {**asked, "clauses": {}}) == said
     # Metrics count reasons, so a reason must not contain a clause name that a user chose.
     chosen = {**asked, "clauses": {}, "rerank": {"stack": asked["stack"]}}
-    assert hooked(server, chosen) == {**said, "passed": "no clause of that name"}
+    assert call_hook(server, chosen) == {**said, "passed": "no clause of that name"}
     named = {"bool": {"must": body["query"], "should": {"term": {"a": {"value": "b", "_name": "recency"}}}}}
-    answer = hooked(server, {**asked, "query": named, "clauses": {}})
+    answer = call_hook(server, {**asked, "query": named, "clauses": {}})
     assert answer["ids"][0] == body["ids"][int(np.argmax(body["scores"]))]
     few = call({**asked, "clauses": {"recency": [1.0]}})
     server.post("/v1/hook", few).fails(422, "other scores of the clause")
@@ -121,12 +121,12 @@ def test_only_a_limited_number_of_hits_is_encoded(script, trained, tmp_path, can
     sent = {**body["features"], key: [None] * n}
     counter = "rerank_searches_without_features_total"
     with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", most) as server:
-        answer = hooked(server, {**body, "features": sent})
+        answer = call_hook(server, {**body, "features": sent})
         assert answer["without_features"] == {"encoded": most, "unscored": n - most}
         assert answer["ids"][most:] == body["ids"][most:]  # these keep their places
         assert sorted(answer["ids"][:most]) == sorted(body["ids"][:most])
         assert server.metric('rerank_unscored_total{reason="missing"}') == n - most
-        assert "without_features" not in hooked(server, body)
+        assert "without_features" not in call_hook(server, body)
         assert server.metric(counter) == 1
 
 
@@ -146,7 +146,7 @@ def test_missing_features_are_fetched_or_computed(server, candidates):
         {"text@older": column, "strange": column},
     ):
         before = server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
-        answer = hooked(server, {**body, "features": sent})
+        answer = call_hook(server, {**body, "features": sent})
         assert answer["ids"] == expected.ids
         np.testing.assert_allclose(answer["scores"], expected.scores, atol=1e-3)  # computed in other batches
         assert server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}') > before
@@ -155,13 +155,13 @@ def test_missing_features_are_fetched_or_computed(server, candidates):
 def test_hits_that_the_engine_does_not_have_keep_their_places(server, candidates):
     _text, body, _ = candidates
     ids = ["nobody's", *body["ids"][1:]]
-    answer = hooked(server, {**body, "ids": ids, "features": {}})
+    answer = call_hook(server, {**body, "ids": ids, "features": {}})
     assert sorted(answer["ids"]) == sorted(ids)
     other = {"query": body["query"], "ids": ["x", "y"], "scores": [2.0, 1.0]}
     reason = {"passed": "the engine knows none of the hits"}
     for stack in (STACK, "bm25*0.5 + tfidf*0.1 + text*0.4"):
-        assert hooked(server, {**other, "stack": stack}) == reason
-    answer = hooked(server, {**other, "stack": "tfidf*0.9 + bm25*0.1"})
+        assert call_hook(server, {**other, "stack": stack}) == reason
+    answer = call_hook(server, {**other, "stack": "tfidf*0.9 + bm25*0.1"})
     assert answer["ids"] == ["x", "y"]
 
 
@@ -170,17 +170,17 @@ def test_lexical_signals_in_calls_of_the_hook(server, candidates, trained):
     text, body, _ = candidates
     asked = {"query": body["query"], "ids": body["ids"], "scores": list(range(len(body["ids"])))}
     for stack in ("tfidf", "bm25"):
-        assert hooked(server, {**asked, "stack": stack})["ids"] == body["ids"][::-1]
+        assert call_hook(server, {**asked, "stack": stack})["ids"] == body["ids"][::-1]
     stack = replace(Stack.parse("tfidf*0.5 + bm25*0.5"), depth=100)
     expected = Workspace.open(trained).pipeline([]).answer(Query("q", text), stack).ranking
     asked["scores"] = body["scores"]
-    assert hooked(server, {**asked, "stack": str(stack)})["ids"] == expected.ids
+    assert call_hook(server, {**asked, "stack": str(stack)})["ids"] == expected.ids
 
 
 def test_options_of_the_user_override_the_pipeline(server, candidates):
     text, body, expected = candidates
     requested_fields = {"query": text, "stack": STACK, "explain": True}
-    answer = hooked(
+    answer = call_hook(
         server, {**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": requested_fields}
     )
     assert answer["ids"] == expected.ids
@@ -202,7 +202,7 @@ def test_options_of_the_user_override_the_pipeline(server, candidates):
 def test_hits_without_text_or_order_are_passed_through(server, change, reason):
     body = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1, 2], **change}
     before = server.metric(f'rerank_passed_total{{reason="{reason}"}}')
-    assert hooked(server, body) == {"passed": reason}
+    assert call_hook(server, body) == {"passed": reason}
     assert server.metric(f'rerank_passed_total{{reason="{reason}"}}') == before + 1
 
 
@@ -285,7 +285,7 @@ def test_a_model_selects_a_stack_only_if_it_names_signals(server):
 def test_long_queries_are_answered(server, text):
     """Unicode sorts sequences of combining marks in quadratic time, which takes hours for these texts."""
     hook = {"query": {"match": {"a": text}}, "ids": ["a", "b"], "scores": [1, 2]}
-    assert hooked(server, hook) == {"passed": "the engine knows none of the hits"}
+    assert call_hook(server, hook) == {"passed": "the engine knows none of the hits"}
     for path, body in (("/v1/search", {}), ("/v1/rerank", {"documents": [text, "wolf"]})):
         assert server.post(path, {"query": text, **body}).status == 200
 
@@ -397,7 +397,7 @@ def test_a_body_above_the_limit_is_refused(script, trained, tmp_path):
 
 def test_the_limits_of_concurrent_requests_and_time(script, trained, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as hanging:
-        folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
+        folder = move_to_cluster(trained, tmp_path, hanging.getsockname()[1])
         options = ("--max-requests", 2, "--deadline", 3, "--stack", STACK)
         with serving(script, folder, tmp_path, *options) as server, ThreadPoolExecutor(2) as pool:
             asked = [pool.submit(server.post, "/v1/search", {"query": "wolf"}) for _ in range(2)]

@@ -25,9 +25,9 @@ import pytest
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.endpoints import HOOK, STACK, WORDS, call, candidates, elsewhere, hooked, told
-from tests.load import without_pause
-from tests.service import Answer, Server, kind_of, other_way_round, serving, wait_until
+from tests.endpoints import HOOK, STACK, WORDS, call, call_hook, candidates, move_to_cluster, read_answer
+from tests.load import run_clients
+from tests.service import Answer, Server, kind_of, negate_scores, serving, wait_until
 
 __all__ = ["candidates"]
 
@@ -41,7 +41,7 @@ def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
         while not over.is_set():
             answers.append(server.post("/v1/search", {"query": WORDS, "stack": STACK, "k": 3}))
 
-    with without_pause(ask, clients):
+    with run_clients(ask, clients):
         yield answers
 
 
@@ -113,7 +113,7 @@ def mixed_load(
             number += 1
         connection.close()
 
-    with without_pause(ask, clients):
+    with run_clients(ask, clients):
         yield answers
 
 
@@ -123,7 +123,7 @@ def test_an_answer_uses_only_one_version_of_a_ranker(script, workspace, tmp_path
     (workspace / "releases.json").unlink()  # no stack is in use, so a new ranker is used at once
     opened = Workspace.open(workspace)
     old = opened.ranker("text")
-    new = other_way_round(old, "other")
+    new = negate_scores(old, "other")
     documents = list(opened.engine.documents())
     expected = []
     for ranker in (old, new):
@@ -139,7 +139,7 @@ def test_an_answer_uses_only_one_version_of_a_ranker(script, workspace, tmp_path
     }
 
     def which(path: str, data: bytes) -> str:
-        answer = told(data, body["ids"]) if path == "/v1/hook" else json.loads(data)
+        answer = read_answer(data, body["ids"]) if path == "/v1/hook" else json.loads(data)
         if path == "/v1/search":
             scores = {hit["id"]: hit["signals"]["text"]["raw"] for hit in answer["hits"]}
         elif path == "/v1/hook":
@@ -219,7 +219,7 @@ def test_the_log_contains_queries_only_on_request(script, trained, tmp_path, opt
     with serving(script, trained, tmp_path, *options) as server:
         server.post("/v1/search", {"query": words})
         server.post("/v1/search", {"query": words, "stack": "nope"})
-        hooked(server, {**HOOK, "query": {"match": {"a": words}}})
+        call_hook(server, {**HOOK, "query": {"match": {"a": words}}})
         server.post("/v1/rerank", {"query": words, "documents": ["a"]})
     requests = [line for line in server.log() if line["event"] == "request"]
     assert {"time", "level", "method", "path", "status", "ms"} <= requests[0].keys()
@@ -242,7 +242,7 @@ def test_replaced_snapshots_are_closed(script, trained, tmp_path):
 def test_a_cluster_that_does_not_run_is_reported(script, trained, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with serving(script, elsewhere(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
+    with serving(script, move_to_cluster(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
         server.post("/v1/search", {"query": WORDS}).fails(502, "the engine cannot answer")
         server.post("/v1/hook", call(HOOK)).fails(502)
         assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
@@ -254,7 +254,7 @@ def test_a_cluster_that_hangs_frees_threads_after_the_deadline(script, trained, 
     """Threads must not wait for the cluster's timeout of one minute."""
     options = ("--stack", STACK, "--deadline", 1, "--threads", 1)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
-        folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
+        folder = move_to_cluster(trained, tmp_path, hanging.getsockname()[1])
         with serving(script, folder, tmp_path, *options) as server:
             begin = time.monotonic()
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""Hostile and broken clients: endless headers, half requests, slow bodies, pages of the web."""
+"""Hostile and broken clients: endless headers, incomplete requests, slow bodies, requests from web pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoints import call, elsewhere, hooked
+from tests.endpoints import call, call_hook, move_to_cluster
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving, wait_until
 
@@ -37,7 +37,7 @@ def connect(server: Server) -> socket.socket:
 
 
 def rest(raw: socket.socket) -> bytes:
-    """The answer, to the end of the connection."""
+    """Return the answer up to the end of the connection."""
     answer = b""
     with contextlib.suppress(ConnectionResetError):
         while part := raw.recv(65536):
@@ -46,14 +46,12 @@ def rest(raw: socket.socket) -> bytes:
 
 
 def memory(server: Server) -> int:
-    """Resident KiB."""
+    """Return the resident memory in KiB."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     match = re.search(r"VmRSS:\s+(\d+)", status)
     assert match
     return int(match[1])
 
-
-# ------------------------------------------------------------------------------------------- too many bytes
 
 POST = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ENDLESS = {
@@ -67,7 +65,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-def test_a_head_without_end_is_refused(server, case):
+def test_an_endless_head_is_refused(server, case):
     begin, more, status = ENDLESS[case]
     before = memory(server)
     with connect(server) as raw:
@@ -88,8 +86,6 @@ def test_a_head_of_20_kilobytes_is_accepted(server):
     assert server.get("/healthz", **headers).status == 200
 
 
-# -------------------------------------------------------------------------------------------- half requests
-
 HALVES = {
     "nothing": b"",
     "a line": b"GET /hea",
@@ -101,7 +97,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize("case", HALVES)
-def test_half_a_request_is_ended(server, case):
+def test_an_incomplete_request_is_ended(server, case):
     begin = time.monotonic()
     with connect(server) as raw:
         raw.sendall(HALVES[case])
@@ -110,13 +106,13 @@ def test_half_a_request_is_ended(server, case):
     assert b" 408 " in answer
 
 
-def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
-    """Half heads and half bodies, more than there may be connections and requests."""
+def test_slow_clients_do_not_delay_other_clients(script, trained, tmp_path):
+    """The incomplete heads and bodies exceed the limits of connections and requests."""
     options = ("--max-requests", 4, "--request-timeout", 12, "--deadline", 12, "--max-connections", 60)
     with serving(script, trained, tmp_path, *options) as server:
         slow = [connect(server) for _ in range(150)]
         for number, raw in enumerate(slow):
-            with contextlib.suppress(OSError):  # it was closed to make room
+            with contextlib.suppress(OSError):  # the server closed it to make room
                 raw.sendall(HALVES["a body" if number % 2 else "headers"])
         begin = time.monotonic()
         assert server.get("/healthz").json == {"ok": True}
@@ -130,7 +126,7 @@ def test_slow_clients_keep_no_other_client_waiting(script, trained, tmp_path):
         assert server.metric('rerank_refused_total{status="connections"}') >= 90
 
 
-def test_an_answer_that_is_not_read_is_ended(server):
+def test_a_connection_whose_answer_is_not_read_is_closed(server):
     def connections() -> int:
         return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
@@ -142,9 +138,6 @@ def test_an_answer_that_is_not_read_is_ended(server):
             raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         wait_until(lambda: connections() <= before)
     assert server.get("/healthz").status == 200
-
-
-# ----------------------------------------------------------------------------------------- pages of the web
 
 
 def ask(
@@ -173,8 +166,8 @@ def ask(
         ("localhost.evil.example", False), ("127.0.0.1.evil.example", False), ("", False),
     ],
 )  # fmt: skip
-def test_a_foreign_host(server, host, known):
-    """By DNS rebinding, a page of evil.example would ask this machine and read the answer."""
+def test_unknown_host_headers_are_refused(server, host, known):
+    """With DNS rebinding, a page of evil.example could otherwise read answers of this service."""
     body = json.dumps(WOLF).encode()
     for method, path, sent in (
         ("POST", "/v1/search", body),
@@ -190,7 +183,7 @@ def test_a_foreign_host(server, host, known):
     ("status", "headers"),
     [
         (421, {"Origin": "http://evil.example"}), (421, {"Origin": "null"}), (200, {"Origin": "http://localhost"}),
-        # These are what a page may send without asking.
+        # A page may send these content types without a preflight request.
         (415, {"Content_Type": None}), (415, {"Content_Type": "text/plain"}),
         (415, {"Content_Type": "application/x-www-form-urlencoded"}),
         (415, {"Content_Type": "multipart/form-data"}),
@@ -198,7 +191,7 @@ def test_a_foreign_host(server, host, known):
         (200, {"Content_Type": "Application/JSON"}),
     ],
 )  # fmt: skip
-def test_requests_of_a_page(server, status, headers):
+def test_requests_of_web_pages_are_refused(server, status, headers):
     given = {"Content_Type": "application/json", **headers}
     given = {name: value for name, value in given.items() if value}
     bodies = {
@@ -213,27 +206,24 @@ def test_requests_of_a_page(server, status, headers):
     assert "ocation" not in ask(server, "POST", "/v1/search/", "localhost", b"{}", **given)[1]  # no redirect
 
 
-# ------------------------------------------------------------------------------- numbers that are too large
-
-
-def test_numbers_that_are_too_large(server):
+def test_numbers_that_are_too_large_are_handled(server):
     for document in ({"text": "a", "n": 10**400}, {"text": "a", "n": 2**64}):
         body = {"query": "wolf", "documents": ["b", document], "return_documents": True}
         returned = [one["document"] for one in server.post("/v1/rerank", body).json["results"]]
         assert document in returned
     hook = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1.7e308, -1.7e308]}
     server.post("/v1/hook", call(hook)).fails(422, "score")
-    answer = hooked(server, {**hook, "scores": [3.4e38, -3.4e38], "stack": "tfidf"})
+    answer = call_hook(server, {**hook, "scores": [3.4e38, -3.4e38], "stack": "tfidf"})
     assert answer["ids"] == ["a", "b"]
     for stack in ("bm25*1e308 + tfidf*1e308", f"bm25*{'9' * 400} + tfidf*1"):
         server.post("/v1/rerank", {"query": "wolf", "documents": ["wolf", "a"], "stack": stack}).fails(422)
 
 
-def test_a_cluster_that_is_none(script, trained, tmp_path):
-    """Some other server answers at the cluster's URL."""
+def test_another_server_at_the_url_of_the_cluster_is_reported(script, trained, tmp_path):
+    """Another HTTP server answers at the cluster's URL."""
     answers = [b"{}", b"[]", b"<html>Welcome</html>"]
     with Proxy(rule=lambda request: Answer(200, answers[0], "application/json")) as proxy:
-        folder = elsewhere(trained, tmp_path, int(proxy.url.rpartition(":")[2]))
+        folder = move_to_cluster(trained, tmp_path, int(proxy.url.rpartition(":")[2]))
         with serving(script, folder, tmp_path) as server:
             while answers:
                 server.post("/v1/search", WOLF).fails(502)
@@ -243,19 +233,16 @@ def test_a_cluster_that_is_none(script, trained, tmp_path):
     assert all(proxy.url in error for error in failed)
 
 
-def test_the_log_steers_no_terminal(server):
-    """A path may hold what a terminal acts on: the one-byte CSI, and what turns the direction of writing."""
+def test_log_lines_contain_no_control_characters(server):
+    """A path may contain the one-byte CSI and characters that change the text direction."""
     server.get("/%C2%9B31m%7F%E2%80%AEtxt").fails(404, "Not Found")
-    server.get("/healthz")  # what is answered is logged before the next one is
+    server.get("/healthz")  # an answered request is logged before the next one
     (line,) = [line for line in server.log_file.read_text("utf-8").splitlines() if "31m" in line]
     assert line.isprintable()
     assert json.loads(line)["path"] == "/\x9b31m\x7f\u202etxt"
 
 
-# ------------------------------------------------------------------------------------- who may ask for what
-
-
-def test_endpoints_that_are_left_out(script, trained, tmp_path, run):
+def test_only_selected_endpoints_are_served(script, trained, tmp_path, run):
     options = ("--only", "hook,rerank", "--allow-host", "search.example")
     with serving(script, trained, tmp_path, *options) as server:
         assert ask(server, "GET", "/readyz", "search.example:8765")[0] == 200
@@ -269,7 +256,7 @@ def test_endpoints_that_are_left_out(script, trained, tmp_path, run):
     run("serve", "-w", trained, "--only", "hook,find").fails(2, "--only", "'find'", "rerank_ids")
 
 
-def test_tokens_that_are_good_for_less(script, trained, tmp_path, run):
+def test_tokens_can_be_limited_to_endpoints(script, trained, tmp_path, run):
     file = tmp_path / "tokens"
     file.write_text("# everything\nall\n\nnodes hook\nteam rerank,search\n")
     with serving(script, trained, tmp_path, "--token-file", file) as server:

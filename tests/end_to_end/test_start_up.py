@@ -1,4 +1,4 @@
-"""What the command imports when, and what it is called."""
+"""Imports at the start of a command, and the names of the command."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def commands(*commands):
     )
 
 
-def test_import_and_help_load_nothing_heavy():
+def test_import_and_help_load_no_heavy_packages():
     assert loaded("import rerank; rerank.Document('1'); rerank.Qrels()") == "LOADED []"
     assert loaded(commands(["--help"], ["--version"], [], ["nonsense"])) == "LOADED []"
 
 
-def test_the_help_of_every_command_loads_nothing_heavy():
+def test_the_help_of_all_commands_loads_no_heavy_packages():
     from rerank.cli.program import COMMANDS
 
     assert loaded(commands(*([name, "--help"] for name in COMMANDS)), WITHOUT_SCIPY) == "LOADED []"
 
 
-def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, small, workspace):
+def test_query_tune_evaluate_ingest_and_encode_do_not_load_torch(write_lines, small, workspace):
     new = write_lines(workspace.parent / "new.jsonl", [{"_id": "new", "title": "Quokkas"}])
     files = ["--queries", small.queries, "--qrels", small.dev]
     given = [
@@ -57,13 +57,13 @@ def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, sma
     assert loaded(code.replace("with suppress(SystemExit): ", ""), WITHOUT_SCIPY) == "LOADED []"
 
 
-def test_as_a_module_and_the_version(spawn):
+def test_the_module_can_be_run_and_prints_the_version(spawn):
     shown = output(sys.executable, "-m", "rerank.cli", "--version")
     assert re.fullmatch(r"rerank, version \d+\.\d+\S*\n", shown), shown
     assert spawn("--version").out == shown
 
 
-def test_a_reader_that_goes_away_is_no_error(script, trained):
+def test_a_closed_output_pipe_causes_no_error_message(script, trained):
     with subprocess.Popen(
         [*script, "query", "cells", "-w", str(trained), "-k", "300", "--json"],
         stdout=subprocess.PIPE,
