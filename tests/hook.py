@@ -71,7 +71,7 @@ def fill(node: Node) -> None:
             }
             if index == "small":
                 del source["id"]
-            if i % 2:  # half of the documents lack this one
+            if i % 2:  # half of the documents lack this feature
                 source["rerank_features"]["meta@w"] = b64encode(bytes([0, i, 0])).decode()
             node.request("PUT", f"/{index}/_doc/{i}", source)
         node.request("POST", f"/{index}/_refresh")
@@ -82,25 +82,25 @@ Answering = Callable[["Handler", dict[str, Any]], None]
 
 
 def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
-    """The answer of most tests: the last is the best."""
+    """Return the answer of most tests, in which the last candidate is the best."""
     n = len(body["ids"])
     return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
 
 
 def requested(*features: str, **more: bool) -> dict[str, Any]:
-    """What the service wants with the next call."""
+    """Return the fields that the service requests for the next call."""
     return {"features": list(features), **more}
 
 
 WHOLE = requested("text@v", ids=True)
-"""Candidates come with ids and everything else that the user wants."""
+"""Candidates have ids and everything else that the user requests."""
 
 PLACES = requested("text@v", "meta@w")
-"""Candidates come without ids and stored fields."""
+"""Candidates have no ids and no stored fields."""
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """A call, with its features as Base64, and its numbers as lists."""
+    """Decode a call, with features as Base64 and numbers as lists."""
     length = int.from_bytes(data[:4], "big")
     body: dict[str, Any] = json.loads(data[4 : 4 + length])
     begin, n = 4 + length, body.pop("hits")
@@ -124,7 +124,7 @@ def read(data: bytes) -> dict[str, Any]:
 
 
 def framed(answer: dict[str, Any], sent: list[str]) -> bytes:
-    """An answer as the plugin reads it. sent: the ids of the call; others get the position -1."""
+    """Encode an answer for the plugin. sent: the ids of the call. Other ids get the position -1."""
     answer = dict(answer)
     places = [sent.index(id) if id in sent else -1 for id in answer.pop("ids", ())]
     scores = answer.pop("scores", ())
@@ -135,7 +135,7 @@ def framed(answer: dict[str, Any], sent: list[str]) -> bytes:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else every answer takes 40 ms
+    disable_nagle_algorithm = True  # otherwise every answer takes 40 ms
     server: Dummy
 
     def log_message(self, *_: object) -> None:
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
         kind: str = "application/json",
         cut: int | None = None,
     ) -> None:
-        """Send an answer; a dictionary is framed, except with an error status."""
+        """Send an answer. A dictionary is framed, except with an error status."""
         if isinstance(answer, bytes):
             data = answer
         else:
@@ -170,13 +170,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Dummy(ThreadingHTTPServer):
-    """Stands for the service; ``answering`` says how, ``seen`` has what it was asked."""
+    """A replacement for the service. ``answering`` defines answers, ``seen`` contains requests."""
 
     daemon_threads = True
     request_queue_size = 1024
 
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port or free_port()), Handler)  # nobody else gets it once it ends
+        # no other process gets this port after the end
+        super().__init__(("127.0.0.1", port or free_port()), Handler)
         self.lock = threading.Lock()
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.sockets: list[socket.socket] = []
@@ -189,7 +190,7 @@ class Dummy(ThreadingHTTPServer):
         return found
 
     def handle_error(self, *_: object) -> None:
-        pass  # the node hangs up when it has waited long enough
+        pass  # the node closes the connection after its timeout
 
     @property
     def url(self) -> str:
@@ -200,17 +201,18 @@ class Dummy(ThreadingHTTPServer):
         return self.seen[-1][2]
 
     def end(self) -> None:
-        """Stop as a killed process does: connections end, idle or not."""
+        """Stop like a killed process: open connections end, also idle ones."""
         self.shutdown()
         self.server_close()
         for open_one in self.sockets:
             with contextlib.suppress(OSError):
-                open_one.shutdown(socket.SHUT_RDWR)  # close alone leaves a thread that reads with it
+                # close() is not enough: a thread that reads keeps the connection
+                open_one.shutdown(socket.SHUT_RDWR)
                 open_one.close()
 
 
 class Hook:
-    """A pipeline on the node, and searches through it. bare: for tests to note how it is configured."""
+    """A pipeline on the node, and searches through it. Tests can store their configuration in ``bare``."""
 
     bare = False
     index = "cells"
@@ -220,7 +222,7 @@ class Hook:
         self.configure()
 
     def configure(self, **settings: object) -> Hook:
-        # Generous: the machines that run tests are busy. The breaker has tests of its own.
+        # The time limit is generous, because test machines are busy. Other tests cover the breaker.
         config = {"url": self.url, "timeout": 20000, "breaker_failures": 1000, **settings}
         put_pipeline(self.node, "hook", **config)
         return self
@@ -235,7 +237,7 @@ class Hook:
     def counted(
         self, body: dict[str, Any], index: str = "", more: str = ""
     ) -> tuple[dict[str, Any], dict[str, int]]:
-        """Search, and return also which counters went up by how much."""
+        """Search, and also return the counters that increased, and by how much."""
         answers: list[dict[str, Any]] = []
         counters = self.changes(lambda: answers.append(self.search(body, index, more)))
         return answers[0], counters
@@ -244,7 +246,7 @@ class Hook:
         return self.node.request("GET", "/_rerank/stats")
 
     def searched(self, act: Callable[[], object], index: str = "cells") -> int:
-        """How many searches of an index's shards something makes."""
+        """Return the number of shard searches of an index that an action causes."""
 
         def searches() -> int:
             shards = self.node.request("GET", f"/{index}/_stats/search")["_all"]["total"]["search"]
@@ -255,7 +257,7 @@ class Hook:
         return searches() - before
 
     def changes(self, act: Callable[[], object]) -> dict[str, int]:
-        """Which counters go up while something is done, and by how much."""
+        """Return the counters that an action increases, and by how much."""
         before = flat(self.stats())
         act()
         after = flat(self.stats())
@@ -269,8 +271,8 @@ def flat(stats: dict[str, Any]) -> dict[str, int]:
     return counters
 
 
-def as_user(folder: Path, copy: Path, user: str, node: Node, patch: pytest.MonkeyPatch) -> Path:
-    """A copy of a workspace whose requests to the node are this user's; the plugin for tests notes them."""
+def copy_for_user(folder: Path, copy: Path, user: str, node: Node, patch: pytest.MonkeyPatch) -> Path:
+    """Copy a workspace, so that its requests have this user. The test plugin records them."""
     shutil.copytree(folder, copy)
     config = (copy / "rerank.toml").read_text("utf-8")
     config = config.replace("[opensearch]", f'[opensearch]\nuser = "{user}"')
@@ -280,8 +282,8 @@ def as_user(folder: Path, copy: Path, user: str, node: Node, patch: pytest.Monke
     return copy
 
 
-def beyond(node: Node, user: str, page: str, begin: str) -> tuple[set[str], set[str]]:
-    """Rights that a user needed and a paragraph of a page does not name, and those it names for nothing."""
+def compare_rights(node: Node, user: str, page: str, begin: str) -> tuple[set[str], set[str]]:
+    """Return rights that were needed but are not in a docs paragraph, and rights only in the paragraph."""
     (text,) = [one for one in (ROOT / "docs" / page).read_text("utf-8").split("\n\n") if begin in one]
     named = re.findall(r"`((?:indices|cluster):[^`]+)`", text)
     asked = node.request("GET", "/_rights")["actions"][user]
@@ -290,7 +292,7 @@ def beyond(node: Node, user: str, page: str, begin: str) -> tuple[set[str], set[
 
 
 def articles(node: Node, small: Any, trained: Path, folder: Path) -> Path:
-    """A workspace in the index "articles" of the node, with rankers that were trained elsewhere."""
+    """Create a workspace in the index "articles" of the node, with rankers from another workspace."""
     few = write_json_lines(folder.parent / "few.jsonl", small.documents[:20])
     where = ("--index", "articles", "--replicas", 0, "--url", node.url)
     run_here("ingest", few, "-w", folder, "--categories", small.categories, *where).ok()
@@ -300,7 +302,7 @@ def articles(node: Node, small: Any, trained: Path, folder: Path) -> Path:
 
 
 def texts(small: Any, count: int) -> list[str]:
-    """Queries of the collection without stop words, as the first stage of ``rerank query`` searches them."""
+    """Return queries of the collection without stop words, like the first stage of ``rerank query``."""
     found = read_queries(small.queries)[:count]
     return [" ".join(query.search_text("en").split()) for query in found]
 
@@ -314,7 +316,7 @@ def without_took(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def hook_status(run: Callable[..., Any], folder: Path, *options: object) -> dict[str, Any]:
-    """The report of ``rerank hook status``; its exit code says whether there are problems."""
+    """Return the report of ``rerank hook status``, and check that its exit code agrees with its problems."""
     done = run("hook", "status", *options, "-w", folder, "--json")
     report: dict[str, Any] = json.loads(done.out)
     assert done.code == bool(report["problems"]), done

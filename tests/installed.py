@@ -1,4 +1,4 @@
-"""An environment with what rerank declares and no more: everything else that is installed is hidden."""
+"""An environment with only the declared dependencies of rerank. Other installed packages are hidden."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ sys.meta_path.insert(0, Missing())
 
 
 def project() -> dict[str, object]:
-    """The table ``[project]`` of pyproject.toml."""
+    """Return the table ``[project]`` of pyproject.toml."""
     tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later read TOML")
     table: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return table
 
 
 def closure(requirements: Iterable[str]) -> set[str]:
-    """Names of the distributions that these requirements bring, as they are installed here."""
+    """Return names of the installed distributions that these requirements need, also indirectly."""
     from packaging.requirements import Requirement
 
     found: set[str] = set()
@@ -53,8 +53,8 @@ def closure(requirements: Iterable[str]) -> set[str]:
     return found
 
 
-def with_only(folder: Path, *extras: str) -> dict[str, str]:
-    """The environment variables of a process that sees rerank, its base dependencies and these extras'."""
+def environment_with(folder: Path, *extras: str) -> dict[str, str]:
+    """Return environment variables of a process with rerank, its base dependencies and these extras."""
     table = project()
     declared: list[str] = list(table["dependencies"])  # type: ignore[call-overload]
     for extra in extras:

@@ -1,4 +1,4 @@
-"""What a new user sees on the demo's collection, line by line: leaks, scores, judgments, training."""
+"""Output of commands for a new user on the demo collection: leaks, scores, judgments, training."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ STACK = "tfidf,text,meta"
 
 @pytest.fixture(scope="module")
 def ws(trained, tmp_path_factory):
-    """One workspace for this file; its tests add to it, and take nothing away."""
+    """A workspace for the tests of this file. The tests only add to it."""
     return Path(shutil.copytree(trained, tmp_path_factory.mktemp("trial") / "ws"))
 
 
 @pytest.fixture
 def judged(small, ws):
-    """The options that name queries, workspace and judgments."""
+    """Return a function that returns the options for queries, workspace and judgments."""
     return lambda qrels: ("--queries", small.queries, "-w", ws, "--qrels", qrels)
 
 
-def test_queries_that_were_learned_from_are_told(run, small, judged):
+def test_queries_of_the_training_set_are_reported(run, small, judged):
     n = len(rerank.read_qrels(small.train))
     told = run("evaluate", "--stack", STACK, *judged(small.train))
     first = told.out.splitlines()[0]
@@ -43,7 +43,7 @@ def test_queries_that_were_learned_from_are_told(run, small, judged):
     assert tuned.out.splitlines()[0].endswith("tune on other queries")
 
 
-def test_new_documents_and_the_head_of_the_table(run, small, judged):
+def test_evaluate_reports_new_documents_and_p_values(run, small, judged):
     told = run("evaluate", "--stack", STACK, *judged(small.test)).out
     assert re.search(r"^\d+ % of the relevant documents were also relevant for training", told, re.M)
     heads = [line for line in told.splitlines() if "Δ nDCG" in line]
@@ -54,7 +54,7 @@ def test_new_documents_and_the_head_of_the_table(run, small, judged):
     assert "p RR (Holm)" in several
 
 
-def test_candidates_of_different_first_stages_are_told(run, small, judged):
+def test_different_first_stages_are_reported(run, small, judged):
     told = run("evaluate", "--stack", "text", "--baseline", "bm25", *judged(small.test)).out
     assert [line.split()[2] for line in told.splitlines() if "candidate recall" in line] == ["bm25", "tfidf"]
     both = ("--stack", "bm25*0.5+text*0.5", "--stack", "tfidf*0.5+bm25*0.5", "--baseline", "tfidf", "--json")
@@ -62,7 +62,7 @@ def test_candidates_of_different_first_stages_are_told(run, small, judged):
     assert [row["first_stage"] for row in rows] == ["tfidf", "bm25", "tfidf"]
 
 
-def test_a_lone_signal_has_its_own_scores(run, ws):
+def test_a_single_signal_keeps_its_raw_scores(run, ws):
     hits = run("query", "histones kill bacteria", "-w", ws, "--stack", "bm25", "--json").json["hits"]
     assert all(hit["score"] == hit["signals"]["bm25"]["raw"] for hit in hits)
     assert hits[0]["score"] > 1
@@ -70,7 +70,7 @@ def test_a_lone_signal_has_its_own_scores(run, ws):
     assert "raise --depth" in few.err
 
 
-def test_what_is_held_out_is_tuned_on(run, small, ws, judged):
+def test_held_out_queries_can_be_used_for_tuning(run, small, ws, judged):
     held = ws / "held-out.tsv"
     told = run("train", "lsi", "--dim", 20, *judged(small.train)).out
     assert f", held out of the judgments: tune on {held}; candidates by tfidf\n" in told
@@ -78,7 +78,7 @@ def test_what_is_held_out_is_tuned_on(run, small, ws, judged):
     assert "comes out too large" not in tuned.out
 
 
-def test_ctrl_c_says_what_is_kept_and_what_was_not_reached(run, small, plain, monkeypatch):
+def test_ctrl_c_reports_the_kept_and_missing_rankers(run, small, plain, monkeypatch):
     start = output.Bar.start
 
     def interrupted(self, title, total=None, unit=""):
@@ -104,8 +104,8 @@ def test_ctrl_c_says_what_is_kept_and_what_was_not_reached(run, small, plain, mo
     assert [one["name"] for one in run("status", "-w", plain, "--json").json["rankers"]] == ["lsi"]
 
 
-def test_what_is_given_counts_more_than_a_preset_or_a_file(run, tmp_path):
-    """Epochs instead of steps: the next thing that is wrong is that there is nothing to learn from."""
+def test_given_options_override_presets_and_files(run, tmp_path):
+    """Epochs replace steps. The next error is that the collection has no links."""
     (tmp_path / "one.jsonl").write_text('{"_id": "a", "text": "words"}\n')
     (tmp_path / "some.toml").write_text("epochs = 3\n")
     assert run("ingest", tmp_path / "one.jsonl", "-w", tmp_path / "ws").code == 0

@@ -1,7 +1,7 @@
-"""The commands of the tutorials, run in order in a temporary folder; their output is compared with the page.
+"""The commands of the tutorials, run in order in a temporary folder. Their output is compared with the page.
 
 A block ``console`` has commands after ``$`` and their output. ``...`` stands for any text, also of several
-lines. Numbers may differ by 15 percent or 0.05: other machines train other weights.
+lines. Numbers may differ by 15 percent or 0.05, because other machines train other weights.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def complete(command: str) -> bool:
 
 
 class Shell:
-    """A shell in a folder; its processes in the background end with it."""
+    """A shell in a folder. Its background processes end with it."""
 
     def __init__(self, folder: Path, replaced: Mapping[str, str]) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -114,23 +114,23 @@ def follow(page: str, folder: Path, replaced: Mapping[str, str]) -> None:
         shell.stop()
 
 
-def test_differences_are_found():
+def test_differ_detects_differences():
     assert not differ("3 documents\n0.4310  1,979 ...\n", "3 documents\n0.4412 1,979 more\nlines\n")
     assert differ("3 documents\n", "4 documents\n")
     assert differ("3 documents\n", "3 queries\n")
 
 
-def test_your_own_data(tmp_path):
+def test_the_tutorial_on_your_own_data(tmp_path):
     follow("your-own-data.md", tmp_path, {})
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_an_existing_index(tmp_path):
-    """On a node of its own: the other tests of the plugin do not wait for it."""
+def test_the_tutorial_on_an_existing_index(tmp_path):
+    """It runs on a separate node, so that other plugin tests do not wait for it."""
     with running() as node:
         port = free_port()
         replaced = {"http://127.0.0.1:9200": node.url, "127.0.0.1:8765": f"127.0.0.1:{port}"}
-        # The page shows no numbers of the training; the other page trains all epochs.
+        # The page shows no training numbers. The other page trains all epochs.
         replaced["rerank train text meta"] = "rerank train text meta --epochs 3"
         replaced["rerank serve"] = f"rerank serve --port {port}"
         follow("opensearch.md", tmp_path, replaced)

@@ -238,9 +238,9 @@ def test_bad_signals_are_reported_in_one_line(shelf: Workspace, tmp_path: Path) 
     wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
     for signal, what in wrong.items():
         run("tune", "--stack", f"search,{signal}", *first, *judged(tmp_path)).fails(2, what)
-        save_template = f"search*0.5 + {signal}*0.5"
-        run("evaluate", "--stack", save_template, *first, *judged(tmp_path)).fails(2, what)
-        run("query", "wolf", "--stack", save_template, *first).fails(2, what)
+        written = f"search*0.5 + {signal}*0.5"
+        run("evaluate", "--stack", written, *first, *judged(tmp_path)).fails(2, what)
+        run("query", "wolf", "--stack", written, *first).fails(2, what)
     run("query", "wolf", "--param", "yaer=2020", *first).fails(2, "--param yaer: template:own.json has")
     # The tuned weights are for a clause that the other template does not have.
     other = ("--stack", tuned, "--first-stage", f"template:{tmp_path}/plain.json", "-w", shelf.folder)

@@ -35,9 +35,7 @@ def test_a_node_with_neural_search_reranks_searches(hook: Hook) -> None:
 
 
 def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
-    """This also holds if the search is repeated because shards fail with the fields that the hook
-    requests.
-    """
+    """This also holds if the search is repeated because shards fail with the hook's fields."""
     technique = {"normalization": {"technique": "min_max"}, "combination": {"technique": "arithmetic_mean"}}
     theirs = {"phase_results_processors": [{"normalization-processor": technique}]}
     hook.node.request("PUT", "/_search/pipeline/theirs", theirs)

@@ -25,7 +25,7 @@ import pytest
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.workspace import Workspace
 from tests.hook import Hook, articles, flat, texts
-from tests.load import without_pause
+from tests.load import run_clients
 from tests.node import Node, free_port
 from tests.service import Server, serving, wait_until
 
@@ -99,14 +99,12 @@ def search_during(hook: Clients, clients: int = 16, pause: float = 0.0) -> Itera
             number += 1
             over.wait(pause)
 
-    with without_pause(searches, clients):
+    with run_clients(searches, clients):
         yield answers
 
 
 def wait_for_more(answers: list[Any], count: int = 40) -> None:
-    """Wait for more answers: at least twice as many as clients, so that some were requested after the
-    call.
-    """
+    """Wait for twice as many answers as clients, so that some were requested after the call."""
     wanted = len(answers) + count
     wait_until(lambda: len(answers) >= wanted)
 

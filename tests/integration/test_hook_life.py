@@ -46,9 +46,7 @@ KINDS = {"whole": WHOLE, "places": PLACES}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_of_every_size_form_one_ranking(hook: Hook, dummy: Dummy, kind: str) -> None:
-    """First the candidates in the service's order, then the other hits of the first stage, without gaps
-    or duplicates.
-    """
+    """First the candidates in the service's order, then other hits, without gaps or duplicates."""
     prepared(hook, dummy, kind, depth=12)
     whole = NUMBERS[:12][::-1] + NUMBERS[12:]
     for size in (*range(1, 17), COUNT, 2 * COUNT):
@@ -179,9 +177,7 @@ def test_fields_that_the_hook_requests_break_no_search(hook: Hook, dummy: Dummy,
 def test_ties_with_the_last_candidate_do_not_count_as_another_order(
     hook: Hook, dummy: Dummy, tmp_path: Path
 ) -> None:
-    """Among equal scores, the index selects other documents than the hook. ``hook test`` compares their
-    order.
-    """
+    """Among equal scores, the index selects other documents than the hook."""
     node = hook.node
     mapping = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": {"text": {"type": "text"}}}}
     node.request("PUT", "/ties", mapping)
