@@ -1,4 +1,4 @@
-"""Judged queries whose topics have other words than their documents, except frequent ones."""
+"""Judged queries that share only frequent words with their relevant documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that ask without a pause, while something else happens."""
+"""Clients that send requests without a pause."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_pause(ask: Callable[[int, threading.Event], object], clients: int) -> Iterator[None]:
-    """Until the block ends, whether well or not; what a client raises is raised then.
+def run_clients(ask: Callable[[int, threading.Event], object], clients: int) -> Iterator[None]:
+    """Run clients until the block ends, also after an exception. Then raise exceptions of clients.
 
-    ask: gets the client's number, and goes on until the event is set.
+    ask: gets the number of the client and an event, and continues until the event is set.
     """
     over = threading.Event()
     with ThreadPoolExecutor(clients) as pool:

@@ -1,8 +1,9 @@
 """Real OpenSearch nodes for tests and benchmarks.
 
-The distribution comes from Maven by its coordinates and is unpacked once into a cache folder
-(``RERANK_TEST_CACHE``, else below the system's lasting temporary folder). A node gets folders of its own
-for configuration, data and logs. OpenSearch refuses to run as root; started by root, it runs as nobody.
+Maven downloads the distribution by its coordinates. It is unpacked once into a cache folder
+(``RERANK_TEST_CACHE``, or a folder in the system's persistent temporary folder). Each node has separate
+folders for configuration, data and logs. OpenSearch refuses to run as root, so root starts it as another
+user.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ VERSION = "3.6.0"
 COORDINATES = "org.opensearch.distribution.integ-test-zip:opensearch:{version}:zip"
 PLUGIN = f"org.opensearch.plugin:{{name}}:{VERSION}.0:zip"
 ML_COMMONS = ("opensearch-job-scheduler", "opensearch-knn", "opensearch-ml-plugin", "neural-search")
-JAVA = {"2": range(11, 24), "3": range(21, 1000)}  # what OpenSearch 2.x and 3.x run on
+JAVA = {"2": range(11, 24), "3": range(21, 1000)}  # Java versions for OpenSearch 2.x and 3.x
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-AlwaysPreTouch")
-"""Options of Java for nodes of a minute: a start takes 15 seconds of CPU instead of 26."""
-_PATIENCE = 400.0  # seconds to answer; it takes 10 to 15 on two idle cores
+"""Java options for short-lived nodes: a start takes 15 seconds of CPU instead of 26."""
+_PATIENCE = 400.0  # seconds to wait for an answer; two idle cores need 10 to 15
 
 
 class CannotRunError(Exception):
-    """No node can be started here; the message says what to install."""
+    """No node can be started on this machine. The message names the software to install."""
 
 
 def java_home(version: str = VERSION) -> Path:
-    """Find a Java that OpenSearch runs on: OPENSEARCH_JAVA_HOME, JAVA_HOME, on the path, installed."""
+    """Find a Java for OpenSearch in OPENSEARCH_JAVA_HOME, JAVA_HOME, the path, and usual folders."""
     usable = JAVA[version.partition(".")[0]]
     found = [os.environ.get(name) for name in ("OPENSEARCH_JAVA_HOME", "JAVA_HOME")]
     candidates = [Path(home) for home in found if home]
@@ -66,17 +67,17 @@ def _java_version(home: Path) -> int:
 
 
 def cache() -> Path:
-    """Where distributions are kept: a folder that the user nobody can read, too."""
+    """Return the folder of unpacked distributions. Other users can also read it."""
     named = os.environ.get("RERANK_TEST_CACHE")
     return Path(named) if named else Path("/var/tmp") / f"rerank-tests-{os.getuid()}"
 
 
-_held = 0  # by this process; one thread of it works here
+_held = 0  # number of locks held by this process, which uses one thread here
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Hold the cache folder and the local Maven repository against other processes of the tests."""
+def cache_lock() -> Iterator[None]:
+    """Lock the cache folder and the local Maven repository for this test process."""
     global _held
     cache().mkdir(mode=0o755, parents=True, exist_ok=True)
     with open(cache() / "lock", "ab") as lock:
@@ -89,9 +90,9 @@ def alone() -> Iterator[None]:
             _held -= 1
 
 
-@alone()
+@cache_lock()
 def maven(coordinates: str) -> Path:
-    """Bring an artifact into the local Maven repository and return its path there."""
+    """Download an artifact into the local Maven repository, and return its path."""
     if shutil.which("mvn") is None:
         raise CannotRunError("Maven (mvn) brings OpenSearch; install it")
     group, name, version, kind = coordinates.split(":")
@@ -107,9 +108,9 @@ def maven(coordinates: str) -> Path:
     return path
 
 
-@alone()
+@cache_lock()
 def distribution(version: str = VERSION) -> Path:
-    """Return the folder of the unpacked distribution, unpacked now if it is not there yet."""
+    """Return the folder of the unpacked distribution. Unpack it if it does not exist."""
     home = cache() / f"opensearch-{version}"
     if home.exists():
         return home
@@ -130,7 +131,7 @@ def distribution(version: str = VERSION) -> Path:
 
 
 def _add_modules(folder: Path, version: str) -> None:
-    """Add analyzers and scripts, which the archives of 2.x lack: jars from Maven, the rest as in VERSION."""
+    """Add analyzers and scripts, which archives of 2.x lack: jars from Maven, other files as in VERSION."""
     for module in ("lang-painless", "analysis-common"):
         shutil.copytree(distribution() / "modules" / module, folder / module)
         for jar in (folder / module).glob(f"*-{VERSION}.jar"):
@@ -145,7 +146,7 @@ def _add_modules(folder: Path, version: str) -> None:
 
 
 def with_plugins(home: Path, plugins: Sequence[Path]) -> Path:
-    """Copy a distribution, by links where possible, and unpack the plugins' zips into the copy."""
+    """Copy a distribution, with hard links if possible, and unpack the plugins' zips into the copy."""
 
     def link(source: str, target: str) -> None:
         try:
@@ -163,9 +164,9 @@ def with_plugins(home: Path, plugins: Sequence[Path]) -> Path:
     return copy
 
 
-@alone()
+@cache_lock()
 def with_ml_commons() -> Path:
-    """Return the folder of the distribution with ML Commons and neural-search, unpacked once, too."""
+    """Return the folder of the distribution with ML Commons and neural-search. It is also unpacked once."""
     home = cache() / f"opensearch-{VERSION}-ml"
     if not home.exists():
         made = with_plugins(distribution(), [maven(PLUGIN.format(name=name)) for name in ML_COMMONS])
@@ -177,9 +178,9 @@ def with_ml_commons() -> Path:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on.
+    """Return an unused port of the loopback interface.
 
-    It is below those that systems give to whoever asks for any: another would get it before it is used.
+    It is below the range from which systems assign ports, so no other process gets it before it is used.
     """
     while True:
         port = random.SystemRandom().randrange(12_000, 32_000)
@@ -189,7 +190,7 @@ def free_port() -> int:
 
 
 class Node:
-    """One OpenSearch process. ``url`` is where it answers; ``stop`` ends it and removes its folders."""
+    """An OpenSearch process. ``url`` is its address; ``stop`` ends it and removes its folders."""
 
     def __init__(
         self,
@@ -202,10 +203,10 @@ class Node:
         plugins: Sequence[Path] = (),
         java: Sequence[str] = QUICK,
     ) -> None:
-        """``java`` has options for a node of a minute; with none it runs as the distribution does.
+        """``java``: options for a short-lived node; without them the node runs like the distribution.
 
-        A quick node without plugins has no agent of Java: it watches what plugins may do, looks at every
-        class, and so takes a fifth of a start.
+        A short-lived node without plugins has no Java agent. The agent checks the rights of plugins
+        and reads all classes, which takes a fifth of the start.
         """
         self.name = name
         self.home = home or distribution(version)
@@ -220,7 +221,8 @@ class Node:
         self._quick = bool(java)
         self.process: subprocess.Popen[bytes] | None = None
         shutil.copytree(self.home / "config", self.folder / "config")
-        options = self.folder / "config" / "jvm.options"  # its logs would go into the shared distribution
+        # otherwise its logs would go into the shared distribution
+        options = self.folder / "config" / "jvm.options"
         unwanted, more = "logs/", list(java)
         if java:
             unwanted += "|G1|InitiatingHeap"
@@ -242,7 +244,7 @@ class Node:
             "network.host": "127.0.0.1",
             "path.data": str(self.folder / "data"),
             "path.logs": str(self.folder / "logs"),
-            # Tests run on nearly full disks, too; the flood stage has a test that sets it on purpose.
+            # Tests also run on nearly full disks. A separate test covers the flood stage.
             "cluster.routing.allocation.disk.threshold_enabled": "false",
             **self._settings,
         }
@@ -272,19 +274,21 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # ctrl-C in the terminal is for the tests to handle
+                start_new_session=True,  # the tests handle ctrl-C in the terminal
                 **who,
             )
         return self
 
     def _java_command(self, environment: Mapping[str, str]) -> list[str]:
-        """What ``bin/opensearch`` executes in the end, without the seven times that it starts Java before.
+        """Return the final command of ``bin/opensearch``, without the seven Java processes that it
+        starts first.
 
-        OpenSearch's own tool makes the options of Java, once for equal settings; the cache folder keeps them.
+        A tool of OpenSearch computes the Java options once per settings. The cache folder keeps them.
         """
         java, lib = str(self._java / "bin" / "java"), str(self.home / "lib" / "*")
         settings = (self.folder / "config" / "jvm.options").read_text("utf-8")
-        jars = sorted(path.name for path in (self.home / "lib").iterdir())  # which OpenSearch it is
+        # these identify the OpenSearch version
+        jars = sorted(path.name for path in (self.home / "lib").iterdir())
         known = hashlib.sha256("\0".join([java, self._heap, settings, *jars]).encode()).hexdigest()
         kept, elsewhere = cache() / "java" / known[:16], str(self.folder)
         if not kept.exists():
@@ -304,7 +308,7 @@ class Node:
         return [java, *made.split(), *about, "-cp", lib, "org.opensearch.bootstrap.OpenSearch"]
 
     def wait(self, nodes: int = 1) -> Node:
-        """Wait until the node answers and sees so many nodes."""
+        """Wait until the node answers and sees this number of nodes."""
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up:
             if self.process is None or self.process.poll() is not None:
@@ -319,7 +323,7 @@ class Node:
         raise RuntimeError(f"{self.name} did not start:\n{output}")
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Send a JSON request, without the client that is under test; HTTP errors raise ValueError."""
+        """Send a JSON request, without the client under test. HTTP errors raise ValueError."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             payload = None if body is None else json.dumps(body)
@@ -333,17 +337,17 @@ class Node:
             connection.close()
 
     def kill(self) -> None:
-        """End the process at once, as a power cut would."""
+        """End the process at once, like a power failure."""
         self._signal(signal.SIGKILL)
         if self.process is not None:
             self.process.wait()
 
     def pause(self) -> None:
-        """Freeze the process: it holds its connections and answers nothing."""
+        """Stop the process. Its connections stay open, but it does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Continue a stopped process."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -390,7 +394,7 @@ class Cluster:
 
     @property
     def urls(self) -> list[str]:
-        """Where the nodes answer."""
+        """The addresses of the nodes."""
         return [node.url for node in self.nodes]
 
     def stop(self) -> None:
@@ -401,7 +405,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(settings: Mapping[str, str] | None = None, **options: Any) -> Iterator[Node]:
-    """Run a node while the block runs."""
+    """Run a node during the block."""
     node = Node(settings=settings, **options)
     try:
         yield node.start().wait()

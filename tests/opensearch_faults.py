@@ -1,4 +1,4 @@
-"""Small and large ingests into a node, what is in it then, and how a command says that it failed."""
+"""Small and large ingests into a node, the documents in it, and connection settings of workspaces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def count(node: Node, name: str) -> int:
 
 
 def documents(node: Node, name: str) -> dict[str, str]:
-    """Id -> text of all documents behind a name; {} when there is no such name."""
+    """Return id -> text of all documents of an index or alias, or {} if it does not exist."""
     try:
         there = count(node, name)
     except ValueError:
@@ -72,7 +72,7 @@ def texts(n: int, word: str) -> dict[str, str]:
 
 
 def edit(folder: Path, **settings: Any) -> None:
-    """Add settings to the table [opensearch] of a workspace; one that is there is replaced."""
+    """Add or replace settings in the table [opensearch] of a workspace."""
     file = folder / "rerank.toml"
     kept = [line for line in file.read_text().splitlines() if line.split(" = ")[0] not in settings]
     place = kept.index("[opensearch]") + 1
@@ -84,12 +84,12 @@ def other_scheme(url: str) -> str:
     return url.replace("https:", "http:") if url.startswith("https:") else url.replace("http:", "https:")
 
 
-def reading(few: Path) -> list[list[Any]]:
-    """Commands that need the index."""
+def reading_commands(few: Path) -> list[list[Any]]:
+    """Return commands that need the index."""
     return [["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]]
 
 
-def started(*arguments: object) -> subprocess.Popen[str]:
+def start_command(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*console_script(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

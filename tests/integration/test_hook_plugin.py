@@ -29,8 +29,8 @@ from tests.hook import (
     without_took,
 )
 from tests.node import VERSION, Node, distribution, with_plugins
-from tests.plugin import SETTINGS, build, of_tools, put_pipeline, set_token
-from tests.programs import finished
+from tests.plugin import SETTINGS, build, put_pipeline, set_token, tool_environment
+from tests.programs import run_program
 
 
 def test_hits_have_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:
@@ -450,7 +450,7 @@ def labeled(archive: Path, version: str, folder: Path) -> Path:
 def with_tool(node: Node, *arguments: object) -> str:
     """Run the server's tool for plugins or for its keystore, without a terminal."""
     tool, *rest = map(str, arguments)
-    done = finished(node.home / "bin" / tool, *rest, env=of_tools(node), stdin=subprocess.DEVNULL)
+    done = run_program(node.home / "bin" / tool, *rest, env=tool_environment(node), stdin=subprocess.DEVNULL)
     for path in node.home.rglob("plugins/**/*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,7 +21,18 @@ from tests.hook import articles, hook_status, ids, texts
 from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving, wait_until
-from tests.stock import INDEX, ML, PIPELINE, PRIVATE, STACK, TOKEN, TRUSTED, allowed, broken, on
+from tests.stock import (
+    INDEX,
+    ML,
+    PIPELINE,
+    PRIVATE,
+    STACK,
+    TOKEN,
+    TRUSTED,
+    broken_service,
+    installed_hook,
+    service_calls_allowed,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +44,7 @@ def cluster(ml_node, small, trained, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def permitted(ml_node) -> Iterator[None]:
-    with allowed(ml_node):
+    with service_calls_allowed(ml_node):
         yield
 
 
@@ -324,9 +335,7 @@ def test_search_options_that_work_with_the_stock_route(installed, ml_node, clust
 
 
 def test_only_the_query_text_is_sent_to_the_service(installed, ml_node, cluster, small, run):
-    """The query selects the candidates. Its scores are not sent, so boosts and filters do not affect the
-    order.
-    """
+    """Scores of the query are not sent, so its boosts and filters do not affect the order."""
     text = texts(small, 1)[0]
     wanted = [hit["id"] for hit in expected(run, cluster, text)]
     filtered = {"bool": {"must": {"match": {"content": text}}, "must_not": {"ids": {"values": wanted[:2]}}}}
@@ -436,12 +445,12 @@ def test_on_failure_error_fails_searches_that_cannot_be_reranked(
 @pytest.mark.parametrize("mode", ["hang", "few", "nan", "html", "down"])
 def test_a_broken_service_keeps_the_order_of_the_first_stage(cluster, run, ml_node, small, mode):
     text = texts(small, 1)[0]
-    with broken(mode) as url:
+    with broken_service(mode) as url:
         if mode == "down":
             with socket.socket() as taken:
                 taken.bind(("127.0.0.1", 0))
                 url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with on(run, cluster, url, ml_node):
+        with installed_hook(run, cluster, url, ml_node):
             for _ in range(2):
                 begin = time.perf_counter()
                 answer = search(ml_node, text)

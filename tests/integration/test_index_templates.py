@@ -83,9 +83,7 @@ def index(node: Node, name: str, body: dict[str, Any]) -> Iterator[str]:
 
 
 def plain(settings: Any) -> Any:
-    """Return settings as the node shows them, with all values as strings, without those that the node
-    adds.
-    """
+    """Return settings as strings, without settings that the node adds."""
     if isinstance(settings, dict):
         added = {"creation_date", "provided_name", "uuid", "version", "replication"}
         return {key: plain(value) for key, value in settings.items() if key not in added}

@@ -8,14 +8,14 @@ from typing import Any
 
 from rerank import Workspace
 from tests.node import Node
-from tests.opensearch_faults import at, documents, indices, reading, texts
+from tests.opensearch_faults import at, documents, indices, reading_commands, texts
 
 
 def test_an_index_that_another_client_deleted(run, few, node, name, tmp_path):
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     node.request("DELETE", f"/{name}-*")
-    for command in reading(few):
+    for command in reading_commands(few):
         run(*command, "-w", folder).fails(
             1, f"no index '{name}'; check the name, or create it again with `rerank ingest"
         )

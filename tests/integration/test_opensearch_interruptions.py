@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
-from tests.commands import limited
+from tests.commands import limit_file_size
 from tests.node import CannotRunError, Node, running
-from tests.opensearch_faults import MANY, at, count, documents, edit, indices, lines, started, texts
+from tests.opensearch_faults import MANY, at, count, documents, edit, indices, lines, start_command, texts
 from tests.proxy import (
     Gate,
     Proxy,
@@ -29,7 +29,7 @@ def test_a_full_local_disk_changes_nothing(spawn, run, few, many, node, name, tm
     if there:
         assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     before = indices(node, name), documents(node, name)
-    done = spawn("ingest", many, "-w", folder, *at(node.url, name), preexec_fn=limited(size))
+    done = spawn("ingest", many, "-w", folder, *at(node.url, name), preexec_fn=limit_file_size(size))
     done.fails(1, "cannot be ")
     assert "free space and run again" in done.err or "check the folder and the disk" in done.err, done
     assert (indices(node, name), documents(node, name)) == before
@@ -46,9 +46,9 @@ def interrupted(node: Node, command: list[object], folder: Path, name: str, numb
     with Proxy(node.port, rule=gate) as proxy:
         if Workspace.exists(folder):
             edit(folder, url=proxy.url)
-            process = started(*command, "-w", folder)
+            process = start_command(*command, "-w", folder)
         else:
-            process = started(*command, "-w", folder, *at(proxy.url, name))
+            process = start_command(*command, "-w", folder, *at(proxy.url, name))
         assert gate.reached.wait(180)
         process.send_signal(number)
         if number == signal.SIGINT:

@@ -1,6 +1,6 @@
 """Refusals of a cluster: blocks, documents, missing shards, and failed bulk requests.
 
-The tests use real nodes behind a proxy (tests/proxy.py).
+The tests use real nodes and a proxy (tests/proxy.py).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_missing_shards_are_reported(run, few, node, name, tmp_path):
 
 BROKEN = {
     "too busy": only_bulks(BUSY),
-    "a gateway without a node behind it": only_bulks(
+    "a gateway without a node": only_bulks(
         answering(status=503, body=b"<b>x</b>", kind="text/html")
     ),
 }
@@ -190,9 +190,7 @@ def test_items_rejected_by_a_full_queue_are_sent_again(run, few, node, name, tmp
 
 
 def test_bulk_requests_whose_answers_are_cut_are_repeated(run, many, node, name, tmp_path):
-    """The cluster has the documents, but the client does not know it. It sends them again, and no
-    duplicates appear.
-    """
+    """The client does not know that the documents are written. It sends them again without duplicates."""
 
     def cut(request: Any) -> Any:
         return replace(proxy.forward(request), cut=True)
