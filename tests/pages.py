@@ -1,4 +1,4 @@
-"""What pages of reports are checked by: their markup, and a real browser."""
+"""Checks of report pages: their markup, and their behavior in a real browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 class Page(HTMLParser):
-    """Tags of a page, and its text; fails where tags are not balanced."""
+    """Tags and text of a page. Unbalanced tags fail."""
 
     EMPTY = ("meta", "link", "br", "input")
 
@@ -48,7 +48,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A real browser; none: skipped, in CI failed."""
+    """A real browser. Without one, tests are skipped, or fail in CI."""
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if program is None:
         reason = f"no browser on this machine ({', '.join(BROWSERS)})"
@@ -85,7 +85,7 @@ def contrast(one, other):
 
 
 def check_page(path: Path, *, hostile: str, sections: int) -> None:
-    """The page is one file that loads nothing and runs only its own script, whatever a title contains."""
+    """Assert that the page is one file that loads nothing and runs only its script, for any title."""
     text = path.read_text("utf-8")
     page = Page(text)
     names = {name for name, _ in page.tags}
@@ -109,7 +109,7 @@ def check_page(path: Path, *, hostile: str, sections: int) -> None:
 
 
 def check_in_browser(browser: Any, path: Path, scheme: str, width: int, *, title: str) -> None:
-    """No error, no request, words that can be read in light and dark, and on a phone."""
+    """Assert that a page has no errors or requests, and that text is readable in all color schemes."""
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     page.set_default_timeout(120_000)
     said, asked = [], []
@@ -125,7 +125,7 @@ def check_in_browser(browser: Any, path: Path, scheme: str, width: int, *, title
     assert (luminance(seen["paper"]) < 0.1) == (scheme == "dark")
     assert contrast(seen["paper"], seen["ink"]) > 7
     assert contrast(seen["paper"], seen["words"]) > 4.5
-    if scheme == "dark":  # paper is white
+    if scheme == "dark":  # the page is printed on white
         page.emulate_media(media="print")
         assert luminance(page.evaluate(BACKGROUND)["ink"]) < 0.1
     page.close()

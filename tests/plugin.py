@@ -9,22 +9,22 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.node import QUICK, VERSION, CannotRunError, Node, alone, cache, distribution, java_home
-from tests.programs import finished, output
+from tests.node import QUICK, VERSION, CannotRunError, Node, cache, cache_lock, distribution, java_home
+from tests.programs import output, run_program
 
 SETTINGS = {
     "discovery.type": "single-node",
     "rerank.allowed_urls": "http://127.0.0.1:*,http://host.invalid:1",
 }
-"""Of a node of its own that calls services on this machine."""
+"""Settings of a separate node that calls services on this machine."""
 
 PLUGIN = Path(__file__).resolve().parents[1] / "opensearch_plugin"
 RIGHTS = Path(__file__).resolve().parent / "rights_plugin"
 
 
-@alone()
+@cache_lock()
 def build(version: str = VERSION) -> Path:
-    """Return the plugin's zip for a server: built once for its sources, and kept in the cache folder."""
+    """Return the plugin's zip for a server version. It is built once per state of the sources."""
     if shutil.which("mvn") is None:
         raise CannotRunError("Maven (mvn) builds the plugin; install it")
     java = java_home(version)
@@ -43,11 +43,11 @@ def _build(kept: Path, version: str, java: Path) -> None:
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={local}", f"-Dopensearch.version={version}"]
     with tempfile.TemporaryDirectory() as target:
         environment = {**os.environ, "JAVA_HOME": str(java)}
-        done = finished(*command, f"-Dtarget={target}", "package", cwd=PLUGIN, env=environment)
+        done = run_program(*command, f"-Dtarget={target}", "package", cwd=PLUGIN, env=environment)
         if done.returncode:
             text = done.stdout + done.stderr
             if "Could not transfer" in text or "Could not resolve" in text:
-                raise CannotRunError(f"Maven cannot bring what the plugin needs: {text[-500:]}")
+                raise CannotRunError(f"Maven cannot download dependencies of the plugin: {text[-500:]}")
             raise AssertionError(text)
         (archive,) = Path(target).glob("*.zip")
         fresh = kept.with_suffix(".new")
@@ -56,9 +56,9 @@ def _build(kept: Path, version: str, java: Path) -> None:
         fresh.rename(kept)
 
 
-@alone()
+@cache_lock()
 def rights(version: str = VERSION) -> Path:
-    """Return the zip of a plugin that hides documents and fields by who asks (tests/rights_plugin)."""
+    """Return the zip of a plugin that hides documents and fields by user (tests/rights_plugin)."""
     java, home = java_home(version), distribution(version)
     digest = hashlib.sha256(f"{version} {java}".encode())
     for path in sorted(RIGHTS.iterdir()):
@@ -84,7 +84,7 @@ def rights(version: str = VERSION) -> Path:
 
 
 def put_pipeline(node: Node, name: str, **config: object) -> None:
-    """Write a search pipeline with the processor in both phases; these are its settings."""
+    """Write a search pipeline with the processor in both phases and these settings."""
     pipeline = {
         "request_processors": [{"rerank_stack": config}],
         "response_processors": [{"rerank_stack": {}}],
@@ -92,8 +92,8 @@ def put_pipeline(node: Node, name: str, **config: object) -> None:
     node.request("PUT", f"/_search/pipeline/{name}", pipeline)
 
 
-def of_tools(node: Node) -> dict[str, str]:
-    """The environment of the distribution's own tools."""
+def tool_environment(node: Node) -> dict[str, str]:
+    """Return the environment of the distribution's tools."""
     return {
         "PATH": os.environ["PATH"],
         "OPENSEARCH_JAVA_HOME": str(node._java),
@@ -103,9 +103,9 @@ def of_tools(node: Node) -> dict[str, str]:
 
 
 def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
-    """Write the token into the node's keystore, with the distribution's own tool."""
+    """Write the token into the node's keystore with the distribution's tool."""
     add = (node.home / "bin" / "opensearch-keystore", "add", "--stdin", "--force", name)
-    output(*add, env=of_tools(node), input=f"{token}\n")
+    output(*add, env=tool_environment(node), input=f"{token}\n")
     if os.getuid() == 0:  # the node does not run as root
         owner = (node.folder / "config" / "opensearch.yml").stat()
         os.chown(node.folder / "config" / "opensearch.keystore", owner.st_uid, owner.st_gid)

@@ -1,4 +1,4 @@
-"""Other programs, run to their end."""
+"""Run other programs to their end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import subprocess
 from typing import Any
 
 
-def finished(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """How a program has ended; what it has printed is text."""
+def run_program(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program, and return its exit code and output as text."""
     given = {"capture_output": True, "text": True, "check": False, "timeout": 600, **options}
     return subprocess.run([*map(str, command)], **given)
 
 
 def output(*command: object, **options: Any) -> str:
-    """What a program prints that must succeed."""
-    done = finished(*command, **options)
+    """Return the output of a program that must succeed."""
+    done = run_program(*command, **options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

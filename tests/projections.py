@@ -19,14 +19,14 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def apart(queries, documents):
-    """Both sides on separate columns."""
+def separate_columns(queries, documents):
+    """Return both sides on separate columns."""
     empty = [csr_matrix(side.shape, dtype=side.dtype) for side in (queries, documents)]
     return hstack((queries, empty[0])).tocsr(), hstack((empty[1], documents)).tocsr()
 
 
 def comparisons(target, left_out=None, weight=None, worse=None, judged=0.0, columns=None):
-    """By default each row's partner is compared with all other columns."""
+    """Return comparisons. By default the partner of each row is compared with all other columns."""
     rows, columns = len(target), columns or len(target)
     left_out = [sorted({*some, own}) for some, own in zip(left_out or [[]] * rows, target)]
     weight = np.ones(rows) if weight is None else weight

@@ -1,6 +1,6 @@
-"""A real HTTP or HTTPS server in front of a node: it asks for credentials, breaks answers, is slow.
+"""A real HTTP or HTTPS server in front of a node. It can require credentials, break answers, or be slow.
 
-``Proxy.rule`` sees every request and returns None to forward it, or the answer to give instead.
+``Proxy.rule`` gets each request, and returns None to forward it, or the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sent. path: with the query. headers: names in lower case."""
+    """A request of a client. path: with the query. headers: names in lower case."""
 
     method: str
     path: str
@@ -32,13 +32,13 @@ class Request:
 
     @property
     def bulk(self) -> bool:
-        """Whether documents are written."""
+        """Whether the request writes documents."""
         return self.path.split("?")[0].endswith("/_bulk")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back. cut: the connection ends in the middle of the body."""
+    """An answer. cut: the connection ends in the middle of the body."""
 
     status: int = 200
     body: bytes = b""
@@ -51,10 +51,10 @@ Rule = Callable[[Request], "Answer | None"]
 
 
 class Proxy:
-    """Answers at ``url`` while it is open. requests: all that came, in order."""
+    """A proxy that answers at ``url`` while it is open. requests: all received requests, in order."""
 
     def __init__(self, port: int = 0, *, tls: ssl.SSLContext | None = None, rule: Rule | None = None) -> None:
-        """port: of the node on the loopback interface to forward to."""
+        """port: port of the node on the loopback interface."""
         self.rule: Rule = rule or (lambda request: None)
         self.requests: list[Request] = []
         self._port = port
@@ -65,7 +65,7 @@ class Proxy:
             timeout = 60
 
             def handle(self) -> None:
-                with contextlib.suppress(OSError):  # a client that goes, or refuses the certificate
+                with contextlib.suppress(OSError):  # a client that disconnects, or refuses the certificate
                     super().handle()
 
             def _serve(self) -> None:
@@ -98,7 +98,7 @@ class Proxy:
         self._server.daemon_threads = True
         self._server.block_on_close = False
         if tls is not None:
-            # The handshake is made by the thread of the connection, when it first reads.
+            # The thread of the connection makes the handshake with its first read.
             self._server.socket = tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
@@ -106,7 +106,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def forward(self, request: Request) -> Answer:
-        """Ask the node."""
+        """Send the request to the node."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             kept = {
@@ -123,7 +123,7 @@ class Proxy:
             connection.close()
 
     def bulks(self) -> int:
-        """How many bodies of documents came."""
+        """Return the number of received bulk requests."""
         return sum(request.bulk for request in self.requests)
 
     def __enter__(self) -> Proxy:
@@ -135,22 +135,19 @@ class Proxy:
         self._server.server_close()
 
 
-# ---------------------------------------------------------------------------------------------------- rules
-
-
 def basic(user: str, password: str) -> Rule:
-    """Ask for basic authentication."""
+    """Require basic authentication."""
     wanted = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
     return _authorized(lambda request: request.headers.get("authorization") == wanted)
 
 
 def bearer(token: str) -> Rule:
-    """Ask for a token."""
+    """Require a token."""
     return _authorized(lambda request: request.headers.get("authorization") == f"Bearer {token}")
 
 
 def aws(key: str, secret: str, region: str, service: str) -> Rule:
-    """Ask for a signature by AWS Signature Version 4, computed again from what came."""
+    """Require a signature by AWS Signature Version 4, which is computed again from the request."""
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -191,7 +188,7 @@ def only_bulks(rule: Rule) -> Rule:
 
 
 def first(count: int, rule: Rule) -> Rule:
-    """Apply a rule to the first requests that it applies to, and forward the others."""
+    """Apply a rule to the first requests for which it returns an answer, and forward the others."""
     left, lock = count, threading.Lock()
 
     def limited(request: Request) -> Answer | None:
@@ -206,17 +203,17 @@ def first(count: int, rule: Rule) -> Rule:
 
 
 def answering(**answer: Any) -> Rule:
-    """Give one answer to everything."""
+    """Give the same answer to all requests."""
     return lambda request: Answer(**answer)
 
 
 def slow(seconds: float) -> Rule:
-    """Forward late."""
+    """Forward requests with a delay."""
     return lambda request: time.sleep(seconds)
 
 
 class Gate:
-    """A rule that lets so many bulks through and holds the others back until it is opened."""
+    """A rule that forwards this number of bulk requests, and holds others back until it is opened."""
 
     def __init__(self, through: int) -> None:
         self._left, self._lock = through, threading.Lock()
@@ -233,15 +230,12 @@ class Gate:
         return None
 
     def open(self) -> None:
-        """Let everything through."""
+        """Forward all requests."""
         self._opened.set()
 
 
-# --------------------------------------------------------------------------------------------- certificates
-
-
 class Authority:
-    """Makes certificates. file: its own, which vouches for the others."""
+    """Creates certificates. file: the certificate of the authority."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -250,13 +244,13 @@ class Authority:
         self.count = 0
 
     def issue(self, host: str = "127.0.0.1", days: float = 1) -> tuple[Path, Path]:
-        """Make a certificate for a host or a client: the files of the certificate and the key."""
+        """Create a certificate for a host or a client. Return the files of the certificate and the key."""
         self.count += 1
         key, certificate = _signed(host, self._key, self._certificate, [host], days)
         return self._write(f"{self.count}.pem", certificate), self._write(f"{self.count}.key", key)
 
     def server(self, host: str = "127.0.0.1", *, clients: bool = False, days: float = 1) -> ssl.SSLContext:
-        """What a server needs that shows a certificate and, maybe, wants one of its clients."""
+        """Return the TLS context of a server. clients: require a certificate of the client."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.issue(host, days))
         if clients:
@@ -278,7 +272,7 @@ class Authority:
 
 
 def _signed(name: str, signer: Any, issuer: Any, hosts: list[str], days: float = 1) -> tuple[Any, Any]:
-    """A key and its certificate; signed by itself, and allowed to sign others, when nobody else signs."""
+    """Return a key and its certificate. Without a signer it is self-signed, and may sign others."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec

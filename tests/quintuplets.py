@@ -1,4 +1,4 @@
-"""Vectors of quintuplets that are worked by hand."""
+"""Vectors of quintuplets for examples by hand."""
 
 from __future__ import annotations
 

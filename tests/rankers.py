@@ -1,4 +1,4 @@
-"""Rankers without weights, for tests of what is done with scores."""
+"""Rankers without weights, for tests that only need scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rerank.rankers.base import Ranker
 
 
 class Plain(Ranker):
-    """Its files hold nothing, and its scores are inner products."""
+    """A ranker without files. Its scores are inner products."""
 
     version, bounds = "v1", (0.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""``rerank serve`` in a process of its own, and a client."""
+"""``rerank serve`` in a separate process, and a client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answer:
         return json.loads(self.body)
 
     def fails(self, status: int, *parts: str) -> None:
-        """It is an error in one line that says these things."""
+        """Assert that the answer is an error in one line that contains these parts."""
         assert self.status == status, self
         assert list(self.json) == ["error"]
         assert "\n" not in self.json["error"]
@@ -85,12 +85,12 @@ class Server:
 
 
 def kind_of(path: str) -> str:
-    """The content type of the bodies that an endpoint reads."""
+    """Return the content type of the bodies that an endpoint reads."""
     return "application/octet-stream" if path == "/v1/hook" else "application/json"
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for five minutes at the most."""
+    """Wait for at most five minutes."""
     until = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < until
@@ -102,7 +102,7 @@ def serving(
     script: list[str], folder: Path, tmp_path: Path, *options: object, **env: str
 ) -> Iterator[Server]:
     log_file = tmp_path / f"serve-{time.monotonic_ns()}.log"
-    patient = () if "--deadline" in options else ("--deadline", 120)  # the machines of tests are busy
+    patient = () if "--deadline" in options else ("--deadline", 120)  # test machines are busy
     options = ("--port", 0, "--json", *patient, *options)
     command = [*script, "serve", "-w", str(folder), *map(str, options)]
     with open(log_file, "w") as log:
@@ -127,10 +127,10 @@ def serving(
         process.stdout.close()
 
 
-def other_way_round(ranker: Ranker, version: str) -> Ranker:
-    """The same ranker with every score turned round, and its numbers in another order.
+def negate_scores(ranker: Ranker, version: str) -> Ranker:
+    """Return the ranker with all scores negated and its numbers in another order.
 
-    The query's side of the one does not fit the documents' side of the other: half of each gives neither.
+    Queries of one ranker do not fit documents of the other, so a mixture has the scores of neither.
     """
     assert isinstance(ranker, CnnRanker)
     head = ranker.head

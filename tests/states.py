@@ -1,4 +1,4 @@
-"""What a workspace holds and answers, to compare before and after; and documents for it."""
+"""Contents and answers of a workspace, to compare before and after a command; and documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STACK = "tfidf,text,meta"
 
 
 def state(run, folder):
-    """Everything a user can see of a workspace; None where there is none."""
+    """Return everything that a user can see of a workspace, or None if it does not exist."""
     if not Workspace.exists(folder):
         assert not Path(folder).exists() or not list(Path(folder).iterdir())
         return None

@@ -1,4 +1,4 @@
-"""Services that are broken in many ways, and a pipeline of the stock route on them."""
+"""Broken services, and a pipeline of the stock route that uses them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 
 
 @contextmanager
-def broken(mode: str) -> Iterator[str]:
-    """A service that answers in a wrong way."""
+def broken_service(mode: str) -> Iterator[str]:
+    """Run a service with invalid answers."""
     stop = threading.Event()
 
     def rule(request: Request) -> Answer:
@@ -47,8 +47,8 @@ def broken(mode: str) -> Iterator[str]:
 
 
 @contextmanager
-def allowed(node: Node) -> Iterator[None]:
-    """ML Commons may call services on this machine."""
+def service_calls_allowed(node: Node) -> Iterator[None]:
+    """Allow ML Commons to call services on this machine."""
     settings = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"], PRIVATE: True}
     node.request("PUT", "/_cluster/settings", {"persistent": settings})
     try:
@@ -58,7 +58,7 @@ def allowed(node: Node) -> Iterator[None]:
 
 
 @contextmanager
-def on(run, cluster: Path, url: str, node: Node, *, timeout: float = 1.0) -> Iterator[None]:
+def installed_hook(run, cluster: Path, url: str, node: Node, *, timeout: float = 1.0) -> Iterator[None]:
     args = ("--route", "stock", "--service", url, "--depth", 50, "--timeout", timeout)
     run("hook", "install", *args, "-w", cluster).ok()
     try:
