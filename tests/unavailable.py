@@ -1,4 +1,4 @@
-"""What a test does where something it needs is not at hand."""
+"""Skips tests whose requirements are missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def unavailable(reason: object) -> NoReturn:
-    """Skip, with the reason; in CI, where everything has to be there, fail."""
+    """Skip the test with this reason. In CI, fail."""
     if os.environ.get("CI") == "true":
         pytest.fail(str(reason))
     pytest.skip(str(reason))

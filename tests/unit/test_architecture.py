@@ -154,7 +154,7 @@ def modules():
 
 
 def test_every_module_can_be_imported_first():
-    """There are no import cycles.
+    """Modules import each other without cycles.
 
     A package does not count as an import of the modules inside it.
     """

@@ -31,9 +31,7 @@ class Same(Plain):
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Documents of topic a rank first for every query. A query with category b or c wants documents of
-    that topic.
-    """
+    """Documents of topic a rank first. Queries with category b or c want documents of their topic."""
     workspace = Workspace.create(tmp_path_factory.mktemp("cases") / "ws", lang="en")
     documents = [
         Document(f"{topic}{i}", text=" ".join(["wolf"] * (20 - 6 * k - i)), categories=(topic,))

@@ -22,9 +22,7 @@ TOPICS = 5
 
 
 def pairs(first=0, size=6):
-    """Return pairs: all pairs of a topic are related, and each text is unrelated to some texts of other
-    topics.
-    """
+    """Return pairs. Texts of one topic are related, and each text is unrelated to some others."""
     rng = np.random.default_rng(first)
     found = []
     for topic in range(TOPICS):

@@ -25,7 +25,7 @@ from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.file import second_phase
-from tests.endpoints import call, told
+from tests.endpoints import call, read_answer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -284,11 +284,13 @@ def test_the_service_uses_the_second_phase(collection, model):
     assert [plain[one["index"]] for one in found["results"]] == expected
     scores = np.linspace(2, 1, len(plain)).tolist()
     body = {"query": {"match": {"text": query.text}}, "ids": plain, "scores": scores}
-    found = told(hook(snapshot, HookCall.read(call({**body, "rerank": {"explain": True}})), context()), plain)
+    found = read_answer(
+        hook(snapshot, HookCall.read(call({**body, "rerank": {"explain": True}})), context()), plain
+    )
     assert found["ids"] == expected
     assert ["cross-encoder" in one for one in found["signals"]] == [True] * 5 + [False] * (len(plain) - 5)
     sent = HookCall.read(call({**body, "timeout": 1e-9}))
-    found = told(hook(snapshot, sent, context()), plain)
+    found = read_answer(hook(snapshot, sent, context()), plain)
     assert (found["ids"], found["late"]) == (plain, True)
     with pytest.raises(EventLoopError):
         hook(snapshot, sent, replace(context(), on_event_loop=True))

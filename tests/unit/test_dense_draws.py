@@ -150,9 +150,7 @@ def test_equal_vectors_have_a_finite_gradient():
 
 
 def test_the_hardest_negative_matches_the_one_by_hand():
-    """The distances of anchor 0 are 0, .05 and .1 to itself, .3 to its positive, .35 to a related text,
-    .4 and .9 to others.
-    """
+    """Distances to anchor 0: its positive .3, a related text .35, other texts .4 and .9."""
     anchors = torch.tensor([[0.0], [0.05], [0.1], [0.3], [0.35], [0.4], [0.9]])
     near = torch.zeros(7, 7, dtype=torch.bool)
     near[:, :4] = True

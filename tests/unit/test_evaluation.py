@@ -1,6 +1,4 @@
-"""Measures agree with pytrec_eval and values by hand; the randomization test with enumeration and SciPy;
-Holm.
-"""
+"""Measures, the randomization test and Holm's correction agree with other implementations."""
 
 from __future__ import annotations
 

@@ -128,9 +128,7 @@ def test_rankings_of_several_retrievers_are_cut_at_the_depth(tmp_path):
 
 
 def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
-    """Queries: q1 trains and tunes, q2 stops training. All relevant documents of q3 are also relevant for
-    q1.
-    """
+    """Queries: q1 trains and tunes, q2 stops training. Relevant documents of q3 are also relevant for q1."""
     judged = {q: Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2", "q3")}
     train(workspace, ["lsi"], queries=QUERIES, qrels=judged["q1"], dev_qrels=judged["q2"], config={"dim": 2})
     seen = workspace.seen("lsi")
@@ -154,9 +152,7 @@ def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
 
 
 def test_new_documents_are_also_measured_separately(workspace):
-    """The fox is the only document of training (q2) and dev (q4). Without it, q1 keeps two documents and
-    q2 none.
-    """
+    """Training and dev use only the fox. Without it, q1 keeps two documents and q2 none."""
     fox = [Qrels([(q, "fox", 1)]) for q in ("q2", "q4")]
     train(workspace, ["lsi"], queries=QUERIES, qrels=fox[0], dev_qrels=fox[1], config={"dim": 2})
     report = evaluate(workspace, ["lsi"], queries=QUERIES, qrels=QRELS, protocols=["retrieved:10"])

@@ -71,9 +71,7 @@ GIVEN = [("b", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("b", "d"), ("d", "a")]
     ],
 )
 def test_graphs_match_examples_by_hand(sets, given, names, edges):
-    """Edges are given, or from paths, or from co-occurrences. A missing path is connected to its nearest
-    known prefix.
-    """
+    """Edges are given, from paths, or from co-occurrences. A missing path joins its nearest prefix."""
     graph = CategoryGraph.build(sets, given)
     assert graph.names == names.split()
     assert edges_of(graph) == {tuple(edge.split("-")) for edge in edges.split()}

@@ -57,9 +57,7 @@ def test_scores_match_the_formula_also_after_loading_the_head(head):
 
 
 def test_the_mlp_score_matches_values_by_hand():
-    """U_q = 1, U_d = -2, b = 0.5; O = 3, output bias -1; c_q = 2, c_d = 0.25 and 5. Stored features are
-    also tested.
-    """
+    """U_q = 1, U_d = -2, b = 0.5; O = 3, output bias -1; c_q = 2, c_d = 0.25 and 5."""
     one = np.ones((1, 1), np.float32)
     head = MlpHead(one, -2 * one, np.array([0.5], np.float32), [], np.array([3], np.float32), -one[0])
     query = head.encode_query(np.array([[2]], np.float32))[0]
