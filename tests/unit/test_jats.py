@@ -39,9 +39,7 @@ def article(body="", references=FIVE, *, more="", doi="10.1000/own", prolog=""):
 
 
 def cited(data, counts=None):
-    """Return (section, paragraph, cited references) of each sentence; references by the last part of
-    their DOIs.
-    """
+    """Return (section, paragraph, cited references) of each sentence, with shortened DOIs."""
     read = read_article(data, "x.xml", counts)
     return [
         (one.section, one.paragraph, "".join(k.rpartition("/")[2] for k in one.cites))

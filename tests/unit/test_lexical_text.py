@@ -39,9 +39,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def test_each_signal_reads_its_text(workspace: Workspace) -> None:
-    """By hand: tf-idf finds the two wolves and prefers the shorter text. The ranker prefers the one with
-    a fox.
-    """
+    """By hand: tf-idf prefers the shorter text with a wolf. The ranker prefers the text with a fox."""
     pipeline = workspace.pipeline(["tfidf", "bm25", "dictionary"])
     answer = pipeline.answer(QUERY, workspace.stack("bm25*0.1 + tfidf*0.2 + dictionary*0.7"))
     found = {hit.id: hit.signals for hit in answer.ranking.top(9)}

@@ -37,9 +37,7 @@ def scores(engine: LocalEngine, text: str, stage: str) -> dict[str, float]:
 
 
 def cosines(texts: dict[str, str], query: str) -> dict[str, float]:
-    """Return tf-idf cosines as scikit-learn computes them with sublinear_tf and smooth_idf, in plain
-    Python.
-    """
+    """Return tf-idf cosines like scikit-learn with sublinear_tf and smooth_idf, in plain Python."""
     analyze = analyzer("en").analyze
     counts = {id: Counter(analyze(text)) for id, text in texts.items()}
     df = Counter(term for count in counts.values() for term in count)

@@ -81,9 +81,7 @@ TEST, DEV = labeled(range(2)), labeled(range(2, 4))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write_lines):
-    """A workspace with two projections: one distinguishes red from the other colors, one distinguishes
-    none.
-    """
+    """A workspace with a projection that separates red from other colors, and one that does not."""
     folder = tmp_path_factory.mktemp("pairs")
     ingest(str(folder / "ws"), [write_lines(folder / "corpus.jsonl", documents())], lang="en")
     workspace = Workspace.open(folder / "ws")

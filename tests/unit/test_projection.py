@@ -71,9 +71,7 @@ COLORS = [("red", "rot"), ("green", "gruen"), ("blue", "blau"), ("black", "schwa
 
 
 def collection():
-    """Return queries that name a fruit and a color in English, and documents in German. Each combination
-    occurs once.
-    """
+    """Return English queries and German documents. Each names a fruit and a color."""
     queries, documents = [], []
     for i, (fruit, frucht) in enumerate(zip(ENGLISH, GERMAN)):
         for j, (color, farbe) in enumerate(COLORS):
@@ -242,9 +240,7 @@ def test_graded_pairs_are_ordered(workspace):
 
 
 def test_documents_with_grade_zero_or_less_are_negatives(workspace):
-    """They form no pairs. They must stay below the partner of their query, but not below others more than
-    usual.
-    """
+    """They form no pairs. They must stay below the partner of their query."""
     bad = {q: DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id for q in TRAIN}
     rows = [(q, d, g) for q, found in TRAIN.items() for d, g in found.items()]
     rows += [(q, d, -(i % 2)) for i, (q, d) in enumerate(bad.items()) if d not in TRAIN[q]]

@@ -17,7 +17,7 @@ from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
 from rerank.rankers.training.data import Corpus
 from rerank.records import Document, Query
-from tests.projections import apart, texts, unit
+from tests.projections import separate_columns, texts, unit
 
 
 def largest_angle(a, b):
@@ -82,7 +82,7 @@ def test_solvers_do_not_build_a_matrix_of_terms_by_terms(monkeypatch, method, fe
 
     left = some_texts()
     sides = left, left + 0.5 * some_texts()
-    sides = apart(*sides) if method is opca else sides
+    sides = separate_columns(*sides) if method is opca else sides
     cllsi(*sides, 1)  # imports its dependencies, which must not be traced
     tracemalloc.start()
     try:
@@ -100,7 +100,7 @@ def test_large_collections_are_sampled(monkeypatch, method):
     rng = np.random.default_rng(47)
     hidden = rng.normal(size=(400, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(400, 30))) for _ in range(2)]
-    X, Y = apart(*sides)
+    X, Y = separate_columns(*sides)
     sides = (X, Y) if method is opca else sides
     every = method(*sides, 3)
     monkeypatch.setattr("rerank.rankers.projection.spectral.MOST_PAIRS", {"opca": 200, "cca": 200})
@@ -117,7 +117,7 @@ def test_cca_agrees_with_a_dense_solver(pairs):
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(pairs, 30))) for _ in range(2)]
     rows = np.arange(300) % pairs
     sides = [side[rows] for side in sides]
-    X, Y = apart(*sides)
+    X, Y = separate_columns(*sides)
     crossed, within = (X.T @ Y).toarray() / 300, (X.T @ X + Y.T @ Y).toarray() / 300
     rho, vectors = scipy.linalg.eigh(crossed + crossed.T, within + 0.1 * np.eye(60))
     A = cca(*sides, 3, ridge=0.1)

@@ -12,7 +12,7 @@ import scipy.optimize
 
 from rerank.rankers.projection.lbfgs import minimize
 from rerank.rankers.projection.s2net import S2Net, anchored, pairwise_logistic
-from tests.projections import apart, comparisons, identity, texts, unit
+from tests.projections import comparisons, identity, separate_columns, texts, unit
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.01])
@@ -39,9 +39,7 @@ def test_the_gradient_matches_finite_differences(beta):
 
 
 def test_the_loss_does_not_depend_on_scale_or_rotation():
-    """The length and rotation of the matrix and the lengths of texts have no effect. With separate terms,
-    the length of either half has none.
-    """
+    """With separate terms, it does not depend on the length of either half."""
     X, Y = texts(8, 10, 7), texts(8, 10, 8)
     objective = S2Net(X, Y, identity(8), epsilon=0)
     A = np.random.default_rng(9).normal(size=(10, 4))
@@ -53,7 +51,7 @@ def test_the_loss_does_not_depend_on_scale_or_rotation():
         assert other[0] == pytest.approx(loss, rel=1e-12)
     assert objective(3 * A)[1] == pytest.approx(gradient / 3, abs=1e-12)
     two = np.random.default_rng(11).normal(size=(20, 4))
-    _, gradient = S2Net(*apart(X, Y), identity(8), epsilon=0)(two)
+    _, gradient = S2Net(*separate_columns(X, Y), identity(8), epsilon=0)(two)
     assert abs(np.vdot(two[:10], gradient[:10])) + abs(np.vdot(two[10:], gradient[10:])) < 1e-12
     _, gradient = anchored(objective, np.ones_like(A), 0.1)(A)
     assert abs(np.vdot(A, gradient)) > 1e-4  # this does depend on the scale

@@ -24,9 +24,7 @@ def locked(name):
 
 
 def test_install_commands_use_the_name_of_the_distribution():
-    """Another project owns the name `rerank` on the public index, so all texts must use our
-    distribution's name.
-    """
+    """Another project owns the name `rerank` on the public index."""
     assert PROJECT["name"] == "rerank-stack"
     assert PROJECT["scripts"] == {"rerank": "rerank.cli:main"}
     assert "pip install 'rerank-stack[train]'" in str(NotInstalledError("torch"))

@@ -1,6 +1,4 @@
-"""The suites of rerank.testing: all rankers pass them, and each rule detects a ranker or engine that breaks
-it.
-"""
+"""The suites of rerank.testing: our rankers and engines pass them, and each fault is detected."""
 
 from __future__ import annotations
 
@@ -151,7 +149,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         "it_reads_only_what_it_says",
         {"encode_query": lambda self, query: np.array([len(query.categories), 1], np.float32)},
     ),
-    "a score that is no product": (
+    "a score other than a product": (
         "it_retrieves_by_products",
         {"score": lambda self, query, features: 1e6 - features.astype(np.float64) @ query},
     ),

@@ -73,7 +73,7 @@ def by_hand(tower, sequences):
 @example(SHORT)
 @given(texts)
 def test_numpy_torch_and_a_simple_loop_give_equal_results(how, sequences):
-    """Includes empty texts and texts shorter than the window, alone or in chunks of any size."""
+    """Includes empty texts and texts shorter than the window, as single texts and in chunks."""
     twin, tower = twins(*how)
     pooled = tower.pool(Ragged.of(sequences))
     assert (pooled.dtype, pooled.shape) == (np.float32, (len(sequences), twin.out))
