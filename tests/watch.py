@@ -1,4 +1,4 @@
-"""A listener of long work, for tests of what is said and of interruptions."""
+"""A progress listener for tests of messages and interruptions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rerank.progress import Progress
 
 
 class Watch(Progress):
-    """Keeps what is said. Interrupts as ctrl-C does, once.
+    """Stores messages, and interrupts once like ctrl-C.
 
-    title: when a step of this title starts. at, unit: when so many units of this kind are done. line: when a
-    line with these words is said.
+    title: interrupts when a step with this title starts. at, unit: interrupts after this many units.
+    line: interrupts at a message with these words.
     """
 
     def __init__(

@@ -132,9 +132,7 @@ def test_negatives_come_from_the_selected_source():
 
 
 def test_lower_grades_are_sampled_as_often_as_their_weight(monkeypatch):
-    """The lower grades have probability 0.5 / 1.5 together, so two documents have a sixth each. They stay
-    below higher grades.
-    """
+    """Each of two lower grades has probability 0.25 / 1.5. They stay below higher grades."""
     monkeypatch.setattr(sampling, "LEAST_EXAMPLES", 1)
     judged = [Judged(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
     rng, counts, pairs = np.random.default_rng(0), np.zeros(4), set()
@@ -178,9 +176,7 @@ def test_the_cnn_softmax_loss_matches_values_by_hand():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_weighted_ndcg_equals_ir_measures(seed):
-    """Tests each of the 21 weights as a stack of z-scores, also with relevant documents that were not
-    retrieved.
-    """
+    """Tests 21 weights as stacks of z-scores, also with relevant documents that were not retrieved."""
     random = np.random.default_rng(seed)
     judged, scores, rows, grades = [], [], [], []
     for q in range(9):
@@ -205,9 +201,7 @@ def test_weighted_ndcg_equals_ir_measures(seed):
 
 
 def toy(n=20, candidates=8, **changes):
-    """Return data in which query i wants document i. They share no word or category, so only training
-    relates them.
-    """
+    """Return data in which query i wants document i. Only training can relate them."""
     documents = [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(n)]
     queries = Corpus.read(Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n))
     retrieved = [ints([(i + 3 * j) % n for j in range(candidates)]) for i in range(n)]
@@ -231,7 +225,7 @@ def small(**changes):
 
 @pytest.mark.parametrize("importance", [True, False])
 def test_windows_match_the_direct_formula(importance):
-    """Values and gradients equal those of concatenated windows that are multiplied directly."""
+    """Values and gradients equal the results for concatenated windows."""
     torch.manual_seed(0)
     config = small(width=3, importance=importance, mean=False)
     vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))

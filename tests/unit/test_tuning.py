@@ -29,9 +29,7 @@ SIGNALS = ("bm25", "text", "meta")
 
 
 def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, relevant=4):
-    """Return a table with many ties (few distinct values), and judgments that include unretrieved
-    documents.
-    """
+    """Return a table with many ties, and judgments that include unretrieved documents."""
     random = np.random.default_rng(seed)
     rows, judgments = [], []
     for q in range(queries):
@@ -200,9 +198,7 @@ def test_the_tuner_ignores_the_last_bits_of_scores(normalization):
 
 
 def test_many_candidates_and_many_relevant_documents():
-    """Tests more candidates than eight times the range of a byte, and too many relevant documents to
-    count one by one.
-    """
+    """Tests more candidates than 8 x 256, and too many relevant documents to count one by one."""
     random = np.random.default_rng(5)
     ids = [f"d{n:04d}" for n in range(4500)]
     rows = [("q", ids, random.integers(0, 50, (4500, 2)).astype(float))]

@@ -165,9 +165,7 @@ def test_an_unreadable_file_is_named_and_not_reported_as_damaged(folder, file):
 
 
 def test_documents_can_be_ingested_again_after_their_folder_is_lost(folder, tmp_path):
-    """As the error advises, the collection is ingested again. The ranker is kept, and no old score is
-    used.
-    """
+    """The ranker is kept, and no old score is used."""
     workspace = Workspace.open(folder)
     workspace.engine.close()
     shutil.rmtree(folder / "engine")
