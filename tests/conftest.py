@@ -67,10 +67,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for group in sorted({NODES[name] for name in fixtures & NODES.keys()}):
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):  # one of several processes
-        items.sort(key=turn)
+        items.sort(key=position)
 
 
-def turn(item: pytest.Item) -> int:
+def position(item: pytest.Item) -> int:
     """Return the place of a test's group or file in ``FIRST``, or the place after it."""
     marker = item.get_closest_marker("xdist_group")
     group = marker.args[0] if marker else item.nodeid.partition("::")[0]

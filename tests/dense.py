@@ -43,7 +43,7 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
     return DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
 
 
-def changed(config, **changes):
+def with_changes(config, **changes):
     """Return the options with changes and their implied options."""
     known = options_of(DenseConfig)
     wanted = over({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
@@ -70,7 +70,7 @@ def linked_documents():
     return [*found, {"_id": "empty", "text": "", "links": ["d1"]}]
 
 
-def judge(folder, write_lines):
+def write_judgments(folder, write_lines):
     """Write a query per topic, whose documents are all relevant. Return the options with the files."""
     asked = [{"_id": f"q{t}", "text": " ".join(f"w{t * 5 + j}" for j in range(3))} for t in range(6)]
     rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
@@ -94,7 +94,7 @@ def wait_for_step(process, folder, step, name="dense"):
         time.sleep(0.002)
 
 
-def stored(folder, name="dense"):
+def stored_ranker(folder, name="dense"):
     """Return version, files and features of the ranker in use."""
     workspace = Workspace.open(folder)
     ranker = workspace.ranker(name)

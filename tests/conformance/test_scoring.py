@@ -44,19 +44,19 @@ def by_id(scored: ScoringResult) -> dict[str, list[float]]:
     return dict(zip(scored.ids, scored.raw.tolist()))
 
 
-def searched(engine: Engine) -> ScoringInput:
+def from_search(engine: Engine) -> ScoringInput:
     features = {"words": "v1"}
     return ScoringInput.found(
         engine.find(SearchRequest("tree", first_stage="tfidf", depth=10, features=features)), "tfidf"
     )
 
 
-def by_ids(engine: Engine) -> ScoringInput:
+def from_ids(engine: Engine) -> ScoringInput:
     return ScoringInput(IDS, {})
 
 
 @pytest.mark.parametrize("gone", [IDS, IDS[1:3], []], ids=len)
-@pytest.mark.parametrize("given", [searched, by_ids])
+@pytest.mark.parametrize("given", [from_search, from_ids])
 def test_a_document_deleted_before_its_lookup_counts_as_empty(
     engine: Engine, given: Callable[[Engine], ScoringInput], gone: list[str]
 ) -> None:
@@ -79,13 +79,13 @@ def test_a_document_deleted_before_its_lookup_counts_as_empty(
 def test_scoring_by_ids_equals_scoring_of_search_results(engine: Engine) -> None:
     """The scores of equal candidates do not depend on their source, with or without stored features."""
     scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
-    found, named = (scorer.score(QUERY, given(engine)) for given in (searched, by_ids))
+    found, named = (scorer.score(QUERY, given(engine)) for given in (from_search, from_ids))
     assert found.missing == found.recomputed == named.missing == named.recomputed == {"words": 5}
     assert by_id(found) == by_id(named)
     engine.write_features([Encoder("words", "v1", Words().encode_documents)])
     # Statistics of a cluster count updated documents until segments merge, so compare values of the same
     # moment.
-    again, fetched = (scorer.score(QUERY, given(engine)) for given in (searched, by_ids))
+    again, fetched = (scorer.score(QUERY, given(engine)) for given in (from_search, from_ids))
     assert (again.missing, fetched.missing) == ({}, {"words": 5})
     assert again.recomputed == fetched.recomputed == {}
     assert by_id(again) == by_id(fetched)

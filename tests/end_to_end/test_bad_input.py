@@ -14,22 +14,22 @@ import shlex
 import pytest
 
 from rerank import Workspace
-from tests.states import STACK, good, state
+from tests.states import STACK, document_lines, state
 
-GZIP = gzip.compress(b"".join(good(500)))
+GZIP = gzip.compress(b"".join(document_lines(500)))
 LINES = {
     "broken JSON": (b'{"_id": "x", "text": \n', "invalid JSON"),
     "a text of the wrong type": (b'{"_id": "x", "text": ["a"]}\n', "text: expected"),
     "no UTF-8": (b'{"_id": "x", "text": "caf\xe9"}\n', "byte 26 (0xe9) is not UTF-8"),
 }
 FILES = {
-    "ok": b"".join(good(3)),
-    "broken": b"".join([*good(2), b"{]\n", *good(4, 3)]),
-    "late": b"".join([*good(1500), b'{"_id": "caf\xe9"}\n']),
+    "ok": b"".join(document_lines(3)),
+    "broken": b"".join([*document_lines(2), b"{]\n", *document_lines(4, 3)]),
+    "late": b"".join([*document_lines(1500), b'{"_id": "caf\xe9"}\n']),
     "only_broken": b"{]\n",
     "cut": GZIP[:-20],
-    "twice": b"".join([*good(5), *good(3)]),
-    "far": b"".join([*good(2500), *good(1)]),
+    "twice": b"".join([*document_lines(5), *document_lines(3)]),
+    "far": b"".join([*document_lines(2500), *document_lines(1)]),
     "blank": b"\n\n",
     "graph": b"child\tparent\na\tb\none column\n",
     "grades": b"q\td\tone\n",
@@ -168,9 +168,9 @@ def test_an_empty_corpus_changes_nothing(run, plain, tmp_path):
 
 
 def test_skip_invalid_counts_and_lists_invalid_records(run, tmp_path):
-    lines = good(3)
+    lines = document_lines(3)
     for line, _ in LINES.values():
-        lines += [line, *good(len(lines) + 1, len(lines))]
+        lines += [line, *document_lines(len(lines) + 1, len(lines))]
     file = tmp_path / "mixed.jsonl"
     file.write_bytes(b"".join(lines))
     done = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws").ok()

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from rerank.errors import EXTRAS
-from tests.dense import judge, linked_documents, options
+from tests.dense import linked_documents, options, write_judgments
 from tests.installed import closure, environment_with, project
 from tests.service import serving
 
@@ -26,7 +26,7 @@ def learned(run, write_lines, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("learned")
     corpus = write_lines(folder / "corpus.jsonl", linked_documents())
     where = ("-w", folder / "ws")
-    judged = judge(folder, write_lines)
+    judged = write_judgments(folder, write_lines)
     for args in [
         ("ingest", corpus),
         ("train", "dense", *options(tiny, "--steps", 6)),

@@ -9,7 +9,7 @@ import pytest
 from rerank import Document, Workspace
 from rerank.testing import check_ranker
 from tests import dense
-from tests.dense import stored, wait_for_step
+from tests.dense import stored_ranker, wait_for_step
 
 TOPICS = 6
 TEXTS = [{key: one[key] for key in ("_id", "text")} for one in dense.documents()]
@@ -93,4 +93,4 @@ def test_a_killed_training_that_runs_again_gives_the_same_ranker(
     done = run("train", "concept", *settings, "--json", "-w", broken).ok()
     assert done.json["rankers"][0]["epochs"] == 40
     assert not list(broken.glob("training/*/*"))
-    assert stored(broken, "concept") == stored(whole, "concept")
+    assert stored_ranker(broken, "concept") == stored_ranker(whole, "concept")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dense import judge, linked_documents, options
+from tests.dense import linked_documents, options, write_judgments
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_links_train_a_ranker(run, linked, tiny, tmp_path, write_lines):
         "query", "w10 w11 w12 w13 w14", "--stack", "bm25*0.2 + dense*0.8", "--json", "-w", linked
     ).json["hits"]
     assert all(0 <= hit["signals"]["dense"]["raw"] <= 1 for hit in hits)
-    files = (*judge(tmp_path, write_lines), "-w", linked)
+    files = (*write_judgments(tmp_path, write_lines), "-w", linked)
     assert run("tune", "--stack", "bm25,dense", *files).code == 0
     assert "bm25,dense" in run("evaluate", "--stack", "bm25,dense", *files).out
 

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rerank import Workspace
-from tests.dense import documents, options, stored, wait_for_step
+from tests.dense import documents, options, stored_ranker, wait_for_step
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def made(run, write_lines, tmp_path):
     return make
 
 
-def fitted(done):
+def training_report(done):
     """Return the JSON report of a training of one ranker as one dictionary."""
     (one,) = done.json["rankers"]
     return {**one, **one["details"], "encoded": done.json["encoded"]}
@@ -52,7 +52,7 @@ def test_one_or_two_documents_are_too_few(run, made, tiny):
 
 
 def test_a_batch_can_contain_the_whole_collection(run, made, tiny):
-    found = fitted(
+    found = training_report(
         run("train", "dense", *options(tiny, "--batch", 500, "--epochs", 5, "--json"), "-w", made())
     )
     assert [m["step"] for m in found["history"] if m["share"] == 1] == [0, 5]
@@ -65,7 +65,9 @@ def test_documents_without_text_are_skipped_or_refused(run, made, tiny):
     mixed = documents()
     for i in range(0, 48, 3):
         mixed[i] = {"_id": f"d{i}", "links": mixed[i]["links"]}
-    found = fitted(run("train", "dense", *options(tiny, "--steps", 4, "--json"), "-w", made(mixed, "mixed")))
+    found = training_report(
+        run("train", "dense", *options(tiny, "--steps", 4, "--json"), "-w", made(mixed, "mixed"))
+    )
     assert (found["without_text"], found["encoded"]) == (16, {"dense": 48})
 
 
@@ -75,7 +77,9 @@ def test_a_very_long_document_has_a_limited_number_of_passages(run, made, tiny):
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
     for more, passages in (((), 8), (("--passages", 100), 100)):
-        found = fitted(run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder))
+        found = training_report(
+            run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder)
+        )
         assert found["version"].endswith(f"-{passages}-2")
         assert found["encoded"] == {"dense": 48}
 
@@ -131,7 +135,9 @@ def test_a_decoder_is_accepted_and_an_encoder_decoder_is_refused(run, made, tmp_
     folder = made()
     run("train", "dense", *options(tmp_path / "t5"), "-w", folder).fails(2, "an encoder with a decoder")
     assert no_ranker_remains(folder)
-    found = fitted(run("train", "dense", *options(tmp_path / "gpt2", "--steps", 4, "--json"), "-w", folder))
+    found = training_report(
+        run("train", "dense", *options(tmp_path / "gpt2", "--steps", 4, "--json"), "-w", folder)
+    )
     assert found["encoded"] == {"dense": 48}
     run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).ok()
 
@@ -140,7 +146,7 @@ def test_the_preset_of_the_paper_can_be_trained(run, made, tiny):
     folder = made()
     done = run("train", "dense", "--preset", "paper", "--model", tiny, "--passage-tokens", 16, "--json",
                "-w", folder)  # fmt: skip
-    found = fitted(done)
+    found = training_report(done)
     assert [m["step"] for m in found["history"]] == [0, 2]
     assert (found["epoch"], found["held_out"], "NDCG" in found["history"][-1]) == (2, 0, False)
     settings = json.loads(next(folder.glob("rankers/dense-*/ranker.json")).read_text())["trained"]["settings"]
@@ -182,7 +188,7 @@ def test_an_out_of_memory_error_names_options_to_lower(forks, made, wide):
     for command in (large, [*train, "--batch", 2]):
         done = forks.start(*command, code=PEAK).result().ok()
         peaks.append(int(done.err.split()[-1]) * 1024)
-    before = stored(folder)
+    before = stored_ranker(folder)
     limits = {resource.RLIMIT_AS: sum(peaks) // 2}  # between both peaks, because the memory differs by run
     failed = forks.start(*large, limits=limits).result()
     assert (failed.code, failed.out) == (1, ""), failed
@@ -190,14 +196,14 @@ def test_an_out_of_memory_error_names_options_to_lower(forks, made, wide):
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
     assert "--passage-tokens" in last
     assert "Traceback" not in failed.err
-    assert stored(folder) == before
+    assert stored_ranker(folder) == before
 
 
 def test_a_full_disk_during_a_checkpoint_or_storing_the_ranker(run, forks, made, tiny):
     folder = made()
     train = ("train", "dense", *options(tiny, "--steps", 20, "--every", "5"), "-w", folder)
     run(*train)
-    whole = stored(folder)
+    whole = stored_ranker(folder)
     fresh = made(name="fresh")
     train = (*train[:-1], fresh)
     weights = len(whole[1][0])
@@ -209,7 +215,7 @@ def test_a_full_disk_during_a_checkpoint_or_storing_the_ranker(run, forks, made,
         assert "unexpected" not in done.err, done
         assert no_ranker_remains(fresh)
     assert run(*train).code == 0
-    assert stored(fresh)[:2] == whole[:2]
+    assert stored_ranker(fresh)[:2] == whole[:2]
 
 
 FORTY = ("--steps", 40, "--every", "10", "--patience", "100", "--precision", "fp32")
@@ -221,7 +227,7 @@ def uninterrupted(run, write_lines, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     assert run("ingest", write_lines(folder / "whole.jsonl", documents()), "-w", folder / "ws").code == 0
     assert run("train", "dense", *options(tiny, *FORTY), "-w", folder / "ws").code == 0
-    return stored(folder / "ws")
+    return stored_ranker(folder / "ws")
 
 
 @pytest.mark.parametrize(("how", "after"), [(signal.SIGINT, 0), (signal.SIGKILL, 10), (signal.SIGINT, 30)])
@@ -242,16 +248,16 @@ def test_an_interrupted_training_gives_the_same_ranker_when_repeated(
     if how == signal.SIGINT:
         assert code in (0, 130), process.err
     again = run("train", "dense", *settings, "--json", "-w", broken).ok()
-    assert fitted(again)["epochs"] == 40
+    assert training_report(again)["epochs"] == 40
     assert not list(broken.glob("training/*/*"))
-    assert stored(broken) == uninterrupted
+    assert stored_ranker(broken) == uninterrupted
 
 
 def test_a_training_killed_before_storing_is_not_repeated(run, made, tiny, monkeypatch):
     """The last checkpoint is kept until the ranker is stored."""
     folder, whole = made(), made(name="whole")
     train = ("train", "dense", *options(tiny, "--steps", 20, "--every", "10", "--json"), "-w")
-    want = fitted(run(*train, whole))
+    want = training_report(run(*train, whole))
 
     def killed(self, *_):
         raise KeyboardInterrupt
@@ -260,8 +266,8 @@ def test_a_training_killed_before_storing_is_not_repeated(run, made, tiny, monke
         patch.setattr(Workspace, "install", killed)
         assert run(*train, folder).code == 130
     assert no_ranker_remains(folder)
-    assert fitted(run(*train, folder)) == want
-    assert stored(folder)[:2] == stored(whole)[:2]
+    assert training_report(run(*train, folder)) == want
+    assert stored_ranker(folder)[:2] == stored_ranker(whole)[:2]
 
 
 def test_a_checkpoint_of_another_model_or_settings_is_refused(run, forks, made, tiny, tmp_path):

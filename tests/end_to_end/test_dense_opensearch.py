@@ -13,7 +13,7 @@ import pytest
 from rerank.formats import read_queries
 from rerank.workspace import Workspace
 from tests.commands import foreign_index
-from tests.dense import judge, linked_documents, options
+from tests.dense import linked_documents, options, write_judgments
 from tests.service import serving
 
 DOCUMENTS = linked_documents()
@@ -55,7 +55,7 @@ def cluster(knn_node, index, corpus, tiny, run, tmp_path_factory) -> Path:
 
 
 def test_dense_retrieves_in_tune_evaluate_query_and_serve(cluster, run, script, write_lines, tmp_path):
-    judged = judge(tmp_path, write_lines)
+    judged = write_judgments(tmp_path, write_lines)
     files = (*judged, "-w", cluster, "--json")
     tuned = run("tune", "--stack", "tfidf,dense", *RETRIEVE, *files).json
     assert tuned["retrieve"] == ["tfidf", "dense"]

@@ -64,7 +64,7 @@ def test_linters_report_no_problems(tool, args):
     output(found, *args, cwd=DOCKER)
 
 
-def ignored(path: str) -> bool:
+def is_ignored(path: str) -> bool:
     """Return whether .dockerignore, which lists the included paths, excludes a path."""
     rules = (ROOT / ".dockerignore").read_text("utf-8").split("\n")
     let_in = [rule[1:] for rule in rules if rule.startswith("!")]
@@ -77,7 +77,7 @@ def test_all_copied_files_exist():
         *sources, _ = line.split()
         for source in sources:
             assert (ROOT / source).exists(), line
-            assert not ignored(source), line
+            assert not is_ignored(source), line
 
 
 def test_images_are_pinned_and_run_without_root():
