@@ -123,7 +123,7 @@ def read(data: bytes) -> dict[str, Any]:
     return body
 
 
-def framed(answer: dict[str, Any], sent: list[str]) -> bytes:
+def encode_answer(answer: dict[str, Any], sent: list[str]) -> bytes:
     """Encode an answer for the plugin. sent: the ids of the call. Other ids get the position -1."""
     answer = dict(answer)
     places = [sent.index(id) if id in sent else -1 for id in answer.pop("ids", ())]
@@ -159,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(answer, bytes):
             data = answer
         else:
-            data = framed(answer, self.ids) if status == 200 else json.dumps(answer).encode()
+            data = encode_answer(answer, self.ids) if status == 200 else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))

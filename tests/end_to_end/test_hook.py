@@ -54,7 +54,7 @@ def installed(cluster, service, run, plugged) -> Iterator[str]:
     """The pipeline as the default of the index. Yields the name of the index."""
     run("hook", "remove", "-w", cluster)
     run("hook", "install", "-w", cluster, *options(service), "--default", "--json").ok()
-    yield concrete(plugged)
+    yield index_of_alias(plugged)
     assert run("hook", "remove", "-w", cluster).code == 0
 
 
@@ -63,14 +63,14 @@ def options(service: Server) -> list[Any]:
     return ["--service", service.url, "--stack", STACK, "--depth", 50, "--timeout", 20]
 
 
-def concrete(node: Node) -> str:
+def index_of_alias(node: Node) -> str:
     """Return the name of the index of the alias."""
     (name,) = node.request("GET", f"/_alias/{INDEX}")
     return str(name)
 
 
-def default(node: Node) -> str | None:
-    settings = node.request("GET", f"/{INDEX}/_settings?flat_settings=true")[concrete(node)]["settings"]
+def default_of_index(node: Node) -> str | None:
+    settings = node.request("GET", f"/{INDEX}/_settings?flat_settings=true")[index_of_alias(node)]["settings"]
     found: str | None = settings.get(DEFAULT)
     return found
 
@@ -148,34 +148,34 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
         """Assert that searches return the order of ``rerank query``, only with stored features."""
         assert workspace.versions()["text"] == version
         plain_search(plugged, words[0])  # the node learns which fields the service requests
-        lacking = missing()
+        lacking = missing_text_features()
         for text in words:
             wanted = run("query", text, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
             found = plain_search(plugged, text)
             assert [id for id, _ in found] == [hit["id"] for hit in wanted]
             assert [score for _, score in found] == pytest.approx([h["score"] for h in wanted], abs=1e-6)
-        assert missing() == lacking
+        assert missing_text_features() == lacking
         orders.append([id for id, _ in found[:5]])  # statistics count old copies until segments merge
 
     def served(version: str) -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         wait_until(lambda: service.get("/readyz", **headers).json["rankers"]["text"] == version)
 
-    def taken_up() -> None:
+    def wait_for_stack() -> None:
         """Wait until the service uses the stack that was put in use."""
         first = words[0]
         hits = run("query", first, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
         wanted = [hit["id"] for hit in hits]
         wait_until(lambda: [id for id, _ in plain_search(plugged, first)] == wanted)
 
-    def missing() -> float:
+    def missing_text_features() -> float:
         return service.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
 
     use()
     options = ("--service", service.url, "--depth", 50, "--timeout", 20, "--default")
     try:
         assert run("hook", "install", "-w", cluster, *options).code == 0
-        taken_up()
+        wait_for_stack()
         check_order(old["text"].version)
         workspace.install(negate_scores(old["text"], "other"))
         assert run("encode", "-w", cluster, "--json").json["encoded"]["text"] == len(small.documents)
@@ -240,19 +240,19 @@ def test_a_dry_run_prints_requests_and_changes_nothing(cluster, service, run, pl
     done = run("hook", "install", *args, "--json").json
     assert [(r["method"], r["path"]) for r in done["requests"]] == [
         ("PUT", f"/_search/pipeline/{PIPELINE}"),
-        ("PUT", f"/{concrete(plugged)}/_settings"),
+        ("PUT", f"/{index_of_alias(plugged)}/_settings"),
     ]
     assert (done["dry_run"], done["warnings"]) == (True, [])
     text = run("hook", "install", *args)
     assert text.out.startswith(f"would PUT /_search/pipeline/{PIPELINE} {{")
     assert text.out.endswith("nothing was changed\n")
-    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    assert (pipelines(plugged), default_of_index(plugged)) == ({}, None)
 
 
 def test_hook_commands_can_be_repeated(cluster, service, run, plugged):
     args = ("hook", "install", "-w", cluster, *options(service), "--json")
     assert len(run(*args).json["requests"]) == 1
-    assert default(plugged) is None
+    assert default_of_index(plugged) is None
     assert len(run(*args, "--default").json["requests"]) == 1
     assert run(*args, "--default").json["requests"] == []
     config = {"url": service.url, "depth": 50, "timeout": 20000, "on_failure": "first_stage", "stack": STACK}
@@ -261,28 +261,28 @@ def test_hook_commands_can_be_repeated(cluster, service, run, plugged):
         "response_processors": [{"rerank_stack": {}}],
     }
     assert pipelines(plugged) == {PIPELINE: expected}
-    assert default(plugged) == PIPELINE
+    assert default_of_index(plugged) == PIPELINE
     deeper = run(*args, "--depth", 60).json["requests"]
     assert deeper[0]["body"]["request_processors"][0]["rerank_stack"]["depth"] == 60
     dry = run("hook", "remove", "-w", cluster, "--dry-run", "--json").json
     assert [r["method"] for r in dry["requests"]] == ["PUT", "DELETE"]
-    assert default(plugged) == PIPELINE
+    assert default_of_index(plugged) == PIPELINE
     assert len(run("hook", "remove", "-w", cluster, "--json").json["requests"]) == 2
-    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    assert (pipelines(plugged), default_of_index(plugged)) == ({}, None)
     assert run("hook", "remove", "-w", cluster).out == "nothing to change\n"
 
 
 def test_a_service_that_does_not_fit_is_not_made_the_default(cluster, service, run, plugged, tmp_path):
     args = ("hook", "install", "-w", cluster, *options(service), "--depth", 1001)
     run(*args, "--default").fails(1, "takes 1,000 candidates", "nothing was changed")
-    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    assert (pipelines(plugged), default_of_index(plugged)) == ({}, None)
     tuned = shutil.copytree(cluster, tmp_path / "ws")  # a stack that is missing in the service's workspace
     stack = Stack.parse("bm25*0.5 + text*0.5")
     (tuned / "stacks").mkdir(exist_ok=True)
     stack.save(tuned / "stacks" / "bm25,text.json")
     lacking = ("hook", "install", "-w", tuned, "--service", service.url, "--stack", "bm25,text", "--default")
     run(*lacking).fails(1, "'bm25,text'", "nothing was changed")
-    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    assert (pipelines(plugged), default_of_index(plugged)) == ({}, None)
     done = run(*args)  # without --default
     assert (done.code, done.err.startswith("warning: the service at")) == (0, True)
     assert run("hook", "remove", "-w", cluster).code == 0
@@ -376,8 +376,8 @@ def test_our_searches_do_not_use_the_default_pipeline(
 
 def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
     run("ingest", small.corpus, "--replace", "-w", cluster).ok()
-    assert concrete(plugged) != installed
-    assert default(plugged) == PIPELINE
+    assert index_of_alias(plugged) != installed
+    assert default_of_index(plugged) == PIPELINE
     assert hook_status(run, cluster)["problems"] == []
 
 
@@ -400,7 +400,7 @@ def test_a_pipeline_that_another_index_uses_is_not_removed(installed, cluster, r
     plugged.request("PUT", "/other", {"settings": {DEFAULT: PIPELINE, "number_of_replicas": 0}})
     try:
         run("hook", "remove", "-w", cluster).fails(1, "default of other")
-        assert default(plugged) == PIPELINE
+        assert default_of_index(plugged) == PIPELINE
     finally:
         plugged.request("DELETE", "/other")
 

@@ -131,14 +131,14 @@ def metric(server: Server, name: str) -> float:
     return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
 
 
-def missing(server: Server) -> float:
+def missing_features(server: Server) -> float:
     return metric(server, 'rerank_features_missing_total{endpoint="hook",ranker="text"}')
 
 
 def test_searches_are_reranked_with_local_features(installed, plugged, run, library, service, texts):
-    before = missing(service)
+    before = missing_features(service)
     assert_same_as_query(plugged, run, library, texts)
-    assert missing(service) == before
+    assert missing_features(service) == before
     body = {"highlight": {"fields": {"body": {}}}, "aggs": {"tags": {"terms": {"field": "tags"}}}}
     answer = search(plugged, texts[0], **body)
     plain = search(plugged, texts[0], pipeline="_none", **body, **{"size": SIZE})
@@ -291,18 +291,18 @@ def test_documents_changed_by_other_clients_have_new_scores(installed, plugged, 
     plugged.request("POST", f"/library-1/_update/{first}?refresh=true", body)
     script = {"source": "ctx._source.seen = 1", "lang": "painless"}
     plugged.request("POST", "/library-1/_update_by_query?refresh=true", {"script": script})
-    before = missing(service)
+    before = missing_features(service)
     assert_same_as_query(plugged, run, library, texts[:2])
-    assert 0 < missing(service) - before <= 2  # only the document with another text
+    assert 0 < missing_features(service) - before <= 2  # only the document with another text
     lines = run("status", "-w", library).out
     assert f"1 feature missing: run `rerank encode -w {library}`" in lines
     (problem, _) = hook_status(run, library)["problems"]
     assert problem.startswith(f"{SIZE} documents are new")
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
-    before = missing(service)
+    before = missing_features(service)
     assert_same_as_query(plugged, run, library, texts)
-    assert missing(service) == before
+    assert missing_features(service) == before
     assert "features stored" in run("status", "-w", library).out
 
 
@@ -332,9 +332,9 @@ def test_the_alias_moves_to_a_rebuilt_index(installed, plugged, run, library, se
         assert len(found(search(plugged, text))) == 10
     # All texts are known, so nothing is encoded or written.
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
-    before_missing = missing(service)
+    before_missing = missing_features(service)
     assert_same_as_query(plugged, run, library, texts)
-    assert missing(service) == before_missing
+    assert missing_features(service) == before_missing
     assert "rerank_features" not in json.dumps(plugged.request("GET", "/library-2/_mapping"))
     plugged.request("DELETE", "/library-1")
     assert hook_status(run, library)["problems"] == []

@@ -10,7 +10,7 @@ import pytest
 from rerank import Workspace
 from rerank.engines.local.engine import LocalEngine
 from tests.commands import limit_file_size
-from tests.states import STACK, good, state
+from tests.states import STACK, document_lines, state
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def start_ingest(script, folder, lines):
     return process
 
 
-MANY = good(5000)
+MANY = document_lines(5000)
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])

@@ -25,7 +25,7 @@ def tar(*files, mode="w:xz"):
     return data.getvalue()
 
 
-def zipped(*files):
+def zip_archive(*files):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files:
@@ -33,7 +33,7 @@ def zipped(*files):
     return data.getvalue()
 
 
-def damaged(data):
+def damage(data):
     """Return the data with changed bytes in the middle."""
     middle = len(data) // 2
     return data[:middle] + bytes(255 - byte for byte in data[middle : middle + 8]) + data[middle + 8 :]
@@ -52,14 +52,17 @@ BROKEN = {
     "encoding.xml": (article(prolog="<?xml version='1.0' encoding='klingon'?>"), "invalid XML"),
     "deep.xml": (article("<sec>" * 3000 + "</sec>" * 3000), "deep.xml:1: invalid XML"),
     "cut.xml.gz": (gzip.compress(article("<p>Text.</p>"))[:-9], "cut.xml.gz: truncated or corrupt gzip"),
-    "inner.tar.gz": (tar(("in.zip", zipped(TWO[0])), mode="w:gz"), "in.zip: an archive inside an archive"),
-    "inner.zip": (zipped(("in.tar.xz", tar(TWO[0]))), "in.tar.xz: an archive inside an archive"),
+    "inner.tar.gz": (
+        tar(("in.zip", zip_archive(TWO[0])), mode="w:gz"),
+        "in.zip: an archive inside an archive",
+    ),
+    "inner.zip": (zip_archive(("in.tar.xz", tar(TWO[0]))), "in.tar.xz: an archive inside an archive"),
     "cut.tar.xz": (tar(*TWO)[:-900], "cut.tar.xz: the archive is truncated or corrupt"),
     "cut.tar.gz": (tar(*TWO, mode="w:gz")[:-900], "cut.tar.gz: the archive is truncated or corrupt"),
     "cut.tar": (tar(*TWO, mode="w")[: 1024 * 3], "cut.tar: the archive is truncated or corrupt"),
-    "cut.zip": (zipped(*TWO)[:-900], "cut.zip: the archive is truncated or corrupt"),
-    "damaged.zip": (damaged(zipped(*TWO)), "b.xml: cannot be read from the archive"),
-    "damaged.tar.xz": (damaged(tar(*TWO)), "damaged.tar.xz: the archive is truncated or corrupt"),
+    "cut.zip": (zip_archive(*TWO)[:-900], "cut.zip: the archive is truncated or corrupt"),
+    "damaged.zip": (damage(zip_archive(*TWO)), "b.xml: cannot be read from the archive"),
+    "damaged.tar.xz": (damage(tar(*TWO)), "damaged.tar.xz: the archive is truncated or corrupt"),
     "none.tar.gz": (b"no archive", "none.tar.gz: the archive is truncated or corrupt"),
 }
 
@@ -101,7 +104,9 @@ def test_a_file_of_100_megabytes_is_refused(run, tmp_path):
 def test_files_without_articles_are_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("none")
-    (tmp_path / "figures.zip").write_bytes(zipped(("figure.png", b"png"), ("._a.xml", b"of another system")))
+    (tmp_path / "figures.zip").write_bytes(
+        zip_archive(("figure.png", b"png"), ("._a.xml", b"of another system"))
+    )
     command = ("ingest", "--format", "jats", "--skip-invalid", "-w", tmp_path / "ws")
     for name in ("empty", "notes.txt", "figures.zip"):
         run(*command, tmp_path / name).fails(1, f"{name}: no articles")

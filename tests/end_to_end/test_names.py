@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.dense import judge, linked_documents, options
+from tests.dense import linked_documents, options, write_judgments
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_two_rankers_of_a_family_in_one_stack(named, run, write_lines):
     names = ["both.sides", "citations", "cocited-2", "topics"]
     status = run("status", "--json", *where).json
     assert [(one["name"], one["features"]) for one in status["rankers"]] == [(name, True) for name in names]
-    files = (*judge(named, write_lines), *where)
+    files = (*write_judgments(named, write_lines), *where)
     for stack in ("tfidf,citations,cocited-2", "tfidf,topics,both.sides"):
         assert run("tune", "--stack", stack, *files).code == 0
         hit = run("query", "w0 w1", "--stack", stack, "--json", *where).json["hits"][0]

@@ -71,7 +71,7 @@ def test_unknown_categories_are_ignored_and_reported(server, small):
     assert (bare["scores"], nothing["unknown_categories"]) == (nothing["scores"], ["Qqqqq"])
 
 
-def shuffled(body: dict[str, Any]) -> dict[str, Any]:
+def shuffle(body: dict[str, Any]) -> dict[str, Any]:
     """Return the same hits in another order."""
     order = np.random.default_rng(0).permutation(len(body["ids"])).tolist()
     lists = {name: [body[name][i] for i in order] for name in ("ids", "scores")}
@@ -87,7 +87,7 @@ def test_the_hook_endpoint_returns_the_order_of_the_pipeline(server, candidates)
     assert answer["scores"] == expected.scores.astype("f4").tolist()
     assert sorted(answer["requested_fields"]["features"]) == sorted(body["features"])
     for _ in range(3):  # in a thread and on the event loop
-        assert call_hook(server, shuffled(body)) == answer
+        assert call_hook(server, shuffle(body)) == answer
 
 
 def test_clauses_of_a_search_can_be_signals(server, candidates):
@@ -290,7 +290,7 @@ def test_long_queries_are_answered(server, text):
         assert server.post(path, {"query": text, **body}).status == 200
 
 
-def reranked(server, ids: list[str], **body) -> dict[str, float]:
+def scores_by_id(server, ids: list[str], **body) -> dict[str, float]:
     """Return id -> score, in the order of the answer."""
     results = server.post("/v1/rerank_ids", {"ids": ids, **body}).json["results"]
     return {ids[one["index"]]: one["relevance_score"] for one in results}
@@ -302,7 +302,7 @@ def test_rerank_ids_returns_the_order_of_rerank_query(server, trained, small, ru
         options = ("--stack", stack or STACK, "--depth", 60, "-k", 60, "-w", trained, "--json")
         hits = run("query", query, *options).json["hits"]
         ids = sorted(hit["id"] for hit in hits)
-        found = reranked(server, ids, query=query, **({"stack": stack} if stack else {}))
+        found = scores_by_id(server, ids, query=query, **({"stack": stack} if stack else {}))
         assert list(found) == [hit["id"] for hit in hits]
         assert [*found.values()] == pytest.approx([hit["score"] for hit in hits], rel=1e-6, abs=1e-6)
 
@@ -314,10 +314,10 @@ def test_scores_are_numbers_that_ml_commons_can_read(server, small):
     scores = [part.split("}")[0] for part in text.split('"relevance_score":')[1:]]
     assert len(scores) == 101
     assert all(len(score) <= 18 and set(score) & set(".e") for score in scores), scores
-    assert reranked(server, [], query="wolf") == {}
+    assert scores_by_id(server, [], query="wolf") == {}
 
 
-def framed(json: bytes) -> bytes:
+def frame(json: bytes) -> bytes:
     """Return a call of the hook with this JSON, without numbers."""
     return len(json).to_bytes(4, "big") + json
 
@@ -343,14 +343,14 @@ def framed(json: bytes) -> bytes:
         ("/v1/search", {"query": "wolf", "k": 10_000}, 422, "10,000 candidates"),
         ("/v1/search", {"query": "wolf", "size": 10}, 422, "size"),
         ("/v1/search", {"query": "wolf", "filter": ["x=1"]}, 422, "no document has a field 'x'"),
-        ("/v1/hook", framed(b'{"query": ' + b"[" * 100_000), 422, "object"),
-        ("/v1/hook", framed(b'{"hits": NaN}'), 400, "JSON"),
-        ("/v1/hook", framed(b'{"hits": 1, "ids": ["\xff"]}'), 400, "UTF-8"),
-        ("/v1/hook", framed(b'{"hits": 0, "query": ' + b'{"a":' * 100_000), 400, "nested too deep"),
-        ("/v1/hook", framed(b'{"hits": 1, "clauses": {"a": [1e999]}}'), 422, "clauses"),
-        ("/v1/hook", framed(b'{"hits": 1, "features": {"text@1": 3}}'), 422, "features"),
-        ("/v1/hook", framed(b'{"hits": 1, "ids": [' + b'"a",' * 300_000), 422, "1,048,576 are read"),
-        ("/v1/hook", framed(b'{"hits": 10000}') + bytes(280_000), 422, "10,000 hits"),
+        ("/v1/hook", frame(b'{"query": ' + b"[" * 100_000), 422, "object"),
+        ("/v1/hook", frame(b'{"hits": NaN}'), 400, "JSON"),
+        ("/v1/hook", frame(b'{"hits": 1, "ids": ["\xff"]}'), 400, "UTF-8"),
+        ("/v1/hook", frame(b'{"hits": 0, "query": ' + b'{"a":' * 100_000), 400, "nested too deep"),
+        ("/v1/hook", frame(b'{"hits": 1, "clauses": {"a": [1e999]}}'), 422, "clauses"),
+        ("/v1/hook", frame(b'{"hits": 1, "features": {"text@1": 3}}'), 422, "features"),
+        ("/v1/hook", frame(b'{"hits": 1, "ids": [' + b'"a",' * 300_000), 422, "1,048,576 are read"),
+        ("/v1/hook", frame(b'{"hits": 10000}') + bytes(280_000), 422, "10,000 hits"),
         ("/v1/hook", b'\0\0\0\x1d{"hits": 1,"features": ["a"]}' + bytes(30), 422, "another length"),
         ("/v1/hook", b'\0\0\0\x1d{"hits": 1,"features": ["a"]}' + b"\xff" * 32, 422, "not a number"),
         ("/v1/hook", b'\0\0\0\x1d{"hits": 1,"features": ["a"]}' + bytes(31) + b"a", 422, "another length"),

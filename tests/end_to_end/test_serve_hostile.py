@@ -86,7 +86,7 @@ def test_a_head_of_20_kilobytes_is_accepted(server):
     assert server.get("/healthz", **headers).status == 200
 
 
-HALVES = {
+INCOMPLETE_REQUESTS = {
     "nothing": b"",
     "a line": b"GET /hea",
     "headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ",
@@ -96,11 +96,11 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("case", HALVES)
+@pytest.mark.parametrize("case", INCOMPLETE_REQUESTS)
 def test_an_incomplete_request_is_ended(server, case):
     begin = time.monotonic()
     with connect(server) as raw:
-        raw.sendall(HALVES[case])
+        raw.sendall(INCOMPLETE_REQUESTS[case])
         answer = rest(raw)
     assert 0.9 < time.monotonic() - begin < 20
     assert b" 408 " in answer
@@ -113,7 +113,7 @@ def test_slow_clients_do_not_delay_other_clients(script, trained, tmp_path):
         slow = [connect(server) for _ in range(150)]
         for number, raw in enumerate(slow):
             with contextlib.suppress(OSError):  # the server closed it to make room
-                raw.sendall(HALVES["a body" if number % 2 else "headers"])
+                raw.sendall(INCOMPLETE_REQUESTS["a body" if number % 2 else "headers"])
         begin = time.monotonic()
         assert server.get("/healthz").json == {"ok": True}
         with ThreadPoolExecutor(2) as pool:

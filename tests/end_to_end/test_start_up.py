@@ -20,7 +20,7 @@ print("LOADED", [name for name in {names} if name in sys.modules])
 """
 
 
-def loaded(code, names=HEAVY):
+def loaded_packages(code, names=HEAVY):
     return output(sys.executable, "-c", CHECK.format(code=code, names=names)).splitlines()[-1]
 
 
@@ -32,14 +32,14 @@ def commands(*commands):
 
 
 def test_import_and_help_load_no_heavy_packages():
-    assert loaded("import rerank; rerank.Document('1'); rerank.Qrels()") == "LOADED []"
-    assert loaded(commands(["--help"], ["--version"], [], ["nonsense"])) == "LOADED []"
+    assert loaded_packages("import rerank; rerank.Document('1'); rerank.Qrels()") == "LOADED []"
+    assert loaded_packages(commands(["--help"], ["--version"], [], ["nonsense"])) == "LOADED []"
 
 
 def test_the_help_of_all_commands_loads_no_heavy_packages():
     from rerank.cli.program import COMMANDS
 
-    assert loaded(commands(*([name, "--help"] for name in COMMANDS)), WITHOUT_SCIPY) == "LOADED []"
+    assert loaded_packages(commands(*([name, "--help"] for name in COMMANDS)), WITHOUT_SCIPY) == "LOADED []"
 
 
 def test_query_tune_evaluate_ingest_and_encode_do_not_load_torch(write_lines, small, workspace):
@@ -54,7 +54,7 @@ def test_query_tune_evaluate_ingest_and_encode_do_not_load_torch(write_lines, sm
         ["status"],
     ]
     code = commands(*([*command, "-w", workspace] for command in given))
-    assert loaded(code.replace("with suppress(SystemExit): ", ""), WITHOUT_SCIPY) == "LOADED []"
+    assert loaded_packages(code.replace("with suppress(SystemExit): ", ""), WITHOUT_SCIPY) == "LOADED []"
 
 
 def test_the_module_can_be_run_and_prints_the_version(spawn):

@@ -69,7 +69,7 @@ class Clients(Hook):
 
 
 @contextlib.contextmanager
-def rising(server: Server, metric: str) -> Iterator[None]:
+def expect_increase(server: Server, metric: str) -> Iterator[None]:
     """Assert that this metric of the service increases in the block."""
     before = server.metric(metric)
     yield
@@ -168,7 +168,7 @@ def test_a_service_with_a_broken_ranker_is_counted_and_logged(hook, script, fold
     workspace.install(ranker)
     with serving(script, broken, tmp_path) as server:
         hook.install(server.url)
-        with rising(server, 'rerank_errors_total{endpoint="hook",kind="internal"}'):
+        with expect_increase(server, 'rerank_errors_total{endpoint="hook",kind="internal"}'):
             hook.expect("failed.status_500")
         assert any(line["event"] == "failed" for line in server.log())
 
