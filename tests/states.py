@@ -25,7 +25,7 @@ def state(run, folder):
     return status, list(engine.documents()), [(f.ids, f.scores.tolist()) for f in found], files
 
 
-def good(n, start=0):
+def document_lines(n, start=0):
     return [
         json.dumps({"_id": f"n{i}", "text": f"cell number {i}"}).encode() + b"\n" for i in range(start, n)
     ]

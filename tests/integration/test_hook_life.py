@@ -32,7 +32,7 @@ from tests.hook import (
 DEFAULT = "index.search.default_pipeline"
 
 
-def prepared(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
+def prepare(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
     """Configure the hook and search once, so that the node learns the fields that the service requests."""
     requested_fields = KINDS[kind]
     dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
@@ -47,7 +47,7 @@ KINDS = {"whole": WHOLE, "places": PLACES}
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_of_every_size_form_one_ranking(hook: Hook, dummy: Dummy, kind: str) -> None:
     """First the candidates in the service's order, then other hits, without gaps or duplicates."""
-    prepared(hook, dummy, kind, depth=12)
+    prepare(hook, dummy, kind, depth=12)
     whole = NUMBERS[:12][::-1] + NUMBERS[12:]
     for size in (*range(1, 17), COUNT, 2 * COUNT):
         pages = []
@@ -62,7 +62,7 @@ def test_pages_of_every_size_form_one_ranking(hook: Hook, dummy: Dummy, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_scores_keep_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, kind: str) -> None:
-    prepared(hook, dummy, kind)
+    prepare(hook, dummy, kind)
     requested_fields = KINDS[kind]
 
     def halves(handler: Any, body: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def test_equal_scores_keep_the_order_of_the_first_stage(hook: Hook, dummy: Dummy
 def test_reranked_hits_equal_the_hits_of_a_plain_search(
     hook: Hook, dummy: Dummy, more: dict[str, Any]
 ) -> None:
-    prepared(hook, dummy, "places")
+    prepare(hook, dummy, "places")
     for index in ("cells", "spread", "cells,spread"):
         body = {**WORDS, **more}
         hook.search(body, index)
@@ -112,7 +112,7 @@ def test_reranked_hits_equal_the_hits_of_a_plain_search(
 
 def test_only_the_page_is_highlighted(hook: Hook, dummy: Dummy) -> None:
     """A candidate that cannot be highlighted affects only its page."""
-    prepared(hook, dummy, "places")
+    prepare(hook, dummy, "places")
     hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
     try:  # lower numbers have longer texts
         body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
@@ -159,7 +159,7 @@ def test_a_rebuilt_index_keeps_the_order_of_the_first_stage(hook: Hook, dummy: D
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_that_the_hook_requests_break_no_search(hook: Hook, dummy: Dummy, kind: str) -> None:
     """A script fails for documents that only the hook requests, or that are only on its page."""
-    prepared(hook, dummy, kind)
+    prepare(hook, dummy, kind)
     script = "if (doc['n'].value > 20) { throw new IllegalArgumentException('no') } return doc['n'].value"
     body = {**WORDS, "script_fields": {"twice": {"script": script}}}
     for index, most in (("cells", 10), ("spread", 3)):

@@ -432,7 +432,7 @@ def test_stats_count_calls_and_times(hook: Hook, dummy: Dummy) -> None:
     assert stats["node"]
 
 
-def labeled(archive: Path, version: str, folder: Path) -> Path:
+def label_version(archive: Path, version: str, folder: Path) -> Path:
     """Return a copy of the plugin's zip, labeled with another version."""
     made = folder / archive.name.replace("0.1.0", version)
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
@@ -447,7 +447,7 @@ def labeled(archive: Path, version: str, folder: Path) -> Path:
     return made
 
 
-def with_tool(node: Node, *arguments: object) -> str:
+def run_tool(node: Node, *arguments: object) -> str:
     """Run the server's tool for plugins or for its keystore, without a terminal."""
     tool, *rest = map(str, arguments)
     done = run_program(node.home / "bin" / tool, *rest, env=tool_environment(node), stdin=subprocess.DEVNULL)
@@ -477,7 +477,7 @@ def test_the_plugin_is_installed_upgraded_downgraded_and_removed(dummy: Dummy, t
         "ext": {"rerank_stack": {"explain": True}},
     }
     try:
-        with_tool(node, "opensearch-plugin", "install", "-b", f"file://{archive}")
+        run_tool(node, "opensearch-plugin", "install", "-b", f"file://{archive}")
         set_token(node, TOKEN)
         fill(node.start().wait())
         hook = Hook(node, dummy.url)
@@ -486,11 +486,11 @@ def test_the_plugin_is_installed_upgraded_downgraded_and_removed(dummy: Dummy, t
 
         # Another server, and an older build of the plugin: the pipeline and the default are kept.
         move_node(node, homes[1])
-        older = labeled(build("3.8.0"), "0.0.9", tmp_path)
-        wrong = labeled(archive, "0.0.9", tmp_path)
+        older = label_version(build("3.8.0"), "0.0.9", tmp_path)
+        wrong = label_version(archive, "0.0.9", tmp_path)
         with pytest.raises(AssertionError, match=r"3\.8\.0"):  # the zip for the other server
-            with_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
-        with_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
+            run_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
+        run_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
         dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
         node.start().wait()
         (about,) = node.request("GET", "/_nodes/plugins")["nodes"].values()
@@ -508,8 +508,8 @@ def test_the_plugin_is_installed_upgraded_downgraded_and_removed(dummy: Dummy, t
         node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": None})
         node.request("DELETE", "/_search/pipeline/hook")
         move_node(node, homes[1])
-        with_tool(node, "opensearch-keystore", "remove", "rerank.token")
-        with_tool(node, "opensearch-plugin", "remove", "rerank")
+        run_tool(node, "opensearch-keystore", "remove", "rerank.token")
+        run_tool(node, "opensearch-plugin", "remove", "rerank")
         del node._settings["rerank.allowed_urls"]
         node.start().wait()
         assert ids(node.request("POST", "/cells/_search", WORDS)) == NUMBERS[:10]

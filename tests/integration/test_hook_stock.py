@@ -108,7 +108,7 @@ def expected(run, cluster, text: str, count: int = 10, depth: int = 50) -> list[
     return found
 
 
-def made(node: Node, kind: str) -> dict[str, dict[str, Any]]:
+def parts_of_kind(node: Node, kind: str) -> dict[str, dict[str, Any]]:
     try:
         found = node.request("POST", f"{ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 100})
     except ValueError:  # no such part was ever made
@@ -119,7 +119,7 @@ def made(node: Node, kind: str) -> dict[str, dict[str, Any]]:
 
 def assert_no_parts_remain(node: Node) -> None:
     for kind in ("models", "connectors", "model_groups"):
-        assert made(node, kind) == {}
+        assert parts_of_kind(node, kind) == {}
     with pytest.raises(ValueError, match="404"):
         node.request("GET", f"/_search/pipeline/{PIPELINE}")
 
@@ -150,11 +150,11 @@ def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_
 
     done = run("hook", "install", *args, "--json").json
     assert (done["requests"], done["warnings"]) == (dry["requests"], [])
-    assert TOKEN not in json.dumps(made(ml_node, "connectors"))
-    (model,) = made(ml_node, "models")
+    assert TOKEN not in json.dumps(parts_of_kind(ml_node, "connectors"))
+    (model,) = parts_of_kind(ml_node, "models")
     assert run("hook", "install", *args).code == 0  # replaces all parts
-    assert model not in made(ml_node, "models")
-    assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
+    assert model not in parts_of_kind(ml_node, "models")
+    assert len(parts_of_kind(ml_node, "models")) == len(parts_of_kind(ml_node, "connectors")) == 1
 
     status = hook_status(run, cluster, "--route", "stock")
     assert status["problems"] == []
@@ -170,7 +170,7 @@ def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_
 
     shown = run("hook", "remove", "--route", "stock", "-w", cluster, "--dry-run")
     assert shown.out.startswith(f"would DELETE /_search/pipeline/{PIPELINE}\n")
-    assert len(made(ml_node, "models")) == 1
+    assert len(parts_of_kind(ml_node, "models")) == 1
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
     assert_no_parts_remain(ml_node)
     assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
@@ -213,9 +213,9 @@ def test_an_interrupted_installation_is_recovered(cluster, service, token, run, 
         (folder / "rerank.toml").write_text(config.replace(ml_node.url, proxy.url), "utf-8")
         args = ("-w", folder, *options(service, token))
         run("hook", "install", *args).fails(1, "does not allow that (403)")
-    assert len(made(ml_node, "models")) == 1
+    assert len(parts_of_kind(ml_node, "models")) == 1
     assert run("hook", "install", "-w", cluster, *options(service, token)).code == 0
-    assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
+    assert len(parts_of_kind(ml_node, "models")) == len(parts_of_kind(ml_node, "connectors")) == 1
     assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
     assert_no_parts_remain(ml_node)
@@ -226,14 +226,14 @@ def test_an_orphaned_model_of_our_connector_is_deleted(act, cluster, service, to
     """A model that remains from an interrupted installation keeps its connector in use."""
     args = ["-w", cluster, *options(service, token)]
     assert run("hook", "install", *args).code == 0
-    (connector,) = made(ml_node, "connectors")
+    (connector,) = parts_of_kind(ml_node, "connectors")
     orphan = {"name": "orphan", "function_name": "remote", "connector_id": connector}
     ml_node.request("POST", f"{ML}/models/_register?deploy=true", orphan)
     if act == "install":
         args[args.index(STACK)] = "text"
         assert run("hook", "install", *args).code == 0
-        assert connector not in made(ml_node, "connectors")
-        assert len(made(ml_node, "models")) == 1
+        assert connector not in parts_of_kind(ml_node, "connectors")
+        assert len(parts_of_kind(ml_node, "models")) == 1
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
     assert_no_parts_remain(ml_node)
 
@@ -257,7 +257,7 @@ def test_a_wrong_token_is_reported_and_can_be_replaced(
         done = run("hook", "install", "-w", cluster, *options(service, token))
         assert (done.code, done.err) == (0, "")
         assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
-        assert len(made(ml_node, "models")) == 1
+        assert len(parts_of_kind(ml_node, "models")) == 1
     finally:
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
 
@@ -265,7 +265,7 @@ def test_a_wrong_token_is_reported_and_can_be_replaced(
 def test_a_deleted_model_is_reported_and_can_be_reinstalled(
     installed, cluster, service, token, run, ml_node, small
 ):
-    (model,) = made(ml_node, "models")
+    (model,) = parts_of_kind(ml_node, "models")
     ml_node.request("POST", f"{ML}/models/{model}/_undeploy")
     # The state is undeployed, or deploy_failed if a job of ML Commons runs at the same time.
     wait_until(lambda: ml_node.request("GET", f"{ML}/models/{model}")["model_state"] != "DEPLOYED")

@@ -59,7 +59,7 @@ MAPPING = {
 FIELDS = ["title=head", "text=body.main,body.notes", "categories=tags.name"]
 
 
-def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: Any) -> None:
+def create_index(node: Node, index: str, records: list[dict[str, Any]], **body: Any) -> None:
     """Create an index of a user, with documents that have routing."""
     settings = {"number_of_shards": 2, "number_of_replicas": 0}
     node.request("PUT", f"/{index}", {"settings": settings, "mappings": MAPPING, **body})
@@ -82,7 +82,7 @@ def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: An
         assert json.load(answer)["errors"] is False
 
 
-def whole(node: Node, index: str) -> dict[str, Any]:
+def index_settings(node: Node, index: str) -> dict[str, Any]:
     """Return all settings and mappings of an index."""
     (about,) = node.request("GET", f"/{index}").values()
     return about
@@ -100,19 +100,19 @@ def test_all_commands_work_with_an_attached_index(run, small, node, name, tmp_pa
     folder, alias = tmp_path / "ws", f"{name}-all"
     halves = {f"{name}-a": small.documents[::2], f"{name}-b": small.documents[1::2]}
     for index, records in halves.items():
-        attachable(node, index, records, aliases={alias: {}})
-    before = {index: (whole(node, index), state(node, index)) for index in halves}
+        create_index(node, index, records, aliases={alias: {}})
+    before = {index: (index_settings(node, index), state(node, index)) for index in halves}
     command = ("attach", *FIELDS, "-w", folder, "--url", node.url, "--index", alias, "--lang", "en")
 
     # A dry run prints the same and changes nothing.
     dry = run(*command, "--dry-run").ok()
     assert dry.out.endswith(f"200 documents of {name}-a, {name}-b; nothing was changed\n")
-    assert {index: (whole(node, index), state(node, index)) for index in halves} == before
+    assert {index: (index_settings(node, index), state(node, index)) for index in halves} == before
     assert not folder.exists()
 
     done = run(*command).ok()
     assert f"200 documents of {name}-a, {name}-b are ready" in done.out
-    assert {index: (whole(node, index), state(node, index)) for index in halves} == before
+    assert {index: (index_settings(node, index), state(node, index)) for index in halves} == before
     assert "rerank train text meta " in done.out
     run(*command).fails(1, f"{folder}: is a workspace already")
 
@@ -143,7 +143,7 @@ def test_all_commands_work_with_an_attached_index(run, small, node, name, tmp_pa
     assert answer["recomputed"] == {}
     assert answer["hits"]
     assert run("status", "-w", folder, "--json").json["rankers"][0]["missing_features"] == 0
-    assert {index: (whole(node, index), state(node, index)) for index in halves} == before
+    assert {index: (index_settings(node, index), state(node, index)) for index in halves} == before
 
     # A document with a changed text or category is encoded again. Other fields have no effect.
     changed = node.request("GET", f"/{name}-a/_search?size=2")["hits"]["hits"]
@@ -174,7 +174,7 @@ def test_attach_refuses_invalid_fields_and_indices(run, node, name, tmp_path):
 
     attach("text=head").fails(1, f"{node.url} has no index '{name}'; check the name")
     index()
-    before = whole(node, name)
+    before = index_settings(node, name)
     attach("text=nothing").fails(
         2, "has no field 'nothing' (text); it has body.main, body.notes, code, head,"
     )
@@ -193,7 +193,7 @@ def test_attach_refuses_invalid_fields_and_indices(run, node, name, tmp_path):
         "was not made by rerank",
         "it has body.main (text), body.notes",
     )
-    assert whole(node, name) == before
+    assert index_settings(node, name) == before
     node.request("DELETE", f"/{name}")
 
     for source, what in (

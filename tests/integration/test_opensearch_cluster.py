@@ -64,7 +64,7 @@ def texts(documents: list[Document]) -> list[str]:
 def clean(cluster: Cluster) -> Iterator[None]:
     """Each test starts with three nodes and without indices."""
     yield
-    next(node for node in cluster.nodes if alive(node)).request("DELETE", "/t-*")
+    next(node for node in cluster.nodes if is_alive(node)).request("DELETE", "/t-*")
     restart_killed_nodes(cluster)
 
 
@@ -78,7 +78,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearchEngine:
     settings = Settings(**{"url": tuple(cluster.urls), "index": f"t-{name}", "shards": SHARDS, **options})
     engine = OpenSearchEngine.create(settings, folder / name, "en")
-    green(cluster.nodes[0])
+    wait_for_green(cluster.nodes[0])
     return engine
 
 
@@ -88,7 +88,7 @@ def open_again(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSear
     return OpenSearchEngine.open(settings, engine.index.folder, engine.lang)
 
 
-def green(node: Node) -> None:
+def wait_for_green(node: Node) -> None:
     """Wait until all nodes and all copies are available."""
 
     def there() -> bool:
@@ -105,18 +105,18 @@ def manager(cluster: Cluster) -> Node:
     return next(node for node in cluster.nodes if node.name == name)
 
 
-def alive(node: Node) -> bool:
+def is_alive(node: Node) -> bool:
     return node.process is not None and node.process.poll() is None
 
 
 def restart_killed_nodes(cluster: Cluster) -> None:
     """Start killed nodes with their data folders, and wait for green."""
     for node in cluster.nodes:
-        if not alive(node):
+        if not is_alive(node):
             node.start()
     for node in cluster.nodes:
         node.wait(3)
-        green(node)
+        wait_for_green(node)
 
 
 def copies(node: Node, index: str, **body: Any) -> Iterator[list[dict[str, Any]]]:
@@ -127,7 +127,7 @@ def copies(node: Node, index: str, **body: Any) -> Iterator[list[dict[str, Any]]
         yield node.request("POST", path, {"size": 10_000, "version": True, **body})["hits"]["hits"]
 
 
-def assert_holds(engine: OpenSearchEngine, node: Node, expected: Iterable[Document]) -> None:
+def assert_contains(engine: OpenSearchEngine, node: Node, expected: Iterable[Document]) -> None:
     """Assert that each copy contains each document once, with its content."""
     wanted = {d.id: engine.layout.to_source(d) for d in expected}  # type: ignore[attr-defined]
     wanted = {id: {"title": s.get("title"), "text": s.get("text")} for id, s in wanted.items()}
@@ -281,7 +281,7 @@ def test_a_node_is_killed_during_ingests(
             if kind == "place":
                 engine.write(documents)
             engines[f"{kind}-{reach}"] = engine if reach == "all" else open_again(engine, victim.url)
-    green(cluster.nodes[0])
+    wait_for_green(cluster.nodes[0])
     everybody = threading.Barrier(len(engines), lambda: threading.Timer(0.03, victim.kill).start())
     outcome: dict[str, Any] = {}
 
@@ -307,7 +307,7 @@ def test_a_node_is_killed_during_ingests(
     jobs = [lambda name=name, engine=engine: ingest(name, engine) for name, engine in engines.items()]
     with background(*jobs):
         pass
-    assert not alive(victim)
+    assert not is_alive(victim)
 
     # Clients that know the other nodes have finished.
     for kind in final:
@@ -328,10 +328,10 @@ def test_a_node_is_killed_during_ingests(
     restart_killed_nodes(cluster)
     write("place-one", engines["place-one"])
 
-    green(cluster.nodes[0])
+    wait_for_green(cluster.nodes[0])
     for name, engine in engines.items():
         for node in cluster.nodes:
-            assert_holds(engine, node, final[name.split("-")[0]])
+            assert_contains(engine, node, final[name.split("-")[0]])
 
 
 def test_a_node_is_killed_during_queries(
@@ -339,7 +339,7 @@ def test_a_node_is_killed_during_queries(
 ) -> None:
     plain = make(cluster, tmp_path, "queries")
     plain.write(documents)
-    green(cluster.nodes[0])
+    wait_for_green(cluster.nodes[0])
     streams = {}
     for kind in ("query_then_fetch", "dfs_query_then_fetch"):
         engine = open_again(plain, search_type=kind)
@@ -356,7 +356,7 @@ def test_a_node_is_killed_during_queries(
         victim.kill()
         more(50)  # from the remaining nodes
         victim.start().wait(3)
-        green(victim)
+        wait_for_green(victim)
         more(20)
     for stream in streams.values():
         answers = stream.answers
@@ -370,7 +370,7 @@ def test_a_node_is_killed_while_features_are_written(
 ) -> None:
     engine = make(cluster, tmp_path, "killed")
     engine.write(documents)
-    green(cluster.nodes[0])
+    wait_for_green(cluster.nodes[0])
     victim = next(node for node in cluster.nodes if node is not manager(cluster))
     calls = 0
 
@@ -390,7 +390,7 @@ def test_a_node_is_killed_while_features_are_written(
     assert engine.missing_features("text", "v1") == 0
     restart_killed_nodes(cluster)
     assert wrong_features(engine, cluster.nodes[0], "text", "v1") == ([], 0)
-    assert_holds(engine, cluster.nodes[0], documents)
+    assert_contains(engine, cluster.nodes[0], documents)
 
 
 def test_other_clients_write_while_features_are_written(
@@ -442,7 +442,7 @@ def test_other_clients_write_while_features_are_written(
         stop.set()
     assert not failed, failed
     assert min(written.values()) > 20
-    assert_holds(engine, node, expected.values())
+    assert_contains(engine, node, expected.values())
     wrong, missing = wrong_features(engine, node, "text", "v1")
     assert wrong == []
     lacking = engine.missing_features("text", "v1")
@@ -456,4 +456,4 @@ def test_other_clients_write_while_features_are_written(
     assert engine.missing_features("text", "v1") == 300
     assert engine.write_features([Encoder("text", "v1", feature)]) == {"text": 300}
     assert wrong_features(engine, node, "text", "v1") == ([], 0)
-    assert_holds(engine, node, expected.values())
+    assert_contains(engine, node, expected.values())

@@ -40,7 +40,9 @@ def test_a_full_local_disk_changes_nothing(spawn, run, few, many, node, name, tm
 
 
 @contextlib.contextmanager
-def interrupted(node: Node, command: list[object], folder: Path, name: str, number: int) -> Iterator[None]:
+def interrupted_ingest(
+    node: Node, command: list[object], folder: Path, name: str, number: int
+) -> Iterator[None]:
     """End an ingest with a signal while it sends. Two requests have passed, and the others are waiting."""
     gate = Gate(2)
     with Proxy(node.port, rule=gate) as proxy:
@@ -67,7 +69,7 @@ def interrupted(node: Node, command: list[object], folder: Path, name: str, numb
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-C"])
 def test_an_interrupted_first_ingest_can_be_repeated(run, many, node, name, tmp_path, number):
     folder = tmp_path / "ws"
-    with interrupted(node, ["ingest", many], folder, name, number):
+    with interrupted_ingest(node, ["ingest", many], folder, name, number):
         assert documents(node, name) == {}  # documents are visible only after a complete ingest
         assert folder.exists() == (number == signal.SIGKILL)
     done = run("ingest", many, "-w", folder, *at(node.url, name), "--json")
@@ -82,7 +84,7 @@ def test_an_interrupted_ingest_in_place_can_be_repeated(run, many, node, name, t
     folder = tmp_path / "ws"
     (tmp_path / "first.jsonl").write_bytes(lines(50, 0, "old") + b'{"_id": "kept", "text": "old"}\n')
     assert run("ingest", tmp_path / "first.jsonl", "-w", folder, *at(node.url, name)).code == 0
-    with interrupted(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
+    with interrupted_ingest(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
         pass
     # The node may still be writing documents of requests that it has received.
     wait_until(lambda: count(node, name) > 1000)
@@ -97,7 +99,7 @@ def test_an_interrupted_replacement_keeps_the_old_documents(run, few, many, node
     folder = tmp_path / "ws"
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (old,) = indices(node, name)
-    with interrupted(node, ["ingest", many, "--replace"], folder, name, number):
+    with interrupted_ingest(node, ["ingest", many, "--replace"], folder, name, number):
         assert documents(node, name) == texts(20, "cell")
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
         assert len(indices(node, name)) == (2 if number == signal.SIGKILL else 1)

@@ -150,9 +150,7 @@ def test_missing_shards_are_reported(run, few, node, name, tmp_path):
 
 BROKEN = {
     "too busy": only_bulks(BUSY),
-    "a gateway without a node": only_bulks(
-        answering(status=503, body=b"<b>x</b>", kind="text/html")
-    ),
+    "a gateway without a node": only_bulks(answering(status=503, body=b"<b>x</b>", kind="text/html")),
 }
 
 

@@ -127,7 +127,7 @@ def test_queries_of_a_given_test_set_are_never_used_for_training():
     assert found.notes[1] == "1 train query is also in test or dev: not used for train"
 
 
-def planned(minutes, **facts):
+def plan_for(minutes, **facts):
     """Return the planned steps by ranker. Every training uses all of its steps."""
     budget, plan = Budget(CollectionFacts(**facts), minutes), {}
     for rule in ranker_choice.RULES:
@@ -141,7 +141,7 @@ def planned(minutes, **facts):
 def test_a_short_budget_trains_the_best_rankers_with_fewer_steps():
     facts = {"documents": 20_000, "train_queries": 5000, "train_pairs": 20_000, "dev_queries": 500}
     facts |= {"with_categories": 1.0, "links": 1.0, "model": True, "words": 2_000_000}
-    plan, _ = planned(1e9, **facts)
+    plan, _ = plan_for(1e9, **facts)
     assert plan == {
         "meta": 12,
         "s2net": 120,
@@ -151,14 +151,14 @@ def test_a_short_budget_trains_the_best_rankers_with_fewer_steps():
         "dense_links": 8,
     }
     for minutes in (0.1, 1, 3, 10, 30, 100):
-        less, left = planned(minutes, **facts)
+        less, left = plan_for(minutes, **facts)
         assert left >= 0
         assert all(steps <= plan[name] for name, steps in less.items())
-    assert planned(0.1, **facts)[0] == {}
-    assert next(iter(planned(10, **facts)[0])) == "meta"
+    assert plan_for(0.1, **facts)[0] == {}
+    assert next(iter(plan_for(10, **facts)[0])) == "meta"
     choice = Budget(CollectionFacts(**facts), 10).choose(ranker_choice.RULES[-1])
     assert choice.minutes is not None
-    assert planned(choice.minutes * 10, **facts)[0] == plan
+    assert plan_for(choice.minutes * 10, **facts)[0] == plan
 
 
 def test_reused_rankers_use_the_budget_but_no_time_of_this_run():

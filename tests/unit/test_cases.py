@@ -17,7 +17,7 @@ from tests.rankers import Plain, put
 TOPICS = ("a", "b", "c")
 
 
-class Same(Plain):
+class SharedCategories(Plain):
     """Score: the number of categories that query and document share. It is 0 for all without categories."""
 
     family, name, bounds, uses_categories = "same", "same", (0.0, 3.0), True
@@ -39,7 +39,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for i in range(6)
     ]
     workspace.engine.write(documents)
-    put(workspace, Same())
+    put(workspace, SharedCategories())
     brought = [Query(f"q{i}", "wolf", ("bc"[i % 2],)) for i in range(4)]
     bare = [Query(f"p{i}", "wolf") for i in range(4)]
     qrels = Qrels(
