@@ -113,7 +113,7 @@ def test_torch_and_numpy_give_equal_scores(name, head, shared, how):
     assert expected.std() > 0.01
 
 
-def test_each_ranker_reads_its_own_parts():
+def test_each_ranker_reads_only_its_parts():
     document, query = DOCUMENTS[0], QUERIES[0]
     other_text = Document("x", text="zeta eta", categories=document.categories)
     other_categories = Document("x", document.title, document.text, ("game",))
@@ -139,7 +139,7 @@ def test_a_shared_vocabulary_is_stored_and_loaded_once(tmp_path):
         assert sum(a is b for a, b in combinations(vocabularies, 2)) == (2 if shared else 0)
 
 
-def broken(change):
+def edit_record(change):
     """Return an edit of ``ranker.json``."""
 
     def edit(data):
@@ -157,10 +157,10 @@ DAMAGE = [
     ("model.safetensors", lambda data: b""),
     ("vocabularies.json", lambda data: b"\xff\xfe" + data),
     ("ranker.json", lambda data: b"[1, 2]"),
-    broken(lambda record: record.pop("head")),
-    broken(lambda record: record.update(head="linear")),
-    broken(lambda record: record.update(variant="texts")),
-    broken(lambda record: record["towers"].update({"query.text": 3})),
+    edit_record(lambda record: record.pop("head")),
+    edit_record(lambda record: record.update(head="linear")),
+    edit_record(lambda record: record.update(variant="texts")),
+    edit_record(lambda record: record["towers"].update({"query.text": 3})),
 ]
 
 

@@ -68,14 +68,14 @@ mentions = st.lists(
 papers = st.dictionaries(st.sampled_from(["p", "q", "r"]), mentions)
 
 
-def nested(found):
+def nest(found):
     """Return mentions whose sentences lie in one paragraph, and whose paragraphs lie in one section."""
     return [Mention(ref, s, 3 * s + p, 9 * s + 3 * p + one) for ref, s, p, one in found]
 
 
 @given(papers)
 def test_properties_of_every_network(papers):
-    read = {name: nested(found) for name, found in papers.items()}
+    read = {name: nest(found) for name, found in papers.items()}
     network = CoCitations.of(read.items())
     at_level = [set(pairs(network, level)) for level in LEVELS]
     assert all(finer <= coarser for finer, coarser in pairwise(at_level))

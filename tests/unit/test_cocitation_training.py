@@ -24,14 +24,14 @@ from rerank.rankers.graphs.citation_graph import CitationGraph, held_out
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import Mention
 from rerank.records import Document
-from tests.dense import changed
+from tests.dense import with_changes
 from tests.quintuplets import vectors
 from tests.unit.test_cocitation import X, Y
 from tests.watch import Watch
 from tests.words import Words
 
 
-def citing(paper, mentions, **fields):
+def citing_document(paper, mentions, **fields):
     rows = [
         {"ref": m.reference, "section": m.section, "paragraph": m.paragraph, "sentence": m.sentence}
         for m in mentions
@@ -84,7 +84,7 @@ def settings_of(tiny, **changes):
         precision="fp32",
         patience=10,
     )
-    return changed(base, **changes)
+    return with_changes(base, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def sampler_of(texts, config):
 
 
 def test_the_worked_network_is_read_as_a_graph():
-    documents = [citing("X", X), citing("Y", Y), *(Document(key, key) for key in "abcde")]
+    documents = [citing_document("X", X), citing_document("Y", Y), *(Document(key, key) for key in "abcde")]
     graph = CitationGraph.of(Citations.of(documents))
     assert graph.ids == ["X", "Y", *"abcde"]
     near = graph.near(np.arange(7)).toarray() > 0
@@ -122,7 +122,7 @@ def test_the_worked_network_is_read_as_a_graph():
 
 
 def test_references_outside_the_collection_become_texts():
-    paper = citing("X", X, references={"a": "On A", "b": "On B", "c": "", "e": "On E"})
+    paper = citing_document("X", X, references={"a": "On A", "b": "On B", "c": "", "e": "On E"})
     texts = Texts.read([paper, Document("d", "D", "is here")], Words().tokens, cited=True)
     assert texts.graph.ids == ["X", "d", "a", "b", "e"]
     assert (texts.outside, texts.tokens.lengths.tolist()) == (3, [0, 3, 2, 2, 2])
@@ -170,7 +170,7 @@ def test_held_out_pairs_occur_only_in_held_out_articles():
 def test_no_draw_sees_a_held_out_co_citation(changes):
     """No draw, weight or count of any strategy uses a held-out article."""
     documents = collection()
-    config = changed(settings_of("tiny"), **changes)
+    config = with_changes(settings_of("tiny"), **changes)
     away = {d.id for d in documents if d.extra and held_out(d.id, 0.2)}
     assert 5 < len(away) < 30
     texts = Texts.read(documents, Words().tokens, cited=True)
@@ -183,7 +183,7 @@ def test_no_draw_sees_a_held_out_co_citation(changes):
     assert not away & {paper for paper, _ in graph.papers()}
     assert graph.network.mentions == without.graph.network.mentions < texts.graph.network.mentions
     # Draws are the same as from a collection without these articles.
-    one, two = sampler_of(texts, config), sampler_of(without, changed(config, held_out=0.0))
+    one, two = sampler_of(texts, config), sampler_of(without, with_changes(config, held_out=0.0))
     pairs, count = {tuple(pair) for pair in held.tolist()}, 0
     assert pairs
     for batch, other in zip(one.epoch(0), two.epoch(0)):
@@ -215,8 +215,10 @@ def test_an_epoch_contains_the_triplets_of_the_sampler(texts):
 
 def test_a_reference_of_a_target_is_not_its_negative():
     documents = [
-        citing("x", [same_section_mention(i) for i in range(6)]),
-        citing("y", [m._replace(reference=r) for m, r in zip([same_section_mention(0)] * 2, ("x", "n7"))]),
+        citing_document("x", [same_section_mention(i) for i in range(6)]),
+        citing_document(
+            "y", [m._replace(reference=r) for m, r in zip([same_section_mention(0)] * 2, ("x", "n7"))]
+        ),
         *(Document(f"n{i}", f"n{i}") for i in range(8)),
     ]
     documents[0] = replace(documents[0], title="x")

@@ -38,11 +38,11 @@ def batch(component=TWO, ends=((0, 1), (0, 2), (1, 3)), related=(1, 0, 0), weigh
     )
 
 
-def placed(vectors, **changes):
+def batch_with_vectors(vectors, **changes):
     return batch(**changes).with_vectors(vectors, ("anchor",))
 
 
-def contrasting(component=TWO, vectors=Z):
+def component_loss(component=TWO, vectors=Z):
     found = GraphComponentLoss(np.array(component), vectors.shape[1]).double()
     found.on_epoch_start(0, lambda of: vectors.numpy()[of])
     return found
@@ -72,7 +72,7 @@ def test_the_component_loss_matches_a_simple_loop():
     z = rng.normal(size=(9, 4))
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     component = np.array([0, 0, 0, 1, 1, 2, 2, -1, -1])
-    found = contrasting(component, torch.tensor(z))
+    found = component_loss(component, torch.tensor(z))
     total, anchors = 0.0, 0
     for i in range(9):
         if component[i] < 0:
@@ -84,18 +84,18 @@ def test_the_component_loss_matches_a_simple_loop():
             center = members.mean(axis=0) / np.linalg.norm(members.mean(axis=0))
             logits.append(z[i] @ center / found.phi[c].item())
         total += math.log(sum(math.exp(one) for one in logits)) - logits[component[i]]
-    mine = found(placed(torch.tensor(z), component=component))
+    mine = found(batch_with_vectors(torch.tensor(z), component=component))
     assert mine.item() == pytest.approx(total / anchors, rel=1e-6)
 
 
 def test_texts_without_component_and_components_without_direction():
-    none = placed(Z.clone().requires_grad_(), component=[-1] * 4)
-    found = contrasting()(none)
+    none = batch_with_vectors(Z.clone().requires_grad_(), component=[-1] * 4)
+    found = component_loss()(none)
     assert found.item() == 0
     found.backward()
-    apart = contrasting([0, 1, 0, 1])  # the first centroid is 0
+    apart = component_loss([0, 1, 0, 1])  # the first centroid is 0
     u = Z.clone().requires_grad_()
-    loss = apart(placed(u, component=[0, 1, 0, 1]))
+    loss = apart(batch_with_vectors(u, component=[0, 1, 0, 1]))
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(u.grad).all()
@@ -108,7 +108,7 @@ def batches(tiny):
     return BatchEncoder(encoder)
 
 
-def filled(batches, keys, documents, **settings):
+def momentum_loss(batches, keys, documents, **settings):
     found = MomentumLoss(batches, queue=len(keys), **settings)
     found.keys = torch.tensor(keys, dtype=torch.float64)
     found.documents = torch.tensor(documents)
@@ -117,7 +117,7 @@ def filled(batches, keys, documents, **settings):
 
 def test_no_keys_give_no_loss_and_a_text_is_not_its_own_negative(batches):
     for documents, losing in (([-1, -1], False), ([0, 0], False), ([5, 0], True)):
-        found = filled(batches, [[0, 1], [-1, 0]], documents)
+        found = momentum_loss(batches, [[0, 1], [-1, 0]], documents)
         assert (found.each(Z[:1], Z[:1], torch.tensor([0])).item() > 0) == losing
 
 
@@ -125,7 +125,7 @@ def test_the_momentum_loss_matches_a_simple_loop(batches):
     rng = np.random.default_rng(0)
     z, k, keys = (rng.normal(size=shape) for shape in ((4, 3), (4, 3), (6, 3)))
     documents = [0, 9, 9, 2, -1, 8]
-    found = filled(batches, keys.tolist(), documents)
+    found = momentum_loss(batches, keys.tolist(), documents)
     mine = found.each(torch.tensor(z), torch.tensor(k), torch.arange(4))
     for i in range(4):
         logits = [z[i] @ k[i] / 0.1]
@@ -201,7 +201,7 @@ def test_the_classifier_loss_matches_a_simple_loop():
         logit = u @ w["first"] + v @ w["second"] + np.abs(u - v) @ w["apart"]
         p = 1 / (1 + math.exp(-(logit + w["bias"][0])))
         total -= share * math.log(p if y else 1 - p)
-    mine = found(placed(torch.tensor(z), weight=weight))
+    mine = found(batch_with_vectors(torch.tensor(z), weight=weight))
     assert mine.item() == pytest.approx(total / sum(weight), rel=1e-5)
 
 
@@ -231,22 +231,22 @@ def test_the_initial_head_ranks_by_distance():
 
 
 def test_a_batch_without_pairs_has_no_loss():
-    assert Classifier(2)(placed(Z.float(), ends=(), related=(), weight=())).item() == 0
+    assert Classifier(2)(batch_with_vectors(Z.float(), ends=(), related=(), weight=())).item() == 0
 
 
 @pytest.mark.parametrize("name", ["classifier", "components", "momentum", "graph-component"])
 def test_gradients_match_finite_differences(batches, name):
     parts = {
         "classifier": random_head(2).double(),
-        "components": contrasting(),
-        "momentum": filled(batches, [[0.0, 1], [-1, 0.3]], [7, 8]),
+        "components": component_loss(),
+        "momentum": momentum_loss(batches, [[0.0, 1], [-1, 0.3]], [7, 8]),
     }
     parts["momentum"].encoded = lambda tokens: torch.flip(Z, dims=(0,))
     weights = {"classifier": 1.0, "components": 0.1, "momentum": 0.1}
     chosen = [name] if name in parts else [*parts]
 
     def loss(vectors):
-        return sum(weights[one] * parts[one](placed(vectors)) for one in chosen)
+        return sum(weights[one] * parts[one](batch_with_vectors(vectors)) for one in chosen)
 
     start = (Z * torch.tensor([[1.5], [0.7], [1.0], [2.0]])).requires_grad_()
     assert torch.autograd.gradcheck(loss, (start,), eps=1e-6, atol=1e-5)
@@ -257,7 +257,7 @@ def test_the_concept_loss_is_the_sum_of_its_parts(batches):
     whole = ConceptLoss(32, [GraphComponentLoss(TWO, 32), MomentumLoss(batches)])
     one, (two, three) = whole.classifier, whole.contrasts
     whole.on_epoch_start(0, lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
-    pairs = placed(vectors)
+    pairs = batch_with_vectors(vectors)
     wanted = one(pairs) + 0.1 * (two(pairs) + three(pairs))
     assert whole(pairs).item() == pytest.approx(wanted.item())
     assert whole.rate_factor == one.rate_factor == 10.0

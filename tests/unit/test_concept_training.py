@@ -66,44 +66,47 @@ def state_of(one):
     return {name: tensor.clone() for name, tensor in one.model.state_dict().items()}
 
 
-def named(related="", unrelated=""):
+def labeled_pairs(related="", unrelated=""):
     found = [LabeledPair(*pair, True) for pair in related.split()]
     return found + [LabeledPair(*pair, False) for pair in unrelated.split()]
 
 
-HAND = named("AB BC CD EF", "AE FG")
+EXAMPLE_PAIRS = labeled_pairs("AB BC CD EF", "AE FG")
 COMPONENT = [0, 0, 0, 0, 1, 1, 2]
 
 
-def letters(graph, found):
+def pair_names(graph, found):
     return " ".join(graph.ids[a] + graph.ids[b] for a, b in found.tolist())
 
 
 def test_the_graph_does_not_depend_on_order_or_orientation():
-    turned = [LabeledPair(b, a, related) for a, b, related in HAND]
+    turned = [LabeledPair(b, a, related) for a, b, related in EXAMPLE_PAIRS]
     random.Random(1).shuffle(turned)
-    for graph in (ConceptGraph.of(HAND), ConceptGraph.of(turned)):
+    for graph in (ConceptGraph.of(EXAMPLE_PAIRS), ConceptGraph.of(turned)):
         assert (graph.component.tolist(), graph.groups, graph.sizes.tolist()) == (COMPONENT, 2, [4, 2, 1])
         assert graph.shared.tolist() == [*COMPONENT[:-1], -1]
-        assert (letters(graph, graph.related), letters(graph, graph.unrelated)) == ("AB BC CD EF", "AE FG")
+        assert (pair_names(graph, graph.related), pair_names(graph, graph.unrelated)) == (
+            "AB BC CD EF",
+            "AE FG",
+        )
 
 
 def test_contradicting_pairs_are_counted_as_unrelated():
-    graph = ConceptGraph.of([*HAND, *named("DE BA AA", "ED DA")])
+    graph = ConceptGraph.of([*EXAMPLE_PAIRS, *labeled_pairs("DE BA AA", "ED DA")])
     assert graph.disagreeing == 1
     assert graph.component.tolist() == COMPONENT
-    assert letters(graph, graph.unrelated) == "AD AE FG"
+    assert pair_names(graph, graph.unrelated) == "AD AE FG"
 
 
 def test_dev_pairs_are_removed_from_the_graph():
-    graph = ConceptGraph.of(HAND, named("CB AD", "BF XY"))
+    graph = ConceptGraph.of(EXAMPLE_PAIRS, labeled_pairs("CB AD", "BF XY"))
     assert graph.withheld == 1
-    assert letters(graph, graph.related) == "AB CD EF"
+    assert pair_names(graph, graph.related) == "AB CD EF"
 
 
 @pytest.mark.parametrize("labels", [("", "AB"), ("AB", ""), ("", "")])
 def test_graphs_without_edges_or_labels_are_valid(labels):
-    assert ConceptGraph.of(named(*labels)).groups == (labels[0] == "AB")
+    assert ConceptGraph.of(labeled_pairs(*labels)).groups == (labels[0] == "AB")
 
 
 def sampler(batch=15, seed=0):

@@ -38,7 +38,7 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **cha
     return SimpleNamespace(**vars(run), kept=run.kept, encoder=task.encoder)
 
 
-class Given:
+class FixedMeasures:
     """An evaluator that returns given measures and then raises KeyboardInterrupt."""
 
     def __init__(self, found):
@@ -84,7 +84,7 @@ def test_the_untrained_encoder_is_kept_if_training_makes_it_worse(tiny):
     ],
 )
 def test_training_ends_when_the_main_measure_stops_improving(tiny, recalls, steps, best):
-    fit = train(tiny, evaluator=Given(recalls), batch=4, steps=12, every=2, patience=2, average=False)
+    fit = train(tiny, evaluator=FixedMeasures(recalls), batch=4, steps=12, every=2, patience=2, average=False)
     assert (fit.steps, fit.best) == (steps, best)
     assert [m.measures["other"] for m in fit.history] == [-one for one in recalls[: len(fit.history)]]
 
@@ -101,7 +101,9 @@ def test_averages_with_the_untrained_weights_are_evaluated(tiny):
 
 
 def test_an_interruption_during_averaging_keeps_the_best_weights(tiny):
-    found = Given([0.1, 0.5, 0.3, 0.9])  # untrained, two steps, a better average, then KeyboardInterrupt
+    found = FixedMeasures(
+        [0.1, 0.5, 0.3, 0.9]
+    )  # untrained, two steps, a better average, then KeyboardInterrupt
     fit = train(tiny, evaluator=found, steps=4, every=2)
     assert fit.interrupted
     assert (fit.best, fit.share) == (4, SHARES[0])  # the best weights so far

@@ -74,7 +74,7 @@ def test_invalid_runs_are_refused():
         evaluate_runs({"r": {"q": ["a"]}}, Qrels([("q", "a", 0)]))
 
 
-def enumerated(differences):
+def enumerated_p_value(differences):
     observed = abs(sum(differences)) - 1e-12
     signs = itertools.product([1, -1], repeat=len(differences))
     sums = [abs(sum(s * d for s, d in zip(pattern, differences))) for pattern in signs]
@@ -83,7 +83,7 @@ def enumerated(differences):
 
 @given(st.lists(st.integers(-6, 6), max_size=9))
 def test_small_samples_are_enumerated(values):
-    assert randomization_test([value / 10 for value in values]) == pytest.approx(enumerated(values))
+    assert randomization_test([value / 10 for value in values]) == pytest.approx(enumerated_p_value(values))
 
 
 def test_sixteen_differences_are_enumerated_and_seventeen_sampled():

@@ -33,7 +33,7 @@ def sent_credentials(listener):
     return {request.headers.get("authorization") for request in listener.requests}
 
 
-def foreign(folder, url, more=""):
+def write_foreign_config(folder, url, more=""):
     (folder / "ws").mkdir()
     text = (
         f'format = 1\nengine = "opensearch"\nlang = "en"\n\n[opensearch]\nurl = "{url}"\nindex = "a"\n{more}'
@@ -56,7 +56,7 @@ def test_a_foreign_config_gets_no_secret(run, listener, tmp_path, monkeypatch):
     ):
         base = tmp_path / str(number)
         base.mkdir()
-        folder = foreign(base, url, more)
+        folder = write_foreign_config(base, url, more)
         if variable:
             monkeypatch.setenv(variable, "sesame")
         for command in (("query", "wolf"), ("status",), ("encode",), ("ingest", "--delete", "x")):
@@ -79,18 +79,18 @@ def test_a_host_that_the_user_named_is_trusted_later(listener, tmp_path, monkeyp
     assert (tmp_path / "config" / "rerank" / "hosts").read_text() == f"{url}\n"
     listener.requests.clear()
     with pytest.raises(RerankError, match="needs other credentials"):
-        len(Workspace.open(foreign(tmp_path, url)).engine)
+        len(Workspace.open(write_foreign_config(tmp_path, url)).engine)
     assert sent_credentials(listener)
     other = url.replace("127.0.0.1", "localhost")
     (tmp_path / "other").mkdir()
     with pytest.raises(UsageError, match="never named"):
-        _ = Workspace.open(foreign(tmp_path / "other", other)).engine
+        _ = Workspace.open(write_foreign_config(tmp_path / "other", other)).engine
 
 
 def test_without_a_secret_no_trust_is_needed(listener, tmp_path):
     url = listener.url
     with pytest.raises(RerankError, match="needs other credentials"):
-        len(Workspace.open(foreign(tmp_path, url)).engine)
+        len(Workspace.open(write_foreign_config(tmp_path, url)).engine)
     assert sent_credentials(listener) == {None}
 
 
@@ -98,7 +98,7 @@ def test_without_a_secret_no_trust_is_needed(listener, tmp_path):
 def test_a_config_of_another_user_cannot_name_secret_files(listener, tmp_path, monkeypatch):
     url = listener.url
     monkeypatch.setenv(auth.HOSTS, "127.0.0.1")
-    folder = foreign(tmp_path, url, 'token_file = "/etc/hostname"\n')
+    folder = write_foreign_config(tmp_path, url, 'token_file = "/etc/hostname"\n')
     os.chown(folder / "rerank.toml", 65534, 65534)
     with pytest.raises(
         UsageError, match=r"belongs to another user \(uid 65534\) and names a file with a secret"

@@ -38,7 +38,7 @@ def texts(count: int = 20) -> list[np.ndarray]:
     return [rng.integers(5, 46, size=n).astype(np.int32) for n in rng.integers(1, 30, size=count)]
 
 
-def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
+def encode_whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
     return encoder.forward(*encoder.batch([one.tolist() for one in some]))
 
 
@@ -46,14 +46,14 @@ def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
 def test_both_halves_together_equal_the_whole_encoder(encoder: TextEncoder, layers: int) -> None:
     cache = BatchEncoder(encoder, layers)
     encoder.model.eval()
-    torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(cache.encode(texts()), encode_whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
 def test_cached_vectors_are_correct_and_new_texts_are_computed(encoder: TextEncoder) -> None:
     cache = BatchEncoder(encoder, 1)
     assert cache.fill(lambda: texts()[:12])
     encoder.model.eval()
-    torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
+    torch.testing.assert_close(cache.encode(texts()), encode_whole(encoder, texts()), atol=3e-3, rtol=0)
     ours = cache.unit_vectors(texts())
     for one, other in zip(ours, encoder.encode([t.tolist() for t in texts()])):
         assert one @ other > 0.9999
@@ -66,7 +66,7 @@ def test_gradients_equal_the_gradients_of_the_whole_model(encoder: TextEncoder) 
     weight = dict(encoder.model.named_parameters())[name]
     cache.encode(texts()).square().sum().backward()
     ours, weight.grad = weight.grad, None
-    whole(encoder, texts()).square().sum().backward()
+    encode_whole(encoder, texts()).square().sum().backward()
     torch.testing.assert_close(ours, weight.grad, atol=1e-4, rtol=1e-4)
 
 
@@ -77,7 +77,7 @@ def test_the_cache_is_not_filled_if_memory_is_too_small(
     cache = BatchEncoder(encoder, 1)
     assert not cache.fill(texts)
     encoder.model.eval()
-    torch.testing.assert_close(cache.encode(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(cache.encode(texts()), encode_whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
 def test_an_encoder_of_another_type_is_trained_without_a_cache(three: str) -> None:
@@ -87,7 +87,7 @@ def test_an_encoder_of_another_type_is_trained_without_a_cache(three: str) -> No
     model.model = transformers.DistilBertModel(config)
     cache = BatchEncoder(model, 1)
     model.model.eval()
-    torch.testing.assert_close(cache.encode(texts()), whole(model, texts()), atol=1e-5, rtol=0)
+    torch.testing.assert_close(cache.encode(texts()), encode_whole(model, texts()), atol=1e-5, rtol=0)
     assert not cache.keeps
     learning = {name for name, parameter in model.model.named_parameters() if parameter.requires_grad}
     assert learning

@@ -25,20 +25,20 @@ OLD = [Document("a", text="old apple"), Document("b", text="old pear"), Document
 NEW = [Document("a", text="new apple"), Document("c", text="old plum"), Document("d", text="new fig")]
 
 
-def die(*args: object, **kwargs: object) -> None:
+def kill_self(*args: object, **kwargs: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def before(owner: Any, name: str) -> None:
-    setattr(owner, name, die)
+def kill_before(owner: Any, name: str) -> None:
+    setattr(owner, name, kill_self)
 
 
-def after(owner: Any, name: str) -> None:
+def kill_after(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     def run(*args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
-        die()
+        kill_self()
 
     setattr(owner, name, run)
 
@@ -47,7 +47,7 @@ def change(folder: Path) -> None:
     LocalEngine.open(folder).write([NEW[0], NEW[2]], delete=["b"])
 
 
-def child(function: Callable[..., str | None], folder: Path, *args: object) -> int | str | None:
+def run_in_child(function: Callable[..., str | None], folder: Path, *args: object) -> int | str | None:
     """Call a function in another process; return its result, or the exit code."""
     results = PROCESSES.SimpleQueue()
     process = PROCESSES.Process(target=send, args=(results, function, folder, *args))
@@ -81,14 +81,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 MOMENTS = {  # before or after a function, and the documents that readers then find
-    "at the start": (before, documents.Documents, "write", OLD),
-    "after SQLite has committed": (after, documents.Documents, "write", OLD),
-    "after the text index got it": (after, text_index.IndexWriter, "add", OLD),
-    "after tf-idf": (after, tfidf.TfIdfWriter, "write", OLD),
-    "after tantivy has committed": (after, text_index.IndexWriter, "commit", NEW),
-    "before publishing": (before, documents.Documents, "publish", NEW),
-    "after publishing": (after, documents.Documents, "publish", NEW),
-    "before cleaning": (before, tfidf, "remove_versions", NEW),
+    "at the start": (kill_before, documents.Documents, "write", OLD),
+    "after SQLite has committed": (kill_after, documents.Documents, "write", OLD),
+    "after the text index got it": (kill_after, text_index.IndexWriter, "add", OLD),
+    "after tf-idf": (kill_after, tfidf.TfIdfWriter, "write", OLD),
+    "after tantivy has committed": (kill_after, text_index.IndexWriter, "commit", NEW),
+    "before publishing": (kill_before, documents.Documents, "publish", NEW),
+    "after publishing": (kill_after, documents.Documents, "publish", NEW),
+    "before cleaning": (kill_before, tfidf, "remove_versions", NEW),
 }
 
 
@@ -99,18 +99,18 @@ def killed_change(folder: Path, moment: str) -> None:
 
 
 def killed_repair(folder: Path) -> None:
-    after(tfidf.TfIdfWriter, "write")
+    kill_after(tfidf.TfIdfWriter, "write")
     LocalEngine.open(folder).write([])
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_write_keeps_a_consistent_state(folder: Path, moment: str) -> None:
-    assert child(killed_change, folder, moment) == -signal.SIGKILL
+    assert run_in_child(killed_change, folder, moment) == -signal.SIGKILL
     check(folder, MOMENTS[moment][3])
     engine = LocalEngine.open(folder)
     assert engine.verify() == {}
     # The next writer indexes the documents in SQLite, also if it is killed once more.
-    assert child(killed_repair, folder) in (None, -signal.SIGKILL)
+    assert run_in_child(killed_repair, folder) in (None, -signal.SIGKILL)
     engine.write([])
     in_sqlite = list(MOMENTS).index(moment) > 0
     check(folder, NEW if in_sqlite else OLD)
@@ -120,13 +120,13 @@ def test_a_killed_write_keeps_a_consistent_state(folder: Path, moment: str) -> N
 
 
 def killed_commit(folder: Path) -> None:
-    before(text_index.IndexWriter, "commit")
+    kill_before(text_index.IndexWriter, "commit")
     change(folder)
 
 
 def test_a_reader_updates_when_the_text_index_is_committed(folder: Path) -> None:
     reader = LocalEngine.open(folder)
-    assert child(killed_commit, folder) == -signal.SIGKILL
+    assert run_in_child(killed_commit, folder) == -signal.SIGKILL
     for stage in ("bm25", "tfidf"):
         assert reader.find(SearchRequest("old", first_stage=stage, depth=10)).ids == ["a", "b", "c"]
     LocalEngine.open(folder).write([])
@@ -135,13 +135,15 @@ def test_a_reader_updates_when_the_text_index_is_committed(folder: Path) -> None
 
 
 def killed_creation(folder: Path, moment: int) -> None:
-    before(*((documents.Documents, "create"), (tfidf.TfIdfWriter, "write"), (engine, "write_bytes"))[moment])
+    kill_before(
+        *((documents.Documents, "create"), (tfidf.TfIdfWriter, "write"), (engine, "write_bytes"))[moment]
+    )
     LocalEngine.create(folder)
 
 
 def test_a_killed_creation_can_be_repeated(tmp_path: Path) -> None:
     for moment in range(3):
-        assert child(killed_creation, tmp_path / "new", moment) == -signal.SIGKILL
+        assert run_in_child(killed_creation, tmp_path / "new", moment) == -signal.SIGKILL
     assert len(LocalEngine.create(tmp_path / "new")) == 0
 
 
@@ -160,7 +162,7 @@ def large_change(folder: Path, limit: int) -> str:
 @pytest.mark.parametrize("limit", [20_000, 400_000, 2_000_000])
 def test_a_full_disk_keeps_the_old_documents(folder: Path, limit: int) -> None:
     # A limit on file sizes fails like a full disk. Each limit fails at another file.
-    assert "nothing was ingested; free space and run again" in str(child(large_change, folder, limit))
+    assert "nothing was ingested; free space and run again" in str(run_in_child(large_change, folder, limit))
     check(folder, OLD)
     change(folder)
     check(folder, NEW)
@@ -219,6 +221,8 @@ def peak(folder: Path, count: int) -> str:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_collection(tmp_path: Path) -> None:
-    few, many = (int(str(child(peak, tmp_path / str(count), count))) * 1024 for count in (15_000, 45_000))
+    few, many = (
+        int(str(run_in_child(peak, tmp_path / str(count), count))) * 1024 for count in (15_000, 45_000)
+    )
     # 30,000 more documents are 27 MB of text, which is not kept. The buffers of tantivy and SQLite grow.
     assert many - few < 35_000_000
