@@ -32,7 +32,7 @@ def made(run, write_lines, tmp_path_factory):
     return folder
 
 
-def evaluated(run, made, qrels, *more):
+def evaluate_bm25(run, made, qrels, *more):
     files = ("--queries", made / "queries.jsonl", "--qrels", made / qrels, "-w", made / "ws")
     return run("evaluate", "--stack", "bm25", *files, *more)
 
@@ -65,12 +65,12 @@ def test_files_with_other_content_are_not_replaced(run, made, tmp_path):
 
 
 def test_suggestions_can_be_pasted_into_a_shell(run, made):
-    done = evaluated(run, made, "all.tsv", "--stack", "tfidf,bm25")
+    done = evaluate_bm25(run, made, "all.tsv", "--stack", "tfidf,bm25")
     command = "rerank tune --stack tfidf,bm25 --queries QUERIES --qrels QRELS"
     done.fails(1, f"`{command} -w {shlex.quote(str(made / 'ws'))}`")
     option = done.err.strip().partition("or give weights: ")[2]
     assert shlex.split(option) == ["--stack", "tfidf*0.50 + bm25*0.50"]
-    assert evaluated(run, made, "all.tsv", *shlex.split(option)).code == 0
+    assert evaluate_bm25(run, made, "all.tsv", *shlex.split(option)).code == 0
 
 
 def test_evaluate_without_a_stack_measures_the_stack_in_use(run, made, tmp_path):
@@ -133,7 +133,7 @@ def test_quiet_and_verbose_change_only_standard_error(run, made, place):
     assert quiet.out == verbose.out
     assert "score candidates: 3 queries in 0 s\n" in verbose.err
     run("--quiet", "status", "-v", "-w", made / "ws").fails(2, "--quiet and --verbose")
-    assert "1 query retrieves" in evaluated(run, made, "all.tsv").err  # unaffected by the option
+    assert "1 query retrieves" in evaluate_bm25(run, made, "all.tsv").err  # unaffected by the option
 
 
 def test_an_unknown_command_has_a_suggestion(run):

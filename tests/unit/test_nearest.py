@@ -70,7 +70,7 @@ def test_every_fp16_number_is_converted_exactly():
     assert to_float32(np.ones(3, np.float32)).dtype == np.float32
 
 
-def several(count, most, width, dtype):
+def random_passages(count, most, width, dtype):
     """Return up to ``most`` vectors per row, and their count. Every ninth row has none."""
     rng = np.random.default_rng(4)
     matrix = np.zeros((count, most, width))
@@ -96,7 +96,7 @@ def ranked_of_several(matrix, most, query, dead=()):
 @pytest.mark.parametrize("dtype", [np.int8, np.float16])
 @pytest.mark.parametrize("together", [1, 20])
 def test_the_largest_of_several_cosines_is_used(dtype, together):
-    matrix = several(3000, 3, 24, dtype)
+    matrix = random_passages(3000, 3, 24, dtype)
     queries = np.random.default_rng(5).normal(size=(20, 24)).astype(np.float32)
     queries[3] = matrix[100, :24].astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)

@@ -81,15 +81,15 @@ def test_only_values_that_differ_from_the_defaults_are_written() -> None:
     assert Settings.read({**HERE.table(), "timeout": 5}, "").timeout == 5.0
 
 
-NO_URLS = ("a:9200", "ftp://x", "http://", "http://a:0", "http://a:70000", "http://[::1", "http://a\n")
-NO_NAMES = ("A", "a,b", "a*", "_x", "a/b", "ü" * 121)
-WRONG: list[tuple[dict[str, Any], str]] = [
+INVALID_URLS = ("a:9200", "ftp://x", "http://", "http://a:0", "http://a:70000", "http://[::1", "http://a\n")
+INVALID_NAMES = ("A", "a,b", "a*", "_x", "a/b", "ü" * 121)
+INVALID_SETTINGS: list[tuple[dict[str, Any], str]] = [
     *(({"url": url}, "url is missing") for url in ("", [])),
     *(({"url": url}, "url") for url in (5, ["http://a", 5])),
-    *(({"url": url}, "is not the URL of a node") for url in NO_URLS),
+    *(({"url": url}, "is not the URL of a node") for url in INVALID_URLS),
     ({"url": "http://a/?b"}, "URL"),
     ({"index": ""}, "index is missing"),
-    *(({"index": name}, "is not the name of an index") for name in NO_NAMES),
+    *(({"index": name}, "is not the name of an index") for name in INVALID_NAMES),
     ({"index": 5}, "index: "),
     *(({"shards": value}, "shards: ") for value in (0, True, 1.5)),
     ({"replicas": -1}, "replicas: "),
@@ -101,7 +101,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "what"), WRONG)
+@pytest.mark.parametrize(("change", "what"), INVALID_SETTINGS)
 def test_invalid_settings_are_refused(change: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as error:
         Settings.read({**HERE.table(), **change}, "rerank.toml")

@@ -30,7 +30,7 @@ AT: dict[str, Any] = {
 }
 
 
-class Short(Plain):
+class Shortness(Plain):
     """Score: higher for a shorter document."""
 
     family, name = "short", "short"
@@ -46,7 +46,7 @@ class Short(Plain):
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("plain") / "ws", lang="en")
     workspace.engine.write(Document(id, text=text, extra={"age": 1}) for id, text in TEXTS.items())
-    put(workspace, Short())
+    put(workspace, Shortness())
     return workspace
 
 

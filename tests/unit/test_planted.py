@@ -21,7 +21,7 @@ QUERIES = [Query("q1", "apple pear"), Query("q2", "fig plum")]
 QRELS = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
 
 
-def tuned(workspace):
+def tune_stack(workspace):
     return tune(workspace, "tfidf,text", queries=QUERIES, qrels=QRELS)
 
 
@@ -31,7 +31,7 @@ def made(tmp_path_factory):
     workspace.engine.write(documents(20))
     workspace.install(make_ranker())
     encode(workspace)
-    tuned(workspace)
+    tune_stack(workspace)
     workspace.engine.close()
     return workspace.folder
 
@@ -44,7 +44,7 @@ def folder(made, tmp_path):
 PLACES = ["rerank.toml", "releases.json", "stacks/text,tfidf.json", "rankers/text.json"]
 
 
-def moved(folder, place, to):
+def move_and_link(folder, place, to):
     """Move a file or folder, and put a link in its place."""
     (folder / place).rename(to)
     (folder / place).symlink_to(to)
@@ -53,14 +53,14 @@ def moved(folder, place, to):
 def test_a_workspace_with_links_to_other_disks_is_usable(folder, tmp_path):
     """The workspace is reached by a link, and its big folders are elsewhere."""
     for place in ("engine/data-0/features", "engine", "rankers"):
-        moved(folder, place, tmp_path / place.replace("/", "-"))
+        move_and_link(folder, place, tmp_path / place.replace("/", "-"))
     (tmp_path / "here").symlink_to(folder)
     workspace = Workspace.open(tmp_path / "here")
     before = {hit["id"] for hit in workspace.search("apple pear").hits}
     workspace.engine.write([Document("new", text="apple")])
     workspace.install(make_ranker())
     encode(workspace)
-    tuned(workspace)
+    tune_stack(workspace)
     assert {hit["id"] for hit in workspace.search("apple pear", k=99).hits} > before
     workspace.engine.close()
     assert all((folder / place).is_symlink() for place in ("engine", "rankers"))
@@ -69,12 +69,12 @@ def test_a_workspace_with_links_to_other_disks_is_usable(folder, tmp_path):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_linked_file_is_replaced_and_its_target_is_unchanged(folder, tmp_path, place):
     """A link, for example from an unpacked archive, must not choose the file that is overwritten."""
-    moved(folder, place, tmp_path / "mine")
+    move_and_link(folder, place, tmp_path / "mine")
     before = (tmp_path / "mine").read_bytes()
     workspace = Workspace.open(folder)
     workspace.install(make_ranker(seed=1, version="v2"))
     encode(workspace)
-    tuned(workspace)
+    tune_stack(workspace)
     workspace.use_stack("tfidf")
     workspace.engine.close()
     assert (tmp_path / "mine").read_bytes() == before
@@ -82,7 +82,7 @@ def test_a_linked_file_is_replaced_and_its_target_is_unchanged(folder, tmp_path,
 
 def test_installing_removes_only_files_that_it_created(folder, tmp_path):
     """The folder of rankers may contain other files, because it can be a link."""
-    moved(folder, "rankers", tmp_path / "home")
+    move_and_link(folder, "rankers", tmp_path / "home")
     for name in (".ssh", "thesis", "text-notes"):
         (tmp_path / "home" / name).mkdir()
     (tmp_path / "home" / ".new" / "ranker").mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_installing_removes_only_files_that_it_created(folder, tmp_path):
     assert found == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
 
 
-def edited(path, **values):
+def edit_json(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
@@ -132,7 +132,7 @@ def test_a_record_cannot_refer_to_other_places(folder, values):
     ],
 )
 def test_an_engine_stays_inside_its_folder(folder, values, what):
-    edited(folder / "engine" / "engine.json", **values)
+    edit_json(folder / "engine" / "engine.json", **values)
     with pytest.raises(WorkspaceError, match=rf"engine\.json cannot be read: .*{what}"):
         _ = Workspace.open(folder).engine
 

@@ -39,7 +39,7 @@ def ranker(version: str, knows: int) -> Projection:
     return Projection("lsi", side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version)
 
 
-def trained(workspace: Workspace, version: str, knows: int) -> None:
+def train_version(workspace: Workspace, version: str, knows: int) -> None:
     """Install and encode a new version, as a training does."""
     workspace.install(ranker(version, knows))
     encode(workspace)
@@ -54,7 +54,7 @@ def workspace(tmp_path: Path) -> Workspace:
         for word in WORDS
         for i in range(5)
     )
-    trained(workspace, "v1", 2)
+    train_version(workspace, "v1", 2)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     return workspace
 
@@ -64,7 +64,7 @@ def ranking(workspace: Workspace) -> list[tuple[str, float]]:
     return [(hit["id"], hit["score"]) for hit in Workspace.open(workspace.folder).search("apple").hits]
 
 
-def lacking(workspace: Workspace) -> dict[str, int]:
+def missing_by_version(workspace: Workspace) -> dict[str, int]:
     return {f"v{i}": workspace.engine.missing_features("lsi", f"v{i}") for i in range(1, 4)}
 
 
@@ -74,10 +74,10 @@ def test_training_and_tuning_do_not_change_the_stack_in_use(workspace: Workspace
     assert (release.number, release.name, release.stack.versions) == (1, "lsi,tfidf", {"lsi": "v1"})
     assert [dict(one.gate) for one in workspace.releases.history] == [{}]
     before, used = ranking(workspace), workspace.releases
-    trained(workspace, "v3", 3)
+    train_version(workspace, "v3", 3)
     assert workspace.ranker("lsi").version == "v3"
     assert workspace.versions() == {"lsi": "v1"}  # a name selects the version in use
-    assert lacking(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # features of both exist
+    assert missing_by_version(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # features of both exist
     assert (ranking(workspace), workspace.releases) == (before, used)
     tuned = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
     assert tuned.versions == {"lsi": "v3"}
@@ -87,7 +87,7 @@ def test_training_and_tuning_do_not_change_the_stack_in_use(workspace: Workspace
 
 def test_a_better_candidate_is_promoted_and_rolled_back(workspace: Workspace) -> None:
     before, first = ranking(workspace), workspace.releases.stack
-    trained(workspace, "v2", 4)
+    train_version(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS, "measure": "RR"}
     dry = promote(workspace, dry_run=True, **asked)
@@ -104,7 +104,7 @@ def test_a_better_candidate_is_promoted_and_rolled_back(workspace: Workspace) ->
     assert (found.version, found.rolled_back_version, workspace.releases) == (1, 2, used)
     found = rollback(workspace)
     assert (found.stack, found.rolled_back, found.encoded) == (first, report.stack, {})
-    assert (ranking(workspace), lacking(workspace)["v1"]) == (before, 0)
+    assert (ranking(workspace), missing_by_version(workspace)["v1"]) == (before, 0)
     with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
     assert promote(workspace, **asked).promoted  # it is a candidate again
@@ -113,11 +113,11 @@ def test_a_better_candidate_is_promoted_and_rolled_back(workspace: Workspace) ->
 
 def test_promoted_versions_are_never_lost(workspace: Workspace) -> None:
     """They survive a training, a tuning, a refused candidate, weights of the user, and a rollback."""
-    trained(workspace, "v2", 4)
+    train_version(workspace, "v2", 4)
     promoted = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
     assert promote(workspace, queries=QUERIES, qrels=QRELS).version == 2
     best = ranking(workspace)
-    trained(workspace, "v3", 0)
+    train_version(workspace, "v3", 0)
     refused = Stack.parse("lsi*0.9 + tfidf*0.1", versions={"lsi": "v3"})
     refused.save(workspace.stack_path(("lsi", "tfidf")))
     assert not promote(workspace, queries=QUERIES, qrels=QRELS).promoted
@@ -147,7 +147,7 @@ def test_a_candidate_with_the_same_ranking_as_the_stack_is_refused(workspace: Wo
 def test_a_candidate_changed_during_the_comparison_is_not_promoted(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained(workspace, "v2", 4)
+    train_version(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     path, used = workspace.stack_path(("lsi", "tfidf")), workspace.releases
 
@@ -163,29 +163,29 @@ def test_a_candidate_changed_during_the_comparison_is_not_promoted(
 
 def test_features_are_kept_if_a_stack_cannot_be_read(workspace: Workspace) -> None:
     """The needed versions are unknown then. Encoding an older version also keeps the newest features."""
-    trained(workspace, "v2", 4)
+    train_version(workspace, "v2", 4)
     encode(workspace, [workspace.ranker("lsi", "v1")])
-    assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 20}
+    assert missing_by_version(workspace) == {"v1": 0, "v2": 0, "v3": 20}
     workspace.stack_path(("lsi", "tfidf")).write_text("{")
     workspace.engine.write([Document("fig9", text="fig wanted")])
     assert encode(workspace).encoded == {"lsi": 2}
-    assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 21}
+    assert missing_by_version(workspace) == {"v1": 0, "v2": 0, "v3": 21}
 
 
 def test_the_features_of_three_versions_are_kept(workspace: Workspace) -> None:
     """Features of older versions are removed. Their rankers are kept, and a rollback encodes again."""
     for i in range(2, 7):
-        trained(workspace, f"v{i}", 4)
+        train_version(workspace, f"v{i}", 4)
         tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
         assert promote(workspace, queries=QUERIES, qrels=QRELS).promoted
-    trained(workspace, "v7", 4)
+    train_version(workspace, "v7", 4)
     folders = sorted(path.name for path in (workspace.folder / "rankers").glob("lsi-*"))
     assert folders == [f"lsi-v{i}" for i in range(1, 8)]
     stored = workspace.folder / "engine" / "data-0" / "features" / "lsi"
     assert sorted(path.name for path in stored.iterdir()) == [f"v{i}" for i in range(3, 8)]
     names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT + 2)]
     assert names == ["v5", "v4", "v3", "v2", "v1"]
-    assert lacking(workspace)["v1"] == 0
+    assert missing_by_version(workspace)["v1"] == 0
     with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
     # Results of comparisons are also kept, and the features of the latest versions.
@@ -243,12 +243,12 @@ def test_impossible_promotions_are_refused(workspace: Workspace, run: Any, tmp_p
         workspace.search("apple")
     path.unlink()
     assert workspace.default_stack == "tfidf"
-    trained(workspace, "v3", 0)
+    train_version(workspace, "v3", 0)
     assert workspace.versions() == {"lsi": "v3"}  # without a stack in use, the newest version
 
 
 def test_a_rollback_to_a_removed_version_is_refused(workspace: Workspace) -> None:
-    trained(workspace, "v2", 4)
+    train_version(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     promote(workspace, queries=QUERIES, qrels=QRELS)
     used = workspace.releases

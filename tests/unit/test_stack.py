@@ -116,7 +116,7 @@ def test_a_stack_file_is_readable_and_loads_the_same_stack(tmp_path):
     assert (tmp_path / "stack.json").read_bytes() == before
 
 
-def changed(**fields):
+def changed_file(**fields):
     return json.dumps({**full_stack().to_json(), **fields}).encode()
 
 
@@ -127,17 +127,17 @@ def changed(**fields):
         (b"\xff", InputError, ": not a JSON file"),
         (b"[]", InputError, ": no stack"),
         (b"{}", InputError, ": no stack"),
-        (changed(rerank_stack=1), WorkspaceError, ": stack format 1, but this version reads 2"),
-        (changed(cases=[1]), InputError, ": Expected `object`, got `array` - at `$.cases`"),
-        (changed(weigths={}), InputError, ": Object contains unknown field `weigths`"),
-        (changed(stack="bm25,text"), InputError, ": 2 signals need as many weights"),
-        (changed(stack="bm25*?"), InputError, ": stack 'bm25*?'"),
-        (changed(depth=True), InputError, ": Expected `int`, got `bool` - at `$.depth`"),
-        (changed(normalization="robust"), InputError, ": unknown normalization 'robust'"),
-        (changed(first_stage=None), InputError, ": Expected `str`, got `null` - at `$.first_stage`"),
-        (changed(bounds={}), InputError, ": Object contains unknown field `bounds`"),
-        (changed(versions={"text": 3}), InputError, ": Expected `str`, got `int` - at `$.versions"),
-        (changed(tuned={"signals": "text"}), InputError, ": Expected `array`, got `str`"),
+        (changed_file(rerank_stack=1), WorkspaceError, ": stack format 1, but this version reads 2"),
+        (changed_file(cases=[1]), InputError, ": Expected `object`, got `array` - at `$.cases`"),
+        (changed_file(weigths={}), InputError, ": Object contains unknown field `weigths`"),
+        (changed_file(stack="bm25,text"), InputError, ": 2 signals need as many weights"),
+        (changed_file(stack="bm25*?"), InputError, ": stack 'bm25*?'"),
+        (changed_file(depth=True), InputError, ": Expected `int`, got `bool` - at `$.depth`"),
+        (changed_file(normalization="robust"), InputError, ": unknown normalization 'robust'"),
+        (changed_file(first_stage=None), InputError, ": Expected `str`, got `null` - at `$.first_stage`"),
+        (changed_file(bounds={}), InputError, ": Object contains unknown field `bounds`"),
+        (changed_file(versions={"text": 3}), InputError, ": Expected `str`, got `int` - at `$.versions"),
+        (changed_file(tuned={"signals": "text"}), InputError, ": Expected `array`, got `str`"),
     ],
 )
 def test_bad_stack_files_are_refused(tmp_path, content, kind, what):

@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 TEXTS = ("rerank", "cli", "docs", "docker", "benchmarks", "tools", "README.md", "pyproject.toml")
 
 
-def locked(name):
+def locked_packages(name):
     """Return package -> words of its line in a requirements file: version and hashes."""
     text = (ROOT / "docker" / "requirements" / name).read_text("utf-8").replace("\\\n", " ")
     lines = [line.split() for line in text.splitlines() if line.strip()]
@@ -38,7 +38,7 @@ def test_install_commands_use_the_name_of_the_distribution():
 
 @pytest.mark.parametrize(("name", "extra"), [("service.txt", "service"), ("train.txt", "train")])
 def test_every_package_of_an_image_has_a_version_and_hashes(name, extra):
-    found = locked(name)
+    found = locked_packages(name)
     for package, line in found.items():
         assert "==" in line[0], package
         hashes = [part for part in line if part.startswith("--hash=")]

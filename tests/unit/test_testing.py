@@ -110,7 +110,7 @@ def test_a_correct_ranker_passes_the_suite() -> None:
     check_ranker(Length())
 
 
-def faulty(**changes: Any) -> Ranker:
+def faulty_ranker(**changes: Any) -> Ranker:
     return type("Faulty", (Length,), changes)()  # type: ignore[no-any-return]
 
 
@@ -166,7 +166,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_fault_of_a_ranker_is_detected(fault: str) -> None:
     rule, changes = FAULTS[fault]
     with pytest.raises(AssertionError, match=f"^{rule}: "):
-        check_ranker(faulty(**changes))
+        check_ranker(faulty_ranker(**changes))
 
 
 def test_equal_versions_of_different_weights_are_detected() -> None:
@@ -193,7 +193,7 @@ def make(tmp_path: Path) -> Callable[[], LocalEngine]:
     return lambda: LocalEngine.create(tmp_path / f"engine{next(numbers)}", lang="en")
 
 
-def shifted(engine: LocalEngine, *given: Any, **options: Any) -> Iterator[Any]:
+def reverse_scores(engine: LocalEngine, *given: Any, **options: Any) -> Iterator[Any]:
     for found in LocalEngine.search(engine, *given, **options):
         yield replace(found, scores=found.scores[::-1])
 
@@ -205,7 +205,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
         lambda engine, ids: [d and replace(d, links=()) for d in LocalEngine.get(engine, ids)],
     ),
     "an_id_that_is_there_is_updated": ("ids", lambda engine: ["a"]),
-    "a_search_is_in_order": ("search", shifted),
+    "a_search_is_in_order": ("search", reverse_scores),
     "features_come_back": ("missing_features", lambda engine, name, version: 1),
     "what_cannot_retrieve_is_refused-one": ("prepared", lambda engine, name, version: 0),
 }

@@ -200,7 +200,7 @@ def test_weighted_ndcg_equals_ir_measures(seed):
     assert (best, alone, without) == pytest.approx((max(values), values[20], values[0]), abs=1e-12)
 
 
-def toy(n=20, candidates=8, **changes):
+def toy_data(n=20, candidates=8, **changes):
     """Return data in which query i wants document i. Only training can relate them."""
     documents = [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(n)]
     queries = Corpus.read(Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n))
@@ -255,7 +255,7 @@ def test_the_trainer_memorizes_twenty_pairs():
     """Query i has only the candidates i and i + 3."""
     watch = Watch()
     config = small(head="mlp", sampling="first-stage", negatives=4, epochs=60, patience=60, rate=1e-2)
-    fitted = trainer(toy(candidates=2), config, watch).fit("joint")
+    fitted = trainer(toy_data(candidates=2), config, watch).fit("joint")
     assert losses(watch)[0] > 0.9
     assert losses(watch)[-1] < 0.01
     assert fitted.dev == pytest.approx(1)
@@ -267,7 +267,7 @@ def test_the_trainer_memorizes_twenty_pairs():
 
 
 def test_the_cosine_head_memorizes_twenty_pairs():
-    fitted = trainer(toy(), small(head="cosine", epochs=60, patience=60)).fit("joint")
+    fitted = trainer(toy_data(), small(head="cosine", epochs=60, patience=60)).fit("joint")
     assert fitted.dev == pytest.approx(1)
     # In-batch negatives are all other documents, so document i ranks first.
     assert all_scores(fitted.ranker).argmax(axis=1).tolist() == list(range(20))
@@ -290,7 +290,7 @@ def test_training_and_ranking_read_the_same_tokens():
         for i, (text, categories) in enumerate(zip(texts, [("b.1", "a", "a"), ("zz",), (), ("b.2", "b.3")]))
     ]
     data = replace(
-        toy(4),
+        toy_data(4),
         documents=Corpus.read(records),
         category_edges=[("a", "b"), ("b.1", "b")],
     )
@@ -307,7 +307,7 @@ def test_training_and_ranking_read_the_same_tokens():
 
 def test_a_ranker_depends_on_the_seed_not_on_previous_rankers():
     def version(before=(), **changes):
-        made = trainer(toy(), small(**changes))
+        made = trainer(toy_data(), small(**changes))
         return [made.fit(name).ranker.version for name in (*before, "joint")][-1]
 
     one = version(seed=5)
@@ -318,14 +318,14 @@ def test_a_ranker_depends_on_the_seed_not_on_previous_rankers():
 def test_early_stopping_keeps_the_best_epoch():
     """The learning rate is almost 0, so no epoch is better than the first. Patience ends the training."""
     config = small(rate=1e-30, tune_embeddings=False, epochs=50, patience=4)
-    fitted = trainer(toy(), config).fit("text")
+    fitted = trainer(toy_data(), config).fit("text")
     assert (fitted.epoch, fitted.epochs) == (1, 5)
 
 
 def test_the_epoch_can_be_selected_on_random_documents():
     """The results of the first stage have no effect, and may be missing."""
     judged = [Judged(i, ints([i, i + 5]), ints([2, 1]), ints([]), np.zeros(0)) for i in range(10)]
-    pools, again, other = (DevSet.pools(toy(n=500, dev=judged), seed) for seed in (3, 3, 4))
+    pools, again, other = (DevSet.pools(toy_data(n=500, dev=judged), seed) for seed in (3, 3, 4))
     drawn = [pools.documents[columns] for columns in pools.columns]
     for one, found in zip(judged, drawn, strict=True):
         assert {*one.documents.tolist()} <= {*found.tolist()}
@@ -333,7 +333,7 @@ def test_the_epoch_can_be_selected_on_random_documents():
     assert [one.tolist() for one in drawn] == [again.documents[found].tolist() for found in again.columns]
     assert [one.tolist() for one in drawn] != [other.documents[found].tolist() for found in other.columns]
     watch = Watch()
-    fitted = trainer(toy(dev=judged), small(epoch_by="pool-random"), watch).fit("text")
+    fitted = trainer(toy_data(dev=judged), small(epoch_by="pool-random"), watch).fit("text")
     assert (fitted.measure, fitted.baseline) == ("dev NDCG among random documents", None)
     assert f"among random documents {fitted.dev:.4f}" in watch.said[fitted.epoch - 1]
 
@@ -342,12 +342,12 @@ def test_documents_that_are_all_equal_are_refused():
     same = Corpus.read([Document(f"d{i}", text="same same", categories=("c",)) for i in range(20)])
     for head in ("mlp", "cosine"):
         with pytest.raises(TrainingError, match="text learns nothing: after epoch 1"):
-            trainer(toy(documents=same), small(head=head)).fit("text")
+            trainer(toy_data(documents=same), small(head=head)).fit("text")
 
 
 def test_a_loss_that_is_not_finite_is_reported():
     with pytest.raises(TrainingError, match=r"not finite.*lower --rate"):
-        trainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
+        trainer(toy_data(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
 
 
 LONG = {"head": "mlp", "epochs": 8, "patience": 8, "dropout": 0.3, "batch": 8}
@@ -358,7 +358,7 @@ EACH = -(-20 // 8)
 @pytest.mark.parametrize("within", [True, False])
 def test_an_interrupted_training_keeps_the_best_epoch(within):
     """It is interrupted within epoch 4, or right after the result of epoch 4 is reported."""
-    data, config = toy(), small(**LONG)
+    data, config = toy_data(), small(**LONG)
     done = 3 if within else 4
     watch = Watch(at=3 * EACH + 1) if within else Watch(line="epoch 4 of")
     fitted = trainer(data, config, watch).fit("text")
@@ -373,7 +373,7 @@ def test_an_interrupted_training_keeps_the_best_epoch(within):
 
 def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
     """This includes the moments of the sparse optimizer for embeddings."""
-    data, config = toy(), small(**{**LONG, "head": "cosine"})
+    data, config = toy_data(), small(**{**LONG, "head": "cosine"})
     expected = trainer(data, config, folder=tmp_path / "whole").fit("joint")
     first = trainer(data, config, Watch(at=3 * EACH + 2), tmp_path / "parts").fit("joint")
     assert first.interrupted
@@ -402,18 +402,18 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
 def test_missing_texts_or_categories_are_refused(name, record, message):
     corpus = Corpus.read([record] * 20)
     sides = ["documents"] if isinstance(record, Document) else ["queries", "query_text"]
-    data = toy(same_language=False, **dict.fromkeys(sides, corpus))
+    data = toy_data(same_language=False, **dict.fromkeys(sides, corpus))
     with pytest.raises(TrainingError, match=message):
         trainer(data, small(epochs=1)).fit(name)
 
 
 def test_dev_queries_without_results_are_refused():
-    bare = [replace(one, candidates=ints([]), scores=np.ones(0)) for one in toy().dev]
+    bare = [replace(one, candidates=ints([]), scores=np.ones(0)) for one in toy_data().dev]
     with pytest.raises(TrainingError, match="no dev query retrieves anything"):
-        trainer(toy(dev=bare), small()).fit("text")
+        trainer(toy_data(dev=bare), small()).fit("text")
     # Training queries can use other negatives.
     for source in get_args(sampling.Negatives):
-        assert trainer(toy(train=bare), small(sampling=source)).fit("text").epoch
+        assert trainer(toy_data(train=bare), small(sampling=source)).fit("text").epoch
 
 
 def test_presets_set_the_defaults():
@@ -423,10 +423,10 @@ def test_presets_set_the_defaults():
 
 
 def test_two_languages_have_two_vocabularies():
-    data = toy(same_language=False)
+    data = toy_data(same_language=False)
     ranker = trainer(data, small()).fit("text").ranker
     query, document = ranker.query[0].vocabulary, ranker.document[0].vocabulary
     assert {*query.names} == {f"v{i}" for i in range(20)}
     assert {*document.names} == {f"w{i}" for i in range(20)}
-    one = trainer(toy(), small()).fit("text").ranker
+    one = trainer(toy_data(), small()).fit("text").ranker
     assert one.query[0].vocabulary is one.document[0].vocabulary
