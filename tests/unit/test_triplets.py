@@ -35,20 +35,20 @@ def sampler(network, level="sentence", usable=None, **options):
     return TripletSampler(network, usable, level, **options)
 
 
-def drawn(of, target, times=20):
+def draw_triplets(of, target, times=20):
     return [one for seed in range(times) for one in of.draw(target, np.random.default_rng(seed))]
 
 
 def names(network, of, key):
-    return {network.keys[one.negative] for one in drawn(of, network.at(key))}
+    return {network.keys[one.negative] for one in draw_triplets(of, network.at(key))}
 
 
 def test_targets_and_negatives_of_the_worked_example(worked):
     easy = sampler(worked)
     assert sorted(worked.names(easy.targets())) == list("abcde")
-    assert not drawn(easy, worked.at("a"))  # all others are near
+    assert not draw_triplets(easy, worked.at("a"))  # all others are near
     assert [names(worked, easy, key) for key in "bcde"] == [{"e"}, {"e"}, {"e"}, {"b", "c", "d"}]
-    assert "".join(worked.names([one.positive for one in drawn(easy, worked.at("c"), 1)])) == "bbbbb"
+    assert "".join(worked.names([one.positive for one in draw_triplets(easy, worked.at("c"), 1)])) == "bbbbb"
 
 
 @pytest.mark.parametrize("name", ["sentence", "paragraph", "section", "document"])
@@ -56,7 +56,7 @@ def test_properties_of_every_triplet(large, name):
     of, count = sampler(large, name), 0
     level, widest = large.levels[of.level], large.levels[of.widest]
     for target in of.targets().tolist():
-        for positive, negative in drawn(of, target, 1):
+        for positive, negative in draw_triplets(of, target, 1):
             assert len({target, positive, negative}) == 3
             assert level.shared(target, positive)
             assert not widest.shared(target, negative)
@@ -80,7 +80,7 @@ def test_references_without_text_and_direct_citations_are_not_drawn(large):
     near = large.neighbors(target, "section")
     far = [n for n in range(len(large)) if usable[n] and n not in near and n != target]
     of = sampler(large, usable=usable, direct={target: far[:-2]})
-    found = drawn(of, target)
+    found = draw_triplets(of, target)
     assert len(found) == 20 * EACH
     assert {one.negative for one in found} == set(far[-2:])
     assert usable[[one.positive for one in found]].all()

@@ -28,7 +28,7 @@ from rerank.workflows.ingest import ingest
 from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
 
-from .test_local_engine_crash import PROCESSES, after, child
+from .test_local_engine_crash import PROCESSES, kill_after, run_in_child
 from .test_workspace import make_ranker
 
 PROCESSES.set_forkserver_preload([__name__])
@@ -86,7 +86,7 @@ def folder(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "ws"))
 
 
-AS_ANOTHER = """
+READER_CODE = """
 import sys
 from pathlib import Path
 from rerank.errors import RerankError
@@ -113,7 +113,7 @@ def start(code, folder):
         else:
             path.chmod(path.stat().st_mode & ~0o222)
     return subprocess.Popen(
-        [sys.executable, "-c", AS_ANOTHER + code, str(folder)],
+        [sys.executable, "-c", READER_CODE + code, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -192,7 +192,7 @@ def test_documents_without_engine_settings_are_kept(folder, tmp_path):
     assert (folder / "engine" / "data-0" / "documents.db").exists()
 
 
-def compacted(engine):
+def compact_rows(engine):
     """Return the number of removed rows."""
     with engine.lock():
         return engine.compact()
@@ -204,7 +204,7 @@ def test_compaction_changes_no_answer_and_frees_space(folder):
     expected = without_bm25(folder)
     reader = Workspace.open(folder).engine
     before = reader.find(SearchRequest("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"}))
-    assert compacted(workspace.engine) == 20
+    assert compact_rows(workspace.engine) == 20
     assert without_bm25(folder) == expected
     names = {path.name for path in (folder / "engine").iterdir()}
     assert "data-1" in names
@@ -225,7 +225,7 @@ def test_compaction_changes_no_answer_and_frees_space(folder):
         Workspace.open(folder).engine.find(SearchRequest("medlar", first_stage="bm25", depth=50)).ids[0]
         == "new"
     )
-    assert compacted(workspace.engine) == 0
+    assert compact_rows(workspace.engine) == 0
 
 
 def test_an_ingest_succeeds_if_the_compaction_after_it_fails(tmp_path, monkeypatch):
@@ -255,7 +255,7 @@ def test_without_file_locks_no_file_is_written(folder, tmp_path, monkeypatch):
     workspace = Workspace.open(folder)
     for change in (
         lambda: workspace.engine.write([Document("new", text="medlar")]),
-        lambda: compacted(workspace.engine),
+        lambda: compact_rows(workspace.engine),
         lambda: workspace.install(make_ranker(version="v2")),
         lambda: Workspace.create(tmp_path / "fresh"),
     ):
@@ -291,8 +291,8 @@ MOMENTS = [  # after a function; number of rows that the compaction has removed 
 
 
 def killed_compaction(folder, moment):
-    after(*MOMENTS[moment][:2])
-    compacted(Workspace.open(folder).engine)
+    kill_after(*MOMENTS[moment][:2])
+    compact_rows(Workspace.open(folder).engine)
 
 
 def test_a_compaction_can_be_killed_at_any_moment(folder):
@@ -302,9 +302,9 @@ def test_a_compaction_can_be_killed_at_any_moment(folder):
         copy = folder.parent / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(folder, copy)
-        assert child(killed_compaction, copy, moment) == -9
+        assert run_in_child(killed_compaction, copy, moment) == -9
         assert without_bm25(copy) == expected, name
-        assert compacted(Workspace.open(copy).engine) == 20 - removed
+        assert compact_rows(Workspace.open(copy).engine) == 20 - removed
         assert without_bm25(copy) == expected, name
 
 
@@ -314,7 +314,7 @@ def replace_file(path, content):
     path.write_bytes(content)
 
 
-def flipped(content, position):
+def flip_bit(content, position):
     return content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
 
 
@@ -333,7 +333,7 @@ def test_every_corrupted_file_is_reported(folder, run):
         whole = path.read_bytes()
         positions = random.integers(0, len(whole), 0 if path in stacks else 3).tolist()
         for content in (
-            *(flipped(whole, one) for one in positions),
+            *(flip_bit(whole, one) for one in positions),
             bytes(len(whole)),
             whole[: len(whole) // 2],
         ):
@@ -345,7 +345,7 @@ def test_every_corrupted_file_is_reported(folder, run):
     assert Workspace.open(folder).verify() == {}
     database = folder / "engine" / "data-0" / "documents.db"
     content = database.read_bytes()
-    replace_file(database, flipped(content, content.index(b"fruit 7")))
+    replace_file(database, flip_bit(content, content.index(b"fruit 7")))
     done = run("status", "--verify", "-w", folder)
     assert (done.code, done.out.count("\n")) == (1, 1)
     assert "documents.db" in done.out
@@ -360,5 +360,5 @@ def test_checksums_are_extended_when_documents_are_added(folder):
         workspace.engine.write([Document(f"new{i}", text=f"apple medlar{i}")], delete=[f"d{i}"])
         encode(workspace)
         assert workspace.verify() == {}
-    compacted(workspace.engine)
+    compact_rows(workspace.engine)
     assert Workspace.open(folder).verify() == {}
