@@ -44,11 +44,11 @@ import org.opensearch.transport.client.node.NodeClient;
 import org.opensearch.watcher.ResourceWatcherService;
 
 /**
- * Documents and fields of indices named guarded* are hidden by the header x-user, where OpenSearch's security plugin
- * hides them: in a wrapper of the readers, by the thread's context. chief sees all; clerk neither documents whose field
- * secret is yes, nor the fields kind and rerank_features.meta@w; nobody, without the header, sees no document. GET
- * /_rights says how often each of them opened a reader, and which fields they read; and, of those who come with a name and
- * a password, which actions they took: those are what rights are given for.
+ * Hides documents and fields of indices named guarded* by the header x-user. Like OpenSearch's security plugin, it wraps
+ * the readers and uses the thread's context. The user chief sees all. The user clerk sees neither documents whose field
+ * secret is yes, nor the fields kind and rerank_features.meta@w. Requests without the header see no document. GET /_rights
+ * returns how often each user opened a reader, and which fields were read. For users with a name and a password, it also
+ * returns their actions, for which rights are given.
  */
 public final class RightsPlugin extends Plugin implements ActionPlugin {
     private static final String HEADER = "x-user";
@@ -157,7 +157,7 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
 
         @Override
         public CacheHelper getReaderCacheHelper() {
-            return in.getReaderCacheHelper(); // a node insists
+            return in.getReaderCacheHelper(); // required by the node
         }
     }
 

@@ -20,8 +20,8 @@ import org.opensearch.core.tasks.TaskCancelledException;
 import org.opensearch.tasks.Task;
 
 /**
- * Repeats a search that fails with the fields of the hook, without them. A response processor cannot: it is not called for a
- * failed search.
+ * Repeats a search that fails with the fields of the hook, without them. A response processor cannot do this, because it is
+ * not called for a failed search.
  */
 final class AttemptFilter implements ActionFilter {
     private static final Logger logger = LogManager.getLogger(AttemptFilter.class);

@@ -24,7 +24,7 @@ record Config(URI url, String stack, int depth, int timeout, boolean failuresAre
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
     }
 
-    /** Whether a list of URLs without paths has this one; a port may be a star. */
+    /** Whether a list of URLs without paths contains this one. A listed port may be a star. */
     static boolean allows(List<String> allowed, URI url) {
         String base = url.toString().substring(0, url.toString().length() - Protocol.PATH.length());
         return allowed.stream().map(one -> one.replaceAll("/+$", "")).anyMatch(one -> one.equals(base)

@@ -6,7 +6,7 @@ package rerank.opensearch;
  */
 final class Protocol {
     static final String PATH = "/v1/hook";
-    /** The processor, and the part of {@code ext} of a search; those of neural-search are {@code rerank}. */
+    /** Name of the processor, and of the options in {@code ext} of a search. Neural-search uses the name {@code rerank}. */
     static final String PROCESSOR = "rerank_stack";
     static final String ALLOWED_URLS = "rerank.allowed_urls";
     /** The object field of stored features. */

@@ -55,7 +55,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         reload(settings);
     }
 
-    /** On POST /_nodes/reload_secure_settings. */
+    /** Called on POST /_nodes/reload_secure_settings. */
     @Override
     public void reload(Settings settings) {
         try (SecureString secret = TOKEN.get(settings)) {

@@ -66,10 +66,10 @@ final class RerankProcessor extends AbstractProcessor
     @Override
     public SearchRequest processRequest(SearchRequest request, PipelineProcessingContext context) {
         if (context.getAttribute(PLAN) != null) {
-            return request; // the processor is twice in the pipeline
+            return request; // the pipeline contains the processor twice
         }
         AtomicReference<SearchPlan> attempt = plugin.threadContext.getTransient(SearchPlan.ATTEMPT);
-        SearchPlan failed = attempt == null ? null : attempt.get(); // it has taken the options from the search
+        SearchPlan failed = attempt == null ? null : attempt.get(); // it has removed the options from the search
         SearchPlan plan = new SearchPlan(request, failed == null ? RerankExt.take(request.source()) : failed.ext, this);
         context.setAttribute(PLAN, plan);
         if (failed != null) {
@@ -105,7 +105,7 @@ final class RerankProcessor extends AbstractProcessor
             return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, request.indices()))
                 .map(index -> state.metadata().getIndexSafe(index).getSettings()).toList();
         } catch (RuntimeException e) {
-            return List.of(); // missing indices, or of other clusters: the search reports them
+            return List.of(); // missing indices, or indices of other clusters: the search reports them
         }
     }
 

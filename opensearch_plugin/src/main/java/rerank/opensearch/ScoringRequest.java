@@ -19,7 +19,7 @@ import org.opensearch.search.SearchHit;
  * hits after them, in the order of the first stage.
  */
 record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> rest) {
-    /** Bytes of a long query: if its call fails, the service is not blamed. */
+    /** Bytes of a long query: if its call fails, the failure of the service is not counted. */
     static final int LONG_QUERY = 1 << 14;
     /** Scores of clauses in a call. */
     static final int MOST_CLAUSES = 20_000;
@@ -32,7 +32,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
         return new ScoringRequest(plan, all.subList(0, depth), all.subList(depth, found.length));
     }
 
-    /** A candidate, or one of the rest. */
+    /** A candidate, or another hit. */
     SearchHit at(int position) {
         return position < hits.size() ? hits.get(position) : rest.get(position - hits.size());
     }
@@ -107,7 +107,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
 
     private byte[] head(byte[] query, int timeout) throws IOException {
         Set<String> indices = new LinkedHashSet<>(Arrays.asList(plan.request.indices()));
-        if (indices.isEmpty()) { // all indices, or those of a point in time
+        if (indices.isEmpty()) { // all indices, or the indices of a point in time
             hits.forEach(hit -> indices.add(hit.getIndex()));
         }
         // Documents of other indices have other features, or none.

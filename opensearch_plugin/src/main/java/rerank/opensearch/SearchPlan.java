@@ -36,10 +36,10 @@ final class SearchPlan implements ToXContentObject {
     /** Queries without words of a user. */
     private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
         "prefix", "wildcard", "regexp", "fuzzy");
-    /** Queries that, without a name, change only the score of a hit; so do those without words. */
+    /** Queries that, without a name, change only the score of a hit, like queries without words. */
     private static final Set<String> PLAIN = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
         "multi_match", "combined_fields", "query_string", "simple_query_string", "bool", "dis_max", "constant_score");
-    /** Queries around others, which can add names or inner hits to a hit. */
+    /** Queries that contain other queries, which can add names or inner hits to a hit. */
     private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
         "has_parent", "rank_feature", "distance_feature");
 
@@ -50,11 +50,11 @@ final class SearchPlan implements ToXContentObject {
     SearchRequest sent; // the search that was made, or null
     boolean isRepeated; // if it fails
     final int from, size; // the user's page
-    String outcome, reason; // passed or failed, and why; null: not known yet
+    String outcome, reason; // passed or failed, and the reason; null: not known yet
     int depth;
-    Map<String, Object> explained = Map.of(); // by the service
+    Map<String, Object> explained = Map.of(); // explanation of the service
     String stack, key;
-    int indices; // that are searched
+    int indices; // number of searched indices
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
     /** Fields that are fetched only for the service. */
     List<String> added = List.of();
@@ -122,7 +122,7 @@ final class SearchPlan implements ToXContentObject {
         }
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
-        this.indices = indices.size(); // 0: those of other clusters
+        this.indices = indices.size(); // 0: indices of other clusters
         requested = indices.isEmpty() ? requested : asker.lastRequested.getOrDefault(key, requested);
         if (user == null) {
             return; // a search without a body

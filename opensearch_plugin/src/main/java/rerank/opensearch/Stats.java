@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.LongAdder;
 
 /** Outcomes of the searches that this node has coordinated since its start. */
 final class Stats {
-    private static final int REASONS = 100; // the service has other reasons
+    private static final int REASONS = 100; // the service can return more reasons
 
     final LongAdder reranked = new LongAdder(), breakerOpened = new LongAdder();
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();

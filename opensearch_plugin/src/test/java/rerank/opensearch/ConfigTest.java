@@ -17,7 +17,7 @@ class ConfigTest {
         Map<String, Object> all = new HashMap<>(Map.of("url", "http://127.0.0.1:8080"));
         all.putAll(settings);
         Config config = Config.read("tag", all);
-        assertEquals(Map.of(), all, "every setting is taken, for what is left is refused");
+        assertEquals(Map.of(), all, "all settings must be read, because unread settings are refused");
         return config;
     }
 

@@ -24,7 +24,7 @@ class RerankExtTest {
     }
 
     @Test
-    void everythingTheUserMaySay() throws IOException {
+    void allOptionsAreRead() throws IOException {
         RerankExt ext = parse("{\"query\": \"words\", \"stack\": \"tfidf\", \"categories\": [\"a\"], \"explain\": true, \"off\": false}");
         assertEquals("words", ext.text("query"));
         assertEquals("tfidf", ext.text("stack"));
@@ -44,7 +44,7 @@ class RerankExtTest {
     }
 
     @Test
-    void whatIsTooLong() throws IOException {
+    void optionsThatAreTooLongAreRefused() throws IOException {
         String longest = "x".repeat(RerankExt.LONGEST_QUERY);
         assertEquals(longest, parse("{\"query\": \"" + longest + "\"}").text("query"));
         for (String json : List.of("{\"query\": \"" + longest + "x\"}", "{\"stack\": \"" + longest + "\"}",
@@ -55,7 +55,7 @@ class RerankExtTest {
     }
 
     @Test
-    void oursIsTakenOutOfTheRequest() throws IOException {
+    void optionsAreRemovedFromTheRequest() throws IOException {
         RerankExt ours = parse("{\"off\": true}");
         SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(ours));
         assertSame(ours, RerankExt.take(source));
@@ -65,7 +65,7 @@ class RerankExtTest {
     }
 
     @Test
-    void itTravelsBetweenNodes() throws IOException {
+    void optionsAreSentBetweenNodes() throws IOException {
         RerankExt ext = parse("{\"query\": \"words\", \"categories\": [\"a\", \"b\"]}");
         try (BytesStreamOutput out = new BytesStreamOutput()) {
             ext.writeTo(out);

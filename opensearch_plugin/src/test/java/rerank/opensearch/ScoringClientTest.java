@@ -39,7 +39,7 @@ class ScoringClientTest {
         timers.shutdownNow();
     }
 
-    /** A server that answers with this status, after so many milliseconds. */
+    /** A server that answers with this status, after this many milliseconds. */
     private URI server(int status, int after) throws IOException {
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         server.setExecutor(Executors.newCachedThreadPool());
@@ -91,7 +91,7 @@ class ScoringClientTest {
         });
     }
 
-    /** What came of a call: the answer, or the failure's reason, and the thread it came on. */
+    /** The result of a call: the answer or the reason of the failure, and its thread. */
     private String[] call(ScoringClient service, boolean longQuery, Function<byte[], String> read) throws Exception {
         return call(service, 1_000, longQuery, read);
     }
@@ -128,7 +128,7 @@ class ScoringClientTest {
     }
 
     @Test
-    void callsFollowEachOtherOnOneConnection() throws Exception {
+    void callsReuseAConnection() throws Exception {
         ScoringClient service = service(Map.of(), server(200, 0));
         for (int i = 0; i < 5; i++) {
             assertEquals("fine", call(service));
@@ -149,7 +149,7 @@ class ScoringClientTest {
     }
 
     @Test
-    void anErrorEndsTheCallAndGivesItsPlaceBack() throws Exception {
+    void anErrorEndsTheCallAndFreesItsConnection() throws Exception {
         ScoringClient service = service(Map.of("max_connections", 1, "breaker_failures", 100), server(200, 0));
         for (int i = 0; i < 3; i++) {
             assertEquals("error", call(service, false, bytes -> {
@@ -160,7 +160,7 @@ class ScoringClientTest {
     }
 
     @Test
-    void anErrorInWhatFollowsEndsTheSearch() {
+    void anErrorInTheListenerEndsTheSearch() {
         List<String> ends = new ArrayList<>();
         ActionListener<String> search = ActionListener.wrap(answer -> ends.add(answer), e -> ends.add(e.getCause().toString()));
         ActionListener<String> listener = RerankProcessor.ending(search, answer -> {
@@ -174,7 +174,7 @@ class ScoringClientTest {
     }
 
     @Test
-    void aSearchesOwnFaultNeverOpensTheBreaker() throws Exception {
+    void aFaultOfOneSearchDoesNotOpenTheBreaker() throws Exception {
         for (int status : List.of(400, 413, 422)) {
             ScoringClient service = service(Map.of(), server(status, 0));
             for (int i = 0; i < 5; i++) {
@@ -184,13 +184,13 @@ class ScoringClientTest {
         }
         ScoringClient service = service(Map.of(), server(502, 0));
         for (int i = 0; i < 5; i++) {
-            assertEquals("status_502", call(service, true, bytes -> "fine")[0], "a long query blames nobody");
+            assertEquals("status_502", call(service, true, bytes -> "fine")[0], "a failure of a long query is not counted");
         }
         assertNull(service.unreachable());
     }
 
     @Test
-    void aServiceThatFailsAtEverySearchIsNoLongerAsked() throws Exception {
+    void aServiceThatAlwaysFailsIsNotCalled() throws Exception {
         for (int status : List.of(500, 502)) {
             ScoringClient service = service(Map.of(), server(status, 0));
             assertEquals("status_" + status, call(service));
@@ -202,7 +202,7 @@ class ScoringClientTest {
     }
 
     @Test
-    void withoutAnAllowedUrlNothingIsSent() {
+    void aUrlThatIsNotAllowedIsNotCalled() {
         Config config = ConfigTest.read(Map.of());
         assertEquals("not_allowed", new ScoringClient(config, false, plugin, null).unreachable());
     }

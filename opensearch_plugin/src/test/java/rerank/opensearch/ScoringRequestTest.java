@@ -48,7 +48,7 @@ class ScoringRequestTest {
 
     private record Body(Map<String, Object> head, ByteBuffer numbers, byte[] rows) {
         static Body of(SearchPlan plan, SearchHit... found) throws IOException {
-            plan.candidates(); // says what is fetched for the service
+            plan.candidates(); // sets the fields that are fetched for the service
             ScoringRequest hits = ScoringRequest.of(plan, found);
             byte[] body = hits.body(hits.query(), 1_000);
             hits.strip();
@@ -61,14 +61,14 @@ class ScoringRequestTest {
     }
 
     @Test
-    void equalIdsAreToldApart() throws IOException {
+    void equalIdsAreDistinguished() throws IOException {
         SearchHit[] found = {
             hit("books", "1", 3, Map.of()), hit("songs", "1", 2, Map.of()), hit("songs", "1", 1, Map.of()), hit("books", "2", 1, Map.of())};
         assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), Body.of(plan, found).head.get("ids"));
     }
 
     @Test
-    void theBodyOfAFirstCall() throws IOException {
+    void theFirstCallHasNoFeatures() throws IOException {
         SearchHit[] found = {hit("books", "1", 3, Map.of()), hit("books", "2", 2.5f, Map.of())};
         Body body = Body.of(plan, found);
         assertEquals(List.of("1", "2"), body.head.get("ids"));
@@ -81,7 +81,7 @@ class ScoringRequestTest {
     }
 
     @Test
-    void featuresFollowAsRows() throws IOException {
+    void featuresAreSentAsRows() throws IOException {
         plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
@@ -89,18 +89,18 @@ class ScoringRequestTest {
         Body body = Body.of(plan, found);
         assertEquals(List.of("text@v1"), body.head.get("features"));
         assertArrayEquals(new byte[] {0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 7, 8, 9}, body.rows);
-        assertNull(found[0].field(FEATURE), "the user has not asked for it");
+        assertNull(found[0].field(FEATURE), "the user has not requested it");
     }
 
     @Test
-    void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
+    void aDamagedRowIsMissingAndFieldsAreRemoved() throws IOException {
         plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
         assertArrayEquals(new byte[] {0, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3}, body.rows);
         for (SearchHit hit : found) {
-            assertNull(hit.field(FEATURE), "the user has not asked for it");
+            assertNull(hit.field(FEATURE), "the user has not requested it");
         }
     }
 
@@ -110,11 +110,11 @@ class ScoringRequestTest {
         found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
         assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
         plan.requested = new ScoringResponse.RequestedFields(List.of(), true, false);
-        assertNull(Body.of(plan, found).head.get("clauses"), "they are not requested");
+        assertNull(Body.of(plan, found).head.get("clauses"), "clauses are not requested");
     }
 
     @Test
-    void hitsBehindTheDepthAreNotSent() throws IOException {
+    void hitsAfterTheDepthAreNotSent() throws IOException {
         plan.depth = 2;
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of()), hit("books", "c", 1, Map.of())};
         ScoringRequest hits = ScoringRequest.of(plan, found);
@@ -151,7 +151,7 @@ class ScoringRequestTest {
         assertEquals(2, body.head.get("hits"));
         assertEquals(Map.of("uuids", List.of("uuid")), body.head.get("places"));
         ByteBuffer numbers = body.numbers;
-        assertEquals(3.3, numbers.getDouble(), "as JSON would have it");
+        assertEquals(3.3, numbers.getDouble(), "the same value as in JSON");
         assertEquals(0.1, numbers.getDouble());
         assertEquals(List.of(0, 0), List.of(numbers.getInt(), numbers.getInt()));
         assertEquals(List.of(5L, 1L << 40, 2L, 2L),

@@ -31,7 +31,7 @@ class ScoringResponseTest {
     }
 
     @Test
-    void hitsAreBestFirstAndEqualOnesAsAnswered() {
+    void hitsAreSortedAndTiesKeepTheOrderOfTheAnswer() {
         ScoringResponse answer = read("{\"signals\": [{}, {\"bm25\": 2}, null]}", 2, 1, 0, 1f, 2.5f, 1f);
         assertNull(answer.reason());
         assertEquals(List.of(1, 2, 0), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
@@ -54,7 +54,7 @@ class ScoringResponseTest {
     }
 
     @Test
-    void whyASearchIsRefused() {
+    void theReasonOfARefusalIsRead() {
         assertEquals(": no such stack", refusal(422, "{\"error\": \"no such stack\"}"));
         assertEquals(502, refusal(400, "{\"error\": \"" + "x".repeat(1000) + "\"}").length());
         for (String body : List.of("", "<html>", "[]", "{}", "{\"error\": 3}", "{\"error\"")) {
@@ -80,7 +80,7 @@ class ScoringResponseTest {
     }
 
     @Test
-    void numbersThatDoNotFitAreABadAnswer() {
+    void invalidNumbersAreABadAnswer() {
         Object[][] wrong = {{}, {0, 1, 2, 3f, 2f}, {0, 1, 2, 3f, 2f, 1f, 0f}, {0, 1, 1, 3f, 2f, 1f}, {0, 1, 3, 3f, 2f, 1f},
             {0, -1, 2, 3f, 2f, 1f}, {0, 1, 2, 3f, 2f, Float.NaN}, {0, 1, 2, Float.POSITIVE_INFINITY, 2f, 1f}};
         for (Object[] numbers : wrong) {
@@ -101,7 +101,7 @@ class ScoringResponseTest {
     }
 
     @Test
-    void theServiceCanRequestNoOtherField() {
+    void theServiceCannotRequestOtherFields() {
         ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [], \"id\": \"salary\","
             + " \"categories\": \"salary\"}}").requested();
         assertEquals(List.of(), requested.features());
@@ -120,7 +120,7 @@ class ScoringResponseTest {
     }
 
     @Test
-    void thirtyTwoFeaturesAreTheMost() {
+    void atMostThirtyTwoFeaturesCanBeRequested() {
         String list = "\"f\", ".repeat(32) + "\"f\"";
         String json = "{\"passed\": \"x\", \"requested_fields\": {\"features\": [" + list + "]}}";
         assertThrows(Failure.class, () -> read(json));

@@ -78,7 +78,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void theUserMaySwitchItOffOrGiveTheWords() {
+    void theUserCanSwitchItOffOrGiveTheText() {
         assertEquals("off", prepared(words(), Map.of("off", true)).reasonToPass());
         SearchSourceBuilder all = new SearchSourceBuilder().query(QueryBuilders.matchAllQuery());
         assertNull(prepared(all, Map.of("query", "words")).reasonToPass());
@@ -103,7 +103,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void theStackIsTheUsersOrThePipelines() {
+    void theStackOfTheUserOverridesThePipeline() {
         SearchPlan plan = plan(words(), Map.of(), Map.of());
         plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of());
         assertEquals("tfidf", plan.stack);
@@ -112,7 +112,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void thePageIsCutWhereTheCandidatesEnd() {
+    void thePageIsCutAtTheLastCandidate() {
         SearchPlan plan = prepared(words().from(2).size(3), Map.of());
         assertEquals(List.of(3, 4, 5), plan.page(List.of(1, 2, 3, 4, 5, 6)));
         assertEquals(List.of(3), plan.page(List.of(1, 2, 3)));
@@ -120,7 +120,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void candidatesComeWithWhatTheServiceWishes() {
+    void candidatesHaveTheFieldsThatTheServiceRequests() {
         SearchPlan plan = prepared(words().from(2).size(3), Map.of());
         plan.requested = REQUESTED;
         SearchSourceBuilder source = plan.candidates();
@@ -130,7 +130,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void clausesComeWithTheFirstSearchAndWhenTheServiceWishes() {
+    void clausesAreSentFirstAndOnRequest() {
         SearchPlan plan = prepared(words(), Map.of());
         assertEquals(true, plan.candidates().includeNamedQueriesScore());
         plan.requested = REQUESTED;
@@ -138,7 +138,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void whatTheUserAsksForIsNotAddedAgain() {
+    void fieldsThatTheUserRequestsAreNotAddedAgain() {
         SearchPlan plan = prepared(words().docValueField("rerank_features.te*"), Map.of());
         plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), false, false);
         SearchSourceBuilder source = plan.candidates();
@@ -148,7 +148,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void aPageBeyondTheCandidatesIsWhole() {
+    void aPageAfterTheCandidatesIsComplete() {
         assertEquals(104, prepared(words().from(99).size(5), Map.of()).candidates().size());
         assertEquals(100, prepared(words().from(90).size(5), Map.of()).candidates().size());
     }
@@ -166,7 +166,7 @@ class SearchPlanTest {
     }
 
     @Test
-    void whatIsShownOfAHitIsFetchedForThePageAlone() {
+    void shownFieldsAreFetchedOnlyForThePage() {
         SearchSourceBuilder search = words().docValueField("year").fetchField("tags", "epoch").storedField("title").minScore(0.5f)
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
         SearchPlan plan = plan(search, Map.of(), Map.of());

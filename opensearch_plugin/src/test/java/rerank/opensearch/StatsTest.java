@@ -10,7 +10,7 @@ class StatsTest {
     private final Stats stats = new Stats();
 
     @Test
-    void whatBecameOfSearches() {
+    void outcomesOfSearchesAreCounted() {
         stats.count("reranked", null);
         stats.count("reranked", null);
         stats.count("passed", "sort");
@@ -29,7 +29,7 @@ class StatsTest {
     }
 
     @Test
-    void searchesOfAShadow() {
+    void shadowSearchesAreCounted() {
         assertEquals(Map.of("count", 0L, "moved", 0L, "total_ms", 0.0), stats.read("node").get("shadow"));
         stats.shadowed(3, 90_000_000); // the first is slow, and its time is not counted
         stats.shadowed(1, 2_000_000);
@@ -38,7 +38,7 @@ class StatsTest {
     }
 
     @Test
-    void reasonsWithoutEndAreOthers() {
+    void reasonsAboveTheLimitAreCountedTogether() {
         for (int i = 0; i < 1_000; i++) {
             stats.count("passed", "reason " + i);
         }
