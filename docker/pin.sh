@@ -1,8 +1,8 @@
 #!/bin/bash
-# Pins what the images are made of: run it, look at the difference, build, and commit.
+# Pins base images and packages. Run it, check the difference, build, and commit.
 #
-#   pin.sh images      the digests that the base images have today, behind their names in the Dockerfile
-#   pin.sh packages    versions and hashes of the Python packages, in requirements/
+#   pin.sh images      write the current digests of the base images into the Dockerfile
+#   pin.sh packages    write versions and hashes of the Python packages into requirements/
 set -euo pipefail
 cd "$(dirname "$0")"
 

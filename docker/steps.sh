@@ -1,24 +1,24 @@
 #!/bin/bash
-# What the containers of compose.yaml do. tests/end_to_end/test_docker.py runs the same steps without them.
+# Steps of the containers in compose.yaml. tests/end_to_end/test_docker.py runs the same steps without containers.
 #
-#   steps.sh plugin HOME ZIP     put the plugin into an OpenSearch
-#   steps.sh opensearch [ARG..]  hand the token and the service's URL to OpenSearch, and start it
-#   steps.sh demo                ingest the demo collection, train on it and tune a stack; once
+#   steps.sh plugin HOME ZIP     install the plugin into an OpenSearch
+#   steps.sh opensearch [ARG..]  start OpenSearch with the token and the URL of the service
+#   steps.sh demo                ingest the demo collection, train, and tune a stack, unless this is done
 #   steps.sh serve [ARG..]       start the service
-#   steps.sh hook                have every search of the index reranked, and try one
-#   steps.sh healthy URL         whether an HTTP server answers 200
+#   steps.sh hook                make the hook the default of the index, and test a search
+#   steps.sh healthy URL         succeed if an HTTP server answers 200
 set -euo pipefail
 
-: "${OPENSEARCH_HOME:=/usr/share/opensearch}"     # where it is unpacked
-: "${OPENSEARCH_URL:=http://opensearch:9200}"     # as the other containers reach it
-: "${SERVICE_URL:=http://service:8765}"           # as OpenSearch reaches it
+: "${OPENSEARCH_HOME:=/usr/share/opensearch}"     # its folder
+: "${OPENSEARCH_URL:=http://opensearch:9200}"     # URL for the other containers
+: "${SERVICE_URL:=http://service:8765}"           # URL for OpenSearch
 : "${SERVICE_HOST:=0.0.0.0}"
 : "${SERVICE_PORT:=8765}"
 : "${WORKSPACE:=/workspace}"
 : "${INDEX:=articles}"
-: "${SIGNALS:=bm25,text,meta}"                    # bm25: what a plain match query scores by
+: "${SIGNALS:=bm25,text,meta}"                    # bm25 is the score of a plain match query
 : "${TOKEN_FILE:=/run/secrets/rerank_token}"
-: "${COLLECTION:=}"                               # another than the demo's, laid out like it
+: "${COLLECTION:=}"                               # another collection with the demo's layout
 : "${EPOCHS:=}"
 
 plugin() {
@@ -47,7 +47,7 @@ demo() {
         --url "$OPENSEARCH_URL" --index "$INDEX" --replicas 0 -w "$WORKSPACE"
     rerank train text meta "${queries[@]}" --qrels "$from/qrels/train.tsv" \
         --dev-qrels "$from/qrels/dev.tsv" ${EPOCHS:+--epochs "$EPOCHS"} -w "$WORKSPACE"
-    # A plain search brings no categories, so the stack is tuned for queries without.
+    # A plain search has no categories, so the stack is tuned for queries without categories.
     rerank tune --stack "$SIGNALS" "${queries[@]}" --qrels "$from/qrels/dev.tsv" \
         --ignore-categories -w "$WORKSPACE"
 }

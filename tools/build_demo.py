@@ -6,8 +6,8 @@
 The same archive gives the same files, byte for byte (with one version of zlib).
 
 Documents: title and research abstract. Queries: the first two sentences of an article's plain-language
-digest. A digest never reaches a document, or every query would find its article by copy. The impact
-statement is not read at all, for the same reason: it restates the abstract in the abstract's own words.
+digest. Documents do not contain digests, because each query would then match its article literally. For the
+same reason the impact statement is not read: it repeats words of the abstract.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "demo" / "coll
 DIGESTS = ("executive-summary", "plain-language-summary")
 SPLITS = (("train", 6), ("dev", 2), ("test", 2))  # shares of ten
 
-# Also matches the DOI of an article's part, 10.7554/eLife.00003.002.
+# Also matches the DOI of a part of an article, 10.7554/eLife.00003.002.
 _DOI = re.compile(r"10\.7554/elife\.(\d{5})", re.IGNORECASE)
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _LICENSE = re.compile(
@@ -59,28 +59,28 @@ class Article:
     authors: tuple[str, ...]
     year: int
     copyright: str
-    license: str | None  # "CC BY 4.0", "CC0 1.0"; None where it is neither
+    license: str | None  # "CC BY 4.0", "CC0 1.0", or None for another license
 
 
-# --- reading JATS ---
+# JATS
 
 
 def tidy(text: str) -> str:
-    """The text in NFC with every run of whitespace, no-break spaces included, as one space."""
+    """Return the text in NFC, with each run of whitespace (also no-break spaces) as one space."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def article_id(doi: str) -> str | None:
-    """eLife's own short id: ``10.7554/eLife.00003`` gives ``e00003``; None for another journal's DOI.
+    """Return a short id: ``10.7554/eLife.00003`` gives ``e00003``. None for a DOI of another journal.
 
-    The letter keeps spreadsheets and data frames from reading it as a number and dropping the zeros.
+    With the letter, spreadsheets and data frames do not read it as a number and drop the zeros.
     """
     found = _DOI.match(doi.strip())
     return f"e{found[1]}" if found else None
 
 
 def license_name(url: str) -> str | None:
-    """``CC BY 4.0`` or ``CC0 1.0`` from a Creative Commons address; None for any other license."""
+    """Return ``CC BY 4.0`` or ``CC0 1.0`` for a Creative Commons address, or None for other licenses."""
     found = _LICENSE.match(url.strip())
     if not found:
         return None
@@ -88,7 +88,7 @@ def license_name(url: str) -> str | None:
 
 
 def read_article(data: bytes, name: str = "article.xml") -> Article:
-    """What the collection takes of one JATS file."""
+    """Return the parts of a JATS file that the collection uses."""
     article, (root, meta) = jats.read_article(data, name, sentences=False), jats.parse_article(data, name)
     own, year = article_id(article.key), jats.plain(meta.find("pub-date/year"))
     if own is None:
@@ -113,7 +113,7 @@ def read_article(data: bytes, name: str = "article.xml") -> Article:
         subjects=article.subjects,
         keywords=tuple(keywords),
         organisms=tuple(organisms),
-        # Without DOIs that stand in links alone: eleven citations more, and all figures of the demo anew.
+        # DOIs that are only in links are not read. They would add eleven citations and change all results.
         cites=_ids(map(jats.plain, root.iterfind("back//ref-list//pub-id[@pub-id-type='doi']"))) - {own},
         related=_ids(article.related) - {own},
         authors=tuple(filter(None, map(_author, people))) or ((holder,) if holder else ()),
@@ -136,7 +136,7 @@ def _ids(keys: Iterable[str]) -> frozenset[str]:
 
 
 def read_archive(path: Path) -> list[Article]:
-    """All articles of the archive, by id."""
+    """Return all articles of the archive, sorted by id."""
     articles = []
     try:
         for name, data, problem in read_files(path, jats.ENDINGS, jats.LARGEST):
@@ -148,20 +148,20 @@ def read_archive(path: Path) -> list[Article]:
     return sorted(articles, key=lambda article: article.id)
 
 
-# --- sentences ---
+# Sentences
 
-# A break: stop, closing quotes or brackets, space, and then what may start a sentence.
+# A break: a full stop, closing quotes or brackets, a space, and a word that can start a sentence.
 _BREAK = re.compile(r"[.?!]+[\"'”’)\]]*\s+(?=(\S+))")
-# A name or a number follows these, so they end no sentence.
+# A name or a number follows these, so they do not end a sentence.
 _TITLES = frozenset(
     ("e.g", "i.e", "cf", "vs", "ca", "approx", "dr", "mr", "mrs", "ms", "prof", "st", "fig", "figs", "no")
 )
-# These may end one, but only a plain capitalised word shows it: "Now, Bai et al. (and independently ..."
+# These end a sentence only if a capitalized word follows: "Now, Bai et al. (and independently ..."
 _ENDINGS = frozenset(("al", "etc", "jr", "sr", "sp", "spp", "u.s", "u.k"))
 
 
 def _starts_sentence(word: str) -> bool:
-    """A capital, a digit, or a lower-case start of mixed case (mTOR, fMRI, cAMP), after any opening quote."""
+    """Return whether a word, after an opening quote, has a capital or digit first, or mixed case (mTOR)."""
     word = word.lstrip("\"'“‘([")
     if not word:
         return False
@@ -176,8 +176,8 @@ def sentences(text: str) -> list[str]:
     >>> sentences("In E. coli, Smith et al. found it (e.g. DNA). They did not say why. mTOR is one.")
     ['In E. coli, Smith et al. found it (e.g. DNA).', 'They did not say why.', 'mTOR is one.']
 
-    A single letter ends a sentence where a capital follows ("vitamin C. In many animals"): digests have
-    many of those and no initials of persons.
+    A single letter ends a sentence if a capital follows ("vitamin C. In many animals"). Digests have many
+    of these, and no initials of persons.
     """
     found: list[str] = []
     start = 0
@@ -195,15 +195,15 @@ def sentences(text: str) -> list[str]:
 
 
 def first_sentences(texts: Iterable[str], count: int = 2) -> str:
-    """The first ``count`` sentences of the paragraphs; a sentence never runs over a paragraph's end."""
+    """Return the first ``count`` sentences. A sentence ends at the end of its paragraph."""
     found = [sentence for text in texts for sentence in sentences(text)]
     return " ".join(found[:count])
 
 
-# --- categories ---
+# Categories
 
 _NO_ORGANISM = frozenset(("none", "other"))
-# Other names that authors give to the organisms of eLife's own list.
+# Other names that authors use for organisms of eLife's list.
 _ORGANISM_NAMES = {
     "a. thaliana": "Arabidopsis",
     "arabidopsis thaliana": "Arabidopsis",
@@ -215,7 +215,7 @@ _ORGANISM_NAMES = {
 
 
 def fold(name: str) -> str:
-    """The form under which spellings of one category meet: case, hyphens and a plural s are dropped.
+    """Return a form that is equal for spellings of one category: without case, hyphens and plural s.
 
     >>> fold("Toll-like receptors") == fold("toll like Receptor")
     True
@@ -235,14 +235,14 @@ def _singular(word: str) -> str:
 
 
 def _clean(name: str) -> str:
-    """The name without the markup that some files hold as text (``<i>S. cerevisiae</i>``)."""
+    """Return the name without markup that some files contain as text (``<i>S. cerevisiae</i>``)."""
     return tidy(re.sub(r"</?\w+>", "", name)).strip(" ,;")
 
 
 class Vocabulary:
-    """One vocabulary over subjects, organisms and keywords: a keyword spelled as a subject is that subject.
+    """A vocabulary of subjects, organisms and keywords. A keyword spelled like a subject is that subject.
 
-    A category is named by its most frequent spelling among the first of the three kinds that have it.
+    The name of a category is its most frequent spelling in the first of the three kinds that contains it.
     """
 
     def __init__(self, articles: Sequence[Article]) -> None:
@@ -257,13 +257,13 @@ class Vocabulary:
         self._names: dict[str, str] = {}
         for counted in spellings:
             for key, counts in counted.items():
-                # On equal counts the lower-case spelling: oxidative stress rather than Oxidative Stress.
+                # For equal counts, prefer the lower-case spelling: oxidative stress, not Oxidative Stress.
                 self._names.setdefault(key, min(counts, key=lambda s: (-counts[s], s.swapcase())))
         self.subjects = {self._names[key] for key in spellings[0]}
         self.organisms = {self._names[key] for key in spellings[1]} - self.subjects
 
     def _alias(self, name: str) -> str:
-        """An organism under its usual name: ``Ciona intestinalis`` where others write ``C. intestinalis``."""
+        """Return the usual name of an organism: ``C. intestinalis`` for ``Ciona intestinalis``."""
         known = _ORGANISM_NAMES.get(name.casefold())
         if known:
             return known
@@ -276,24 +276,24 @@ class Vocabulary:
         return [self._names[key] for key in keys if key]
 
     def subjects_of(self, article: Article) -> list[str]:
-        """The article's subject headings."""
+        """Return the article's subject headings."""
         return list(dict.fromkeys(self._of(article.subjects)))
 
     def categories_of(self, article: Article) -> list[str]:
-        """Its subjects, then its research organisms, then its keywords; each once."""
+        """Return its subjects, research organisms and keywords, in this order, without duplicates."""
         organisms = (x for x in article.organisms if _clean(x).casefold() not in _NO_ORGANISM)
         found = self._of(article.subjects) + self._of(organisms) + self._of(article.keywords)
         return list(dict.fromkeys(found))
 
 
 def category_graph(vocabulary: Vocabulary, categories: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """(child, parent) pairs, from the documents' categories alone.
+    """Return (child, parent) pairs, computed only from the documents' categories.
 
-    A keyword's parents are the most frequent subject of its documents, a second one where at least half of
-    them carry it, and the longest category that its words end in: primary visual cortex -> visual cortex ->
-    cortex. Each needs two documents: an edge that rests on one would only repeat that document's subjects,
-    which are its query's categories too. Subjects and organisms have no parent: which animal was studied
-    says nothing of the field.
+    The parents of a keyword are the most frequent subject of its documents, a second subject if at least half
+    of them have it, and the longest category that its words end with: primary visual cortex -> visual cortex
+    -> cortex. Each edge needs two documents. An edge from one document would only repeat its subjects, which
+    are also the categories of its query. Subjects and organisms have no parent, because the animal of a study
+    does not determine the field.
     """
     documents: Counter[str] = Counter()
     subjects: dict[str, Counter[str]] = defaultdict(Counter)
@@ -323,11 +323,11 @@ def category_graph(vocabulary: Vocabulary, categories: Sequence[Sequence[str]]) 
     return sorted(pairs)
 
 
-# --- the collection ---
+# The collection
 
 
 def split_of(id_: str) -> str:
-    """The split of an article's query, by a hash of its id: adding articles moves none of the others."""
+    """Return the split of an article's query by a hash of its id. New articles do not move others."""
     place = int.from_bytes(hashlib.sha256(id_.encode()).digest()[:4], "big") % 10
     for name, share in SPLITS:
         if place < share:
@@ -337,12 +337,12 @@ def split_of(id_: str) -> str:
 
 
 def short_authors(authors: Sequence[str]) -> str:
-    """``A``, ``A and B``, or ``A et al.``"""
+    """Return ``A``, ``A and B``, or ``A et al.``"""
     return f"{authors[0]} et al." if len(authors) > 2 else " and ".join(authors)
 
 
 def judgments(articles: Sequence[Article]) -> dict[str, dict[str, int]]:
-    """Article id -> document id -> grade: 2 for itself, 1 for one it cites, is cited by or is related to."""
+    """Return article id -> document id -> grade: 2 for itself, 1 for cited, citing and related articles."""
     known = {a.id for a in articles}
     grades: dict[str, dict[str, int]] = {id_: {} for id_ in known}
     for article in articles:
@@ -355,7 +355,7 @@ def judgments(articles: Sequence[Article]) -> dict[str, dict[str, int]]:
 
 
 def build(articles: Sequence[Article]) -> dict[str, bytes]:
-    """The collection's files: path -> content."""
+    """Return the collection's files: path -> content."""
     articles = [a for a in articles if a.license is not None]
     known = {a.id for a in articles}
     vocabulary = Vocabulary(articles)
@@ -421,12 +421,12 @@ def _json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _tsv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
-    # No field holds a tab or a line break: every text went through tidy().
+    # tidy() has removed tabs and line breaks from all fields.
     return "".join("\t".join(row) + "\n" for row in (header, *rows)).encode()
 
 
 def _gzip(content: bytes) -> bytes:
-    """Compressed without name and time, so that equal content gives equal bytes."""
+    """Compress without name and time, so that equal content gives equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as handle:
         handle.write(content)

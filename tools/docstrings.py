@@ -1,6 +1,6 @@
-"""An extension of griffe, for mkdocs.yml: the docstrings of this project as Markdown.
+"""An extension of griffe for mkdocs.yml that converts the docstrings of this project to Markdown.
 
-A line ``name: meaning`` becomes an item of a list, and an example with ``>>>`` a block of code.
+A line ``name: meaning`` becomes a list item, and an example with ``>>>`` becomes a code block.
 """
 
 from __future__ import annotations

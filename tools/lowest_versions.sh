@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the lowest versions that pyproject.toml allows into a temporary environment and runs a part of the tests:
+# Installs the lowest versions that pyproject.toml allows into a temporary environment and runs some tests:
 # ingest, search, training of three families, tuning, evaluation, and the service.
 # Downloads up to 3 GB (torch). Arguments replace the list of tests.
 set -euo pipefail

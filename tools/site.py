@@ -29,7 +29,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links between docs/ and the pages of PROJECT lead to pages of the site; fill in the HTTP API."""
+    """Replace links between docs/ and PROJECT by links to pages of the site, and insert the HTTP API."""
     uri = page.file.src_uri
     source = next((name for name, made in PROJECT.items() if made == uri), f"docs/{uri}")
 
@@ -63,7 +63,7 @@ def endpoints() -> str:
 
 
 def _statuses(description: dict[str, Any]) -> dict[str, str]:
-    """All statuses of errors -> their description."""
+    """Return error status -> description."""
     operations = [one for methods in description["paths"].values() for one in methods.values()]
     found = {status: one["description"] for o in operations for status, one in o["responses"].items()}
     return {status: found[status] for status in sorted(found) if status != "200"}
