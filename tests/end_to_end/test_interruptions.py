@@ -16,7 +16,9 @@ from tests.states import STACK, document_lines, state
 @pytest.mark.parametrize(
     ("size", "there"), [(0, True), (1_000, False), (30_000, True), (100_000, False), (300_000, True)]
 )
-def test_a_full_disk_during_ingest_changes_nothing(run, spawn, small, plain, tmp_path, size, there):
+def test_a_full_disk_during_ingest_is_reported_and_recoverable(
+    run, spawn, small, plain, tmp_path, size, there
+):
     folder = plain if there else tmp_path / "new"
     old = state(run, folder)
     done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limit_file_size(size))

@@ -152,7 +152,7 @@ def test_missing_features_are_fetched_or_computed(server, candidates):
         assert server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}') > before
 
 
-def test_hits_that_the_engine_does_not_have_keep_their_places(server, candidates):
+def test_hits_that_the_engine_does_not_have_are_returned(server, candidates):
     _text, body, _ = candidates
     ids = ["nobody's", *body["ids"][1:]]
     answer = call_hook(server, {**body, "ids": ids, "features": {}})
@@ -199,7 +199,7 @@ def test_options_of_the_user_override_the_pipeline(server, candidates):
         ({"ids": ["a", "a"], "scores": [1, 2]}, "two hits have the same id"),
     ],
 )
-def test_hits_without_text_or_order_are_passed_through(server, change, reason):
+def test_searches_that_cannot_be_scored_are_passed_through(server, change, reason):
     body = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1, 2], **change}
     before = server.metric(f'rerank_passed_total{{reason="{reason}"}}')
     assert call_hook(server, body) == {"passed": reason}

@@ -114,7 +114,7 @@ def test_only_the_page_is_highlighted(hook: Hook, dummy: Dummy) -> None:
     """A candidate that cannot be highlighted affects only its page."""
     prepare(hook, dummy, "places")
     hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
-    try:  # lower numbers have longer texts
+    try:  # texts with higher numbers are longer
         body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
         with pytest.raises(ValueError, match="max_analyzed_offset"):
             hook.plain({**body, "size": COUNT})

@@ -50,7 +50,7 @@ def test_without_a_gain_on_dev_the_ranker_equals_the_encoder(workspace, tiny):
     assert fitted.ranker.version == untrained[0].ranker.version
 
 
-def test_training_settings_of_other_families_are_refused(workspace, tiny):
+def test_a_rate_and_missing_judgments_are_refused(workspace, tiny):
     with pytest.raises(UsageError, match="rate"):
         fit(workspace, tiny, qrels(0, 24), qrels(24, 36), rate=0.1)
     with pytest.raises(UsageError, match="judgments"):

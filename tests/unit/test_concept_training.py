@@ -91,7 +91,7 @@ def test_the_graph_does_not_depend_on_order_or_orientation():
         )
 
 
-def test_contradicting_pairs_are_counted_as_unrelated():
+def test_contradicting_pairs_are_counted_and_dropped():
     graph = ConceptGraph.of([*EXAMPLE_PAIRS, *labeled_pairs("DE BA AA", "ED DA")])
     assert graph.disagreeing == 1
     assert graph.component.tolist() == COMPONENT
