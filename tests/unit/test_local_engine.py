@@ -101,7 +101,7 @@ class TestTfIdf:
 
 
 class TestBm25:
-    def test_tfidf_scores_match_the_formula(self, engine: LocalEngine) -> None:
+    def test_bm25_scores_match_the_formula(self, engine: LocalEngine) -> None:
         # tantivy stores exact lengths of documents up to 40 terms. It rounds longer ones.
         texts = random_texts(100, seed=4)
         engine.write(documents(texts))
