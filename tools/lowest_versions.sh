@@ -12,7 +12,7 @@ tests=(
     tests/unit/test_evaluation.py
     tests/unit/test_local_engine.py
     tests/unit/test_projection.py
-    tests/unit/test_service_relevance.py
+    tests/unit/test_service_request_scores.py
     tests/unit/test_tuning.py
     tests/end_to_end/test_demo.py
 )
