@@ -53,6 +53,8 @@ _DISCARDED = 2**27
 """Bytes above the limit that are read and dropped, so that the client receives the answer. OpenSearch takes
 queries of 100 MB; a closed connection would count as a failure of the service, not of the query."""
 
+_LATER, _BEARER = ("Retry-After", "1"), ("WWW-Authenticate", "Bearer")
+
 Scope = Mapping[str, Any]
 
 
@@ -68,7 +70,7 @@ class Answer(NamedTuple):
 class RefusedError(Exception):
     """An error answer. kind: its counter."""
 
-    def __init__(self, status: int, message: str, kind: str, **headers: str) -> None:
+    def __init__(self, status: int, message: str, kind: str, *headers: tuple[str, str]) -> None:
         super().__init__(message)
         self.status, self.kind, self.headers = status, kind, headers
 
@@ -85,9 +87,9 @@ class Notes:
 class Service:
     """The state of one process."""
 
-    def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
-        self.settings, self.snapshot = settings, snapshot
-        self.busy = 0
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.snapshot = settings, Snapshot(settings)
+        self.running: set[Future[bytes]] = set()
         self.waiting: dict[Any, None] = {}
         self.idle: dict[Any, None] = {}
         self._costs: dict[str, float] = {}
@@ -121,7 +123,7 @@ class Service:
             return
         try:
             if newer is None or signature(settings) != newer.signature:
-                newer = Snapshot.load(settings)
+                newer = Snapshot(settings)
             lacking = None if at_once else newer.waits_for(self.snapshot)
         except Exception as error:  # the snapshot in use continues to serve
             self._report("reload failed", error=str(error), kind=type(error).__name__)
@@ -145,27 +147,23 @@ class Service:
 
     def context(self, *, on_event_loop: bool = False) -> RequestContext:
         """The context of a new request."""
-        settings, until = self.settings, time.monotonic() + self.settings.deadline
-        limits = settings.max_candidates, settings.max_encoded
-        return RequestContext(until, *limits, self._costs, on_event_loop)
+        settings, limit = self.settings, time.monotonic() + self.settings.deadline
+        return RequestContext(
+            limit, settings.max_candidates, settings.max_encoded, self._costs, on_event_loop
+        )
 
     async def in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
         """Answer in a thread, which may outlive the deadline. Raises TimeoutError."""
-        loop = asyncio.get_running_loop()
-
-        def done(_: Future[bytes]) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._count, -1)
-
         future = self._pool.submit(_run, one, self.snapshot, data, context)
-        self._count(1)
-        future.add_done_callback(done)
+        self.running.add(future)
+        metrics.BUSY.inc()
+        future.add_done_callback(self._done)
         left = max(context.deadline - time.monotonic(), 0.001)
         return await asyncio.wait_for(asyncio.wrap_future(future), left)
 
-    def _count(self, change: int) -> None:
-        self.busy += change
-        metrics.BUSY.inc(change)
+    def _done(self, future: Future[bytes]) -> None:
+        self.running.discard(future)
+        metrics.BUSY.dec()
 
 
 def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext) -> bytes:
@@ -176,12 +174,11 @@ def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext
 
 
 class Application:
-    """The ASGI application."""
+    """The ASGI application of one process. Raises RerankError if the workspace cannot be read."""
 
-    def __init__(self, service: Service) -> None:
-        self.service, self._settings = service, service.settings
-        self._access = Access(service.settings)
-        self._withheld = withheld(service.settings, service.snapshot.is_shared)
+    def __init__(self, settings: Settings) -> None:
+        self.service, self._settings, self._access = Service(settings), settings, Access(settings)
+        self._withheld = withheld(settings, self.service.snapshot.is_shared)
         self._endpoints = {one.path: one for one in ENDPOINTS}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -197,8 +194,7 @@ class Application:
                 refused = _refusal(error, str(scope["path"]), self._settings)
                 notes.error = refused.kind
                 content = msgspec.json.encode({"error": " ".join(str(refused).split())})
-                headers = tuple((name.replace("_", "-"), text) for name, text in refused.headers.items())
-                answer = Answer(content, refused.status, headers=headers)
+                answer = Answer(content, refused.status, headers=refused.headers)
             head = [("content-type", answer.kind), ("content-length", str(len(answer.content)))]
             encoded = [(name.encode(), text.encode()) for name, text in (*head, *answer.headers)]
             status = answer.status
@@ -209,6 +205,12 @@ class Application:
 
     async def _live(self, receive: Any, send: Any) -> None:
         """Watch the workspace until the server stops."""
+        logs.start()
+        logs.event("started", pid=os.getpid(), **self.service.snapshot.describe())
+        if self.service.snapshot.is_shared:
+            served = "is not served" if "search" in self._withheld else "is served"
+            note = f"/v1/search {served}: it returns every document that this service may read"
+            logs.event("note", note=note)
         loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
         loop.add_signal_handler(signal.SIGHUP, self.service.reload)
         if parent is not None:
@@ -230,7 +232,7 @@ class Application:
             raise RefusedError(404, "Not Found", "request")
         allowed = ("GET", "HEAD") if one is None else ("POST",)
         if method not in allowed:
-            raise RefusedError(405, "Method Not Allowed", "request", Allow=", ".join(allowed))
+            raise RefusedError(405, "Method Not Allowed", "request", ("Allow", ", ".join(allowed)))
         if one is None:
             return self._page(path, trusted)
         if one.name in self._withheld:
@@ -240,8 +242,8 @@ class Application:
             raise RefusedError(415, f"another kind of body: send Content-Type: {one.kind}", "content type")
         data = await _read(receive, self._settings.max_body)
         service = self.service
-        if service.busy >= self._settings.max_requests:
-            raise RefusedError(503, "too many requests at once; try again", "busy", Retry_After="1")
+        if len(service.running) >= self._settings.max_requests:
+            raise RefusedError(503, "too many requests at once; try again", "busy", _LATER)
         if one.function is hook and len(data) <= _SMALL:
             with suppress(EventLoopError):
                 notes.context = service.context(on_event_loop=True)
@@ -262,7 +264,7 @@ class Application:
         if path in OPEN:
             return token is not None
         if token is None:
-            raise RefusedError(401, "a valid bearer token is needed", "token", WWW_Authenticate="Bearer")
+            raise RefusedError(401, "a valid bearer token is needed", "token", _BEARER)
         one = self._endpoints.get(path)
         if not token.opens(path if one is None else one.name):
             raise RefusedError(403, f"this token is not valid for {path}", "token")
@@ -289,32 +291,20 @@ class Application:
 
     def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
         endpoint, context = notes.endpoint, notes.context
-        metrics.of(metrics.REQUESTS, endpoint, status).inc()
+        metrics.REQUESTS.labels(endpoint, status).inc()
         if notes.error:
-            metrics.of(metrics.ERRORS, endpoint, notes.error).inc()
+            metrics.ERRORS.labels(endpoint, notes.error).inc()
         if scope["path"] in PAGES and status < 400:
             return
         fields = {"method": scope["method"], "path": scope["path"], "status": status}
         fields["ms"] = round(1000 * seconds, 2)
         if context is not None:
-            metrics.of(metrics.SECONDS, endpoint).observe(seconds)
+            metrics.SECONDS.labels(endpoint).observe(seconds)
             metrics.observe(endpoint, context)
             fields |= context.to_log(self._settings.log_queries)
         if notes.error:
             fields["error"] = notes.error
         logs.event("request", **fields)
-
-
-def application(settings: Settings, loaded: list[Snapshot] | None = None) -> Application:
-    """Load the application of a process. Empties ``loaded``, so that replaced snapshots close."""
-    logs.start()
-    application = Application(Service(settings, loaded.pop() if loaded else Snapshot.load(settings)))
-    snapshot = application.service.snapshot
-    logs.event("started", pid=os.getpid(), **snapshot.describe())
-    if snapshot.is_shared:
-        served = "is not served" if "search" in withheld(settings, True) else "is served"
-        logs.event("note", note=f"/v1/search {served}: it returns every document that this service may read")
-    return application
 
 
 async def _read(receive: Any, limit: int) -> bytes:
@@ -331,7 +321,7 @@ async def _read(receive: Any, limit: int) -> bytes:
             break
     if size > limit:
         message = f"the body is longer than {limit:,} bytes; send less"
-        raise RefusedError(413, message, "too long", Connection="close")
+        raise RefusedError(413, message, "too long", ("Connection", "close"))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -350,7 +340,7 @@ def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
         case UsageError() | InputError() | NotTrainedError():
             return RefusedError(422, str(error), "request")
         case BusyError():
-            return RefusedError(503, str(error), "busy", Retry_After="1")
+            return RefusedError(503, str(error), "busy", _LATER)
         case NotInstalledError():
             return RefusedError(503, str(error), "not installed")
     # The text may contain a query, unless it is an error of our own.

@@ -215,9 +215,7 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
 
 
 def encodable(
-    given: ScoringInput,
-    context: RequestContext,
-    ours: NDArray[np.bool_] | None = None,
+    given: ScoringInput, context: RequestContext, ours: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.bool_], ScoringInput]:
     """Which of n documents can be scored, (n,) bool, and these documents. Encodes while there is time.
 

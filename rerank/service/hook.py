@@ -208,12 +208,9 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
 def _decode(column: Column, stored: Values) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Features of n hits, and (n,) bool: missing or corrupt."""
     rows, missing = stored.of_size(column.stored_bytes)
-    values = np.ascontiguousarray(rows[:, : column.bytes]).view(column.dtype)
+    values = column.fill(rows, missing)
     if values.dtype == np.float16:
         values = to_float32(values)  # as rankers do, and np.isfinite is faster
-    if missing.any():
-        present, values = values, np.zeros((len(missing), column.width), values.dtype)
-        values[~missing] = present
     if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
         missing |= ~finite.all(axis=1)
     return values, missing

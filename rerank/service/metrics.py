@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -47,29 +47,21 @@ REFUSED = _counter("rerank_refused", "Connections ended before a request was com
 RELOADS = _counter("rerank_reloads", "Changes of rankers or stacks", ["result"])
 BUSY = Gauge("rerank_requests_in_hand", "Current requests", registry=_REGISTRY, multiprocess_mode="livesum")
 
-One = TypeVar("One", Counter, Gauge, Histogram)
-
-
-@lru_cache(10_000)
-def of(metric: One, *labels: str | int) -> One:
-    """The cached counter of these labels."""
-    return metric.labels(*labels)
-
 
 def observe(endpoint: str, context: RequestContext) -> None:
     """Count the notes of a request."""
     for stage, seconds in list(context.seconds.items()):
-        of(STAGES, endpoint, stage).observe(seconds)
+        STAGES.labels(endpoint, stage).observe(seconds)
     if context.candidates is not None:
-        of(CANDIDATES, endpoint).observe(context.candidates)
+        CANDIDATES.labels(endpoint).observe(context.candidates)
     for ranker, count in list(context.missing.items()):
-        of(MISSING, endpoint, ranker).inc(count)
+        MISSING.labels(endpoint, ranker).inc(count)
     for reason, count in list(context.unscored.items()):
-        of(UNSCORED, reason).inc(count)
+        UNSCORED.labels(reason).inc(count)
     if context.without_features:
         WITHOUT_FEATURES.inc()
     if context.passed is not None:
-        of(PASSED, context.passed).inc()
+        PASSED.labels(context.passed).inc()
 
 
 def text() -> bytes:

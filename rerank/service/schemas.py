@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -181,7 +180,7 @@ class HookCall:
         if end - FRAME > LONGEST_HOOK:
             raise InputError(f"{end - FRAME:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
         body, rest = decode(data[FRAME:end], HookBody), data[end:]
-        n, ids = body.hits, body.ids or numbered(body.hits)
+        n, ids = body.hits, body.ids or [f"{i:06}" for i in range(body.hits)]
         size = n * 28
         if len(ids) != n or size > len(rest):
             raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
@@ -217,24 +216,8 @@ EXAMPLE_OF_HOOK = '\0\0\0\x0b{"hits": 0}'
 def decode(data: bytes, kind: type[T]) -> T:
     """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
     try:
-        found: T = _decoder(cast(Any, kind)).decode(data)
+        return msgspec.json.decode(data, type=kind)
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deep") from error
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8 (byte {error.start})") from error
-    return found
-
-
-@lru_cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
-@lru_cache(16)
-def numbered(count: int) -> list[str]:
-    """Ids for hits that came without ids.
-
-    >>> numbered(2)
-    ['000000', '000001']
-    """
-    return [f"{i:06}" for i in range(count)]

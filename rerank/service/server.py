@@ -21,11 +21,10 @@ from uvicorn.supervisors import Multiprocess
 
 from rerank.errors import RerankError, UsageError
 from rerank.service import logs
-from rerank.service.app import application
+from rerank.service.app import Application
 from rerank.service.connection import Connection
 from rerank.service.metrics import SHARED
 from rerank.service.settings import Settings
-from rerank.service.snapshot import Snapshot
 
 _BACKLOG = 2048
 _KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that the client closes them
@@ -37,7 +36,7 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
 
     Raises RerankError if the workspace or address cannot be used.
     """
-    loaded = [Snapshot.load(settings)]
+    application = Application(settings)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
@@ -47,13 +46,13 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
     if settings.workers == 1:
         for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again at the end
             signal.signal(number, lambda *_: None)
-        uvicorn.Server(_config(settings, application(settings, loaded))).run(sockets=[bound])
+        uvicorn.Server(_config(settings, application)).run(sockets=[bound])
         return
-    loaded.clear()
+    del application
     logs.start()
     with TemporaryDirectory(prefix="rerank-metrics-") as folder:
         os.environ[SHARED] = folder
-        _Workers(_config(settings, partial(application, settings), factory=True), [bound]).run()
+        _Workers(_config(settings, partial(Application, settings), factory=True), [bound]).run()
 
 
 class _Workers(Multiprocess):
@@ -98,7 +97,6 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise RerankError(
-            f"{host}:{port}: cannot listen on this address ({error.strerror}); choose another"
-            f" --port, or stop the program that uses it"
+            f"{host}:{port}: cannot listen ({error.strerror}); choose another --port, or stop its program"
         ) from error
     return bound

@@ -90,9 +90,7 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
         only = tuple(more[0].split(",")) if more else ()
         for name in only:
             if name not in NAMES:
-                raise InputError(
-                    f"{where}:{number}: unknown endpoint {name!r}; choose from {', '.join(NAMES)}"
-                )
+                raise InputError(f"{where}:{number}: unknown endpoint {name!r}; use {', '.join(NAMES)}")
         tokens.append(Token(word, only))
     if not tokens and (path or text.strip()):
         raise InputError(f"{where}: no token; write one line of letters and digits")
@@ -123,8 +121,7 @@ def check_exposure(host: str, token: bool, insecure: bool) -> None:
     if token or insecure or is_loopback(host):
         return
     raise UsageError(
-        f"--host {host}: other machines can reach this address; give a token with"
-        f" --token-file or {TOKEN_VARIABLE}, or pass --insecure"
+        f"--host {host}: other machines can reach it; set --token-file or {TOKEN_VARIABLE}, or --insecure"
     )
 
 

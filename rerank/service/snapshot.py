@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rerank.engines.opensearch.columns import Column, column, feature_key
+from rerank.engines.opensearch.columns import column, feature_key
 from rerank.errors import UsageError
-from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import Scorer
@@ -28,9 +25,8 @@ Signature = tuple[tuple[str, int, int, int], ...]
 _STACKS = 1000  # texts of stacks that are kept parsed
 
 
-@dataclass(frozen=True)
 class Snapshot:
-    """An immutable state of a workspace.
+    """The state of a workspace at one moment. Raises RerankError if it cannot be read.
 
     pipeline:  engine and current rankers.
     versions:  (ranker, version) -> ranker, also older ones.
@@ -38,79 +34,60 @@ class Snapshot:
     default:   stack of requests without one.
     columns:   features (``text@5865d3bb237ae6a4``) -> layout.
     analyze:   text -> terms.
-    signature: state of the files.
-    find:      see :func:`find_stack`.
     words:     fields with query words; empty: all.
-    at_once:   do not wait for features, after a rollback.
+    signature: state of the files.
     """
 
-    workspace: Workspace
-    pipeline: Pipeline
-    versions: Mapping[tuple[str, str], Ranker]
-    tuned: Mapping[frozenset[str], Stack]
-    default: Stack
-    columns: Mapping[str, Column]
-    analyze: Callable[[str], list[str]]
-    signature: Signature
-    find: Callable[[str], Stack]
-    words: tuple[str, ...] = ()
-    at_once: bool = False
-
-    @classmethod
-    def load(cls, settings: Settings) -> Snapshot:
-        """Read the workspace. Raises RerankError if that fails or the stack does not exist."""
-        seen = signature(settings)  # before reading: files that change meanwhile are read again later
-        workspace = _open(settings)
-        releases, current = workspace.releases, workspace.versions()
-        rankers = {name: workspace.ranker(name, version) for name, version in current.items()}
-        versions = {(name, current[name]): ranker for name, ranker in rankers.items()}
-        tuned = {}
-        for path in sorted((workspace.folder / "stacks").glob("*.json")):
-            read, names = Stack.load(path), frozenset(path.stem.split(","))
-            if names.issuperset(read.signals):
-                tuned[names] = read
-        if releases.active is not None:
-            tuned[frozenset(releases.active.name.split(","))] = releases.active.stack
-        first, search = workspace.first_stage_of(None)
-
-        def find(text: str) -> Stack:
-            def check(name: str) -> object:
-                return resolve([name], rankers)
-
-            return find_stack(text, check, lambda names: tuned.get(frozenset(names)), first, search)
-
-        wanted = settings.stack
-        if wanted is not None and wanted.endswith(".json"):
-            default = Stack.load(wanted)
-            resolve(default.signals, rankers)
-        else:
-            active = None if wanted else releases.stack
-            default = active or find(wanted or workspace.first_stage)
-        for one in (*tuned.values(), default):
+    def __init__(self, settings: Settings) -> None:
+        self.signature = signature(settings)  # files that change while they are read are read again later
+        self.workspace = workspace = _open(settings)
+        self._releases, current = workspace.releases, workspace.versions()
+        self.rankers = {name: workspace.ranker(name, version) for name, version in current.items()}
+        self.versions = {(name, current[name]): ranker for name, ranker in self.rankers.items()}
+        self._first_stage, self._search = workspace.first_stage_of(None)
+        self.tuned = self._tuned()
+        self.default = self._default(settings.stack)
+        for one in (*self.tuned.values(), self.default):
             if one.then is not None:
                 one.then.encoder()
             for name, version in workspace.versions_here(one).items():
-                versions[name, version] = workspace.ranker(name, version)
-        empty = [Document("")]
-        snapshot = cls(
-            workspace=workspace,
-            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories, VectorCache()),
-            tuned=tuned,
-            default=default,
-            versions=versions,
-            columns={
-                feature_key(*key): column(key[0], ranker.encode_documents(empty), 1, None)
-                for key, ranker in versions.items()
-            },
-            analyze=Terms(workspace.lang),
-            signature=seen,
-            find=find,
-            words=workspace.words,
-            at_once=releases.rolled_back,
-        )
+                self.versions[name, version] = workspace.ranker(name, version)
+        self.pipeline = Pipeline(workspace.engine, self.rankers, settings.infer_categories, VectorCache())
+        self.columns = {
+            feature_key(*key): column(key[0], ranker.encode_documents([Document("")]), 1, None)
+            for key, ranker in self.versions.items()
+        }
+        self.analyze, self.words = Terms(workspace.lang), workspace.words
+        self._scorers: dict[str | None, tuple[Stack, Scorer]] = {}
         # SQLite connections are in a reference cycle: without this, files stay open until it is collected.
-        weakref.finalize(snapshot, workspace.engine.close).atexit = False
-        return snapshot
+        weakref.finalize(self, workspace.engine.close).atexit = False
+
+    def _tuned(self) -> dict[frozenset[str], Stack]:
+        tuned = {}
+        for path in sorted((self.workspace.folder / "stacks").glob("*.json")):
+            stack, names = Stack.load(path), frozenset(path.stem.split(","))
+            if names.issuperset(stack.signals):
+                tuned[names] = stack
+        if self._releases.active is not None:
+            tuned[frozenset(self._releases.active.name.split(","))] = self._releases.active.stack
+        return tuned
+
+    def _default(self, wanted: str | None) -> Stack:
+        if wanted is not None and wanted.endswith(".json"):
+            stack = Stack.load(wanted)
+            resolve(stack.signals, self.rankers)
+            return stack
+        active = None if wanted else self._releases.stack
+        return active or self._find(wanted or self._first_stage)
+
+    def _find(self, text: str) -> Stack:
+        return find_stack(
+            text,
+            lambda name: resolve([name], self.rankers),
+            lambda names: self.tuned.get(frozenset(names)),
+            self._first_stage,
+            self._search,
+        )
 
     def describe(self) -> dict[str, Any]:
         """Stack and rankers, for the log and ``/readyz``."""
@@ -126,11 +103,6 @@ class Snapshot:
         """Whether the documents are in a cluster."""
         return self.workspace.config.get("opensearch") is not None
 
-    @property
-    def rankers(self) -> Mapping[str, Ranker]:
-        """The current version of each ranker."""
-        return self.pipeline.rankers
-
     def stack(self, text: str | None) -> Stack:
         """Find a stack; without a text, the default.
 
@@ -140,22 +112,17 @@ class Snapshot:
             return self.default
         if text.endswith(".json"):
             raise UsageError("a request names a stack by its signals; only the command line takes a file")
-        return self.find(text)
-
-    @cached_property
-    def scorers(self) -> dict[str | None, tuple[Stack, Scorer]]:
-        """Text of a request -> stack and scorer."""
-        return {}
+        return self._find(text)
 
     def scorer(self, text: str | None) -> tuple[Stack, Scorer]:
         """The stack of a text, see :meth:`stack`, and the scorer of its signals."""
-        found = self.scorers.get(text)
+        found = self._scorers.get(text)
         if found is None:
-            if len(self.scorers) >= _STACKS:
-                self.scorers.clear()
+            if len(self._scorers) >= _STACKS:
+                self._scorers.clear()
             stack = self.stack(text)
             found = stack, self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
-            self.scorers[text] = found
+            self._scorers[text] = found
         return found
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
@@ -176,10 +143,10 @@ class Snapshot:
         return bool(lexical(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
-        """A newer ranker whose features are incomplete, or None."""
-        for name, version in self.versions:
+        """A newer ranker whose features are incomplete, or None. After a rollback, none is waited for."""
+        for name, version in () if self._releases.rolled_back else self.versions:
             newer = name in before.rankers and (name, version) not in before.versions
-            if newer and not self.at_once and self.workspace.engine.missing_features(name, version):
+            if newer and self.workspace.engine.missing_features(name, version):
                 return name
         return None
 

@@ -265,7 +265,7 @@ def test_the_service_uses_the_second_phase(collection, model):
     workspace, queries, _ = collection
     stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
     workspace.use_stack(stack)
-    snapshot, query = Snapshot.load(Settings(folder=str(workspace.folder))), queries[0]
+    snapshot, query = Snapshot(Settings(folder=str(workspace.folder))), queries[0]
     expected, _ = by_hand(workspace, query, stack, model, 5)
 
     def context(deadline: float = math.inf) -> RequestContext:

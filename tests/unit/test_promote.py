@@ -204,23 +204,23 @@ def test_a_service_uses_the_stack_in_use(workspace: Workspace) -> None:
         _, scorer = snapshot.scorer(stack)
         return scorer.features["lsi"]
 
-    first = Snapshot.load(settings)
+    first = Snapshot(settings)
     workspace.install(ranker("v2", 4))
-    second = Snapshot.load(settings)
+    second = Snapshot(settings)
     assert second.waits_for(first) is None  # v2 has no features yet, but no stack uses it
     assert [version(second, stack) for stack in (None, STACK, "lsi", "lsi*0.5 + tfidf*0.5")] == ["v1"] * 4
     encode(workspace)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     tune(workspace, f"{STACK},bm25", queries=QUERIES, qrels=QRELS)  # the first stack with these signals
-    third = Snapshot.load(settings)
+    third = Snapshot(settings)
     found = [version(third, stack) for stack in (None, STACK, "lsi", f"{STACK},bm25")]
     assert found == ["v1", "v1", "v1", "v2"]
     promote(workspace, queries=QUERIES, qrels=QRELS)
-    fourth = Snapshot.load(settings)
+    fourth = Snapshot(settings)
     assert (fourth.waits_for(third), version(fourth), version(fourth, "lsi")) == (None, "v2", "v2")
     workspace.engine.write([Document("new", text="apple wanted")])
     workspace.rollback()
-    last = Snapshot.load(settings)
+    last = Snapshot(settings)
     assert (last.waits_for(fourth), version(last)) == (None, "v1")  # it does not wait for one document
 
 

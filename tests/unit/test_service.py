@@ -32,7 +32,7 @@ def test_an_explanation_that_is_too_long_is_refused(tmp_path, monkeypatch):
     workspace.engine.close()
     options = {"stack": "bm25", "explain": True}
     body = {"query": {"match": {"a": "apple"}}, "scores": [1.0] * 10, "rerank": options, "features": {}}
-    snapshot = Snapshot.load(Settings(folder=str(workspace.folder)))
+    snapshot = Snapshot(Settings(folder=str(workspace.folder)))
     with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
         hook(snapshot, HookCall.read(call(body)), RequestContext(time.monotonic() + 60, 10))
 

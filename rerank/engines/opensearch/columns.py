@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import split_passages
+from rerank.engines.base import Encoder
 from rerank.engines.file_features import check_features, other_kind
 from rerank.errors import EngineError
+from rerank.records import Document
 
 FEATURES = "rerank_features"
 """The object field that contains the features."""
@@ -159,20 +161,23 @@ class Column:
 
     def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return (n, width) rows, and (n,) bool: missing. Missing rows are 0."""
-        size = -(-self.bytes // 3)
-        stored = [text for text in texts if text is not None]
+        size, stored = self.stored_bytes, [text for text in texts if text is not None]
         raw = np.frombuffer(binascii.a2b_base64("".join(stored)), np.uint8)
-        if raw.size != len(stored) * size * 3 or any(len(text) != 4 * size for text in stored):
+        if raw.size != len(stored) * size or any(len(text) != size // 3 * 4 for text in stored):
             raise EngineError(
-                f"stored features do not have {self.width} values of {self.dtype}; encode them again"
+                f"stored features are not {self.width} values of {self.dtype}; encode them again"
             )
-        rows = np.ascontiguousarray(raw.reshape(len(stored), size * 3)[:, : self.bytes]).view(self.dtype)
-        if len(stored) == len(texts):
-            return rows, np.zeros(len(texts), np.bool_)
-        missing = np.fromiter((text is None for text in texts), np.bool_, len(texts))
-        values = np.zeros((len(texts), self.width), self.dtype)
+        missing = np.array([text is None for text in texts], np.bool_)
+        return self.fill(raw.reshape(len(stored), size), missing), missing
+
+    def fill(self, raw: NDArray[np.uint8], missing: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return (n, width) rows of (k, stored_bytes) bytes; 0 for the missing. missing: (n,) bool, n - k."""
+        rows = np.ascontiguousarray(raw[:, : self.bytes]).view(self.dtype)
+        if not missing.any():
+            return rows
+        values = np.zeros((len(missing), self.width), self.dtype)
         values[~missing] = rows
-        return values, missing
+        return values
 
 
 def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -> Column:
@@ -184,6 +189,17 @@ def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -
     if new != (stored.dtype, stored.width):
         raise other_kind(name, new, (stored.dtype, stored.width))
     return stored
+
+
+def encode(
+    encoder: Encoder, documents: Sequence[Document], stored: Column | None, *, retrieves: bool
+) -> tuple[Column, list[str]]:
+    """Encode documents; return the column, and the features as Base64. retrieves: they are also searched."""
+    values = encoder.encode(documents)
+    found = column(encoder.name, values, len(documents), stored)
+    if retrieves:
+        found = replace(found, vectors="hnsw", passages=encoder.passages)
+    return found, found.encode(values)
 
 
 def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
@@ -208,10 +224,7 @@ def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
     """Raise EngineError if an index cannot store features."""
     kind = mappings.get("properties", {}).get(FEATURES, {}).get("type", "object")
     if kind != "object":
-        raise EngineError(
-            f"index {index!r} has a field {FEATURES!r} of type {kind}, which cannot store vectors; reindex"
-            " without it"
-        )
+        raise EngineError(f"index {index!r} has a field {FEATURES!r} of type {kind}; reindex it without it")
     source = mappings.get("_source", {})
     excluded = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
     excluded += [f"all but {path}" for path in source.get("includes", ())]
