@@ -98,13 +98,7 @@ class FeatureFiles:
         return stored
 
     def write(
-        self,
-        name: str,
-        version: str,
-        rows: NDArray[np.int64],
-        values: NDArray[Any],
-        *,
-        replace: bool = False,
+        self, name: str, version: str, rows: NDArray[np.int64], values: NDArray[Any], *, replace: bool = False
     ) -> None:
         """Store the (n, width) features of n rows; they are durable after :meth:`sync`.
 
@@ -122,12 +116,7 @@ class FeatureFiles:
         _put(folder / "sums", rows, row_sums(values, rows, self._salt)[:, None])
 
     def encode(
-        self,
-        encoder: Encoder,
-        rows: NDArray[np.int64],
-        documents: Sequence[Document],
-        *,
-        force: bool = False,
+        self, encoder: Encoder, rows: NDArray[np.int64], documents: Sequence[Document], *, force: bool = False
     ) -> int:
         """Encode the documents of n rows that have no intact feature; return their number.
 
@@ -202,8 +191,7 @@ def check_features(name: str, values: NDArray[Any], count: int) -> None:
     """Raise EngineError unless ``values`` is a (count, width) array."""
     if values.ndim != 2 or len(values) != count or not values.shape[1]:
         raise EngineError(
-            f"ranker {name!r} encoded {plural(count, 'document[|s]')} into an array of shape"
-            f" {values.shape}, not ({count}, width); correct its encode_documents"
+            f"ranker {name!r} encoded {count} documents into shape {values.shape}; correct encode_documents"
         )
 
 

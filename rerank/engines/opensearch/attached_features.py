@@ -18,7 +18,7 @@ from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
-from rerank.engines.opensearch.reading import Reader
+from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
 from rerank.records import Document
 
@@ -58,7 +58,7 @@ class AttachedFeatures(FeatureStore):
         """
         rows = self.rows
         if version not in rows.features.versions().get(name, ()):
-            return len(self._index)
+            return self._index.count()
         count = 0
         for shard in self._shards():
             for hits, _ in self._pages(shard, rows.encoded(name, version, shard.uuid, shard.number)):
@@ -111,7 +111,7 @@ class AttachedFeatures(FeatureStore):
         The index itself is only written for rankers that retrieve.
         """
         encoders, force = encoding.encoders, encoding.force
-        self._index.check_fields()
+        self._index.check()
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
@@ -120,8 +120,7 @@ class AttachedFeatures(FeatureStore):
         if some := [encoder for encoder in encoders if encoder.name in retrieving]:
             self._doc_values.write(Encoding(some, keep=encoding.keep))
         rows, shards = self.rows, self._shards()
-        with self._index.asking("reading documents"):
-            self._index.refresh(self._settings.index)
+        self._index.refresh("reading documents")
         for shard in shards:
             place = shard.uuid, shard.number
             last = [-1 if force else rows.encoded(one.name, one.version, *place) for one in encoders]
@@ -140,12 +139,7 @@ class AttachedFeatures(FeatureStore):
         return encoded
 
     def _store(
-        self,
-        rows: TextRows,
-        shard: Shard,
-        hits: Sequence[Mapping[str, Any]],
-        encoders: Sequence[Encoder],
-        force: bool,
+        self, rows: TextRows, shard: Shard, hits: Hits, encoders: Sequence[Encoder], force: bool
     ) -> dict[str, int]:
         """Encode new texts; store all locations. Returns ranker -> number of encoded texts."""
         if not hits:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
-from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.errors import block, cause, explain
+from rerank.engines.opensearch.index import Index
 from rerank.errors import EngineError
 
 SENDERS = 4
@@ -63,20 +62,16 @@ class Written:
         """
         ((kind, answer),) = item.items()
         status, id, result = answer["status"], answer["_id"], answer.get("result")
-        if "error" not in answer:
-            if result == "not_found":
-                self.missing.append(id)
-            else:
-                name = result if result in ("created", "deleted") else "updated"
-                setattr(self, name, getattr(self, name) + 1)
-            return ""
         _, reason = cause(answer)
-        if status in (429, 503) and not block(reason):
-            return f"{status}: {reason}"
-        if status == 409:
-            self.conflicts.append(id)
-        elif status == 404 and kind == "update":
+        if result == "not_found" or (status == 404 and kind == "update"):
             self.missing.append(id)
+        elif "error" not in answer:
+            name = result if result in ("created", "deleted") else "updated"
+            setattr(self, name, getattr(self, name) + 1)
+        elif status in (429, 503) and not block(reason):
+            return f"{status}: {reason}"
+        elif status == 409:
+            self.conflicts.append(id)
         elif status in (401, 403, 404) or block(reason):
             raise EngineError(f"{_DOING}: {block(reason) or f'{reason} ({status})'}")
         else:
@@ -97,7 +92,7 @@ def _dumps(value: object) -> str:
 
 
 def send(
-    client: OpenSearch, settings: Settings, index: str, batches: Iterable[tuple[Label, list[Action]]]
+    index: Index, target: str, batches: Iterable[tuple[Label, list[Action]]]
 ) -> Iterator[tuple[Label, Written]]:
     """Send batches from several threads; yield their labels and results in order.
 
@@ -108,7 +103,7 @@ def send(
     with ThreadPoolExecutor(SENDERS) as pool:
         try:
             for label, actions in batches:
-                under_way.append((label, pool.submit(_send, client, settings, index, actions, stop)))
+                under_way.append((label, pool.submit(_send, index, target, actions, stop)))
                 if len(under_way) > SENDERS:
                     first, job = under_way.popleft()
                     yield first, job.result()
@@ -118,48 +113,44 @@ def send(
             stop.set()  # failed requests are not repeated
 
 
-def _send(
-    client: OpenSearch, settings: Settings, index: str, actions: list[Action], stop: threading.Event
-) -> Written:
+def _send(index: Index, target: str, actions: list[Action], stop: threading.Event) -> Written:
     """Send a batch; repeat rejected actions with growing pauses."""
     written, pause, give_up = Written(), 0.25, time.monotonic() + PATIENCE
     while True:
         body = "".join(f"{line}\n" for lines in actions for line in lines if line is not None)
         try:
-            items = client.bulk(body=body, index=index, params={"filter_path": _ANSWER})["items"]
+            answer = index.client.bulk(body=body, index=target, params={"filter_path": _ANSWER})
         except client_errors.OpenSearchException as problem:
-            error = explain(problem, settings, _DOING)
+            error = explain(problem, index.settings, _DOING)
             if getattr(problem, "status_code", None) == 413:
-                written.add(_halves(client, settings, index, actions, stop))
+                written.add(_halves(index, target, actions, stop))
                 return written
             if not _is_temporary(problem):
                 raise error from problem
         else:
-            reasons = list(map(written.count, items))
+            reasons = list(map(written.count, answer["items"]))
             actions = [action for action, reason in zip(actions, reasons, strict=True) if reason]
             if not actions:
                 return written
             reason = next(filter(None, reasons))
-            error = EngineError(f"{_DOING}: {settings.where} is too busy now ({reason}); try again later")
+            where = index.settings.where
+            error = EngineError(f"{_DOING}: {where} is too busy now ({reason}); try again later")
         if time.monotonic() > give_up or stop.wait(pause * random.uniform(0.5, 1.5)):
             raise error
         pause = min(2 * pause, 10.0)
 
 
-def _halves(
-    client: OpenSearch, settings: Settings, index: str, actions: list[Action], stop: threading.Event
-) -> Written:
+def _halves(index: Index, target: str, actions: list[Action], stop: threading.Event) -> Written:
     """Send a batch that is too large for one request (413) in two requests."""
-    written, half = Written(), len(actions) // 2
+    half = len(actions) // 2
     if half:
-        for some in (actions[:half], actions[half:]):
-            written.add(_send(client, settings, index, some, stop))
-    else:
-        ((meta, source),) = actions
-        id = next(iter(msgspec.json.decode(meta).values()))["_id"]
-        size = len(meta) + len(source or "")
-        written.refused.append((id, f"{size:,} characters are too large for a request (413)"))
-    return written
+        written = _send(index, target, actions[:half], stop)
+        written.add(_send(index, target, actions[half:], stop))
+        return written
+    ((meta, source),) = actions
+    id = next(iter(msgspec.json.decode(meta).values()))["_id"]
+    size = len(meta) + len(source or "")
+    return Written(refused=[(id, f"{size:,} characters are too large for a request (413)")])
 
 
 def _is_temporary(problem: client_errors.OpenSearchException) -> bool:

@@ -39,7 +39,7 @@ def document_row(id: str, categories: Sequence[str]) -> str:
 
 def rows(values: Sequence[bytes]) -> list[list[str]]:
     """Return id and categories of values of ``DOCUMENT``. Raises msgspec.DecodeError."""
-    return _ROWS.decode(b"[" + b",".join(values) + b"]")
+    return msgspec.json.decode(b"[" + b",".join(values) + b"]", type=list[list[str]])
 
 
 def feature_key(name: str, version: str) -> str:
@@ -87,9 +87,6 @@ def without_vectors(key: str, passages: int) -> dict[str, Any]:
     if path:
         exists = {"nested": {"path": path, "query": exists, "ignore_unmapped": True}}
     return {"bool": {"must_not": exists}}
-
-
-_ROWS = msgspec.json.Decoder(list[list[str]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     def _check(self, where: str) -> None:
         name, problem = self.index, ""
         if any(re.search("[@?#]", url) for url in self.url):  # not quoted: it may be a secret
-            problem = (
-                "a URL must not contain a password, ? or #; set `user` in a profile or rerank.toml, and set"
-                " RERANK_OPENSEARCH_PASSWORD"
-            )
-        elif wrong := [url for url in self.url if not _is_url(url)]:
+            problem = "a URL must not contain a password, ? or #; set `user` and RERANK_OPENSEARCH_PASSWORD"
+        elif wrong := [url for url in self.url if not is_url(url)]:
             problem = f"{wrong[0]!r} is not the URL of a node; for example http://127.0.0.1:9200"
         elif name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
             problem = f"{name!r} is not the name of an index; use lower-case letters, digits, - and _"
@@ -110,7 +107,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         return ", ".join(self.url)
 
 
-def _is_url(url: str) -> bool:
+def is_url(url: str) -> bool:
+    """Whether a client can use this http or https URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -175,7 +173,7 @@ def _certificates(settings: Settings) -> dict[str, Any]:
     return {name: file for name, file in files.items() if file}
 
 
-def connect(settings: Settings, connections: int = 10) -> OpenSearch:
+def connect(settings: Settings) -> OpenSearch:
     """Return a client; sends nothing."""
     options: dict[str, Any] = {}
     if any(urlsplit(url).scheme == "https" for url in settings.url):
@@ -188,7 +186,7 @@ def connect(settings: Settings, connections: int = 10) -> OpenSearch:
         timeout=settings.timeout,
         max_retries=max(3, len(settings.url)),
         retry_on_status=(502, 503, 504) if len(settings.url) > 1 else (),
-        pool_maxsize=connections,
+        pool_maxsize=10,
         serializer=_Json(),
         serializers={"text/plain": _Json()},
         **options,
@@ -209,9 +207,7 @@ def check(client: OpenSearch, settings: Settings) -> None:
             about = None
     version = about.get("version") if isinstance(about, dict) else None
     if not isinstance(version, dict) or "number" not in version:
-        raise EngineError(
-            f"{settings.where} answers, but not as OpenSearch does; check host, port and path of the URL"
-        )
+        raise EngineError(f"{settings.where} answers, but not as OpenSearch does; check host, port and path")
     product, found = version.get("distribution"), re.match(r"(\d+)\.(\d+)", str(version["number"]))
     if product != "opensearch" or not found or (int(found[1]), int(found[2])) < OLDEST:
         name = "OpenSearch" if product == "opensearch" else "another product, version"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numpy.typing import NDArray
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder, Encoding, FeatureStore
@@ -16,8 +15,8 @@ from rerank.engines.opensearch.columns import (
     FEATURES,
     Column,
     check_mapping,
-    column,
     columns,
+    encode,
     feature_key,
     ranker_of,
     vector_key,
@@ -25,8 +24,9 @@ from rerank.engines.opensearch.columns import (
 )
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
-from rerank.engines.opensearch.reading import Reader
+from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.errors import EngineError
+from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
 _PAUSE = 3.0  # seconds in which copies replace lost shards
@@ -40,14 +40,14 @@ Encoded = list[tuple[str, set[str]]]
 class _Plan:
     """One pass over the documents. Keys name ranker and version.
 
-    wanted: features to write. stored: mapped columns. vectors: keys that need vectors; fresh: new ones.
+    wanted: features to write. stored: mapped columns. vectors: keys that need vectors. fresh: stored without.
     kept: features to write again. dropped: fields to remove. force: encode all.
     """
 
     wanted: dict[str, Encoder]
     stored: dict[str, Column]
     vectors: list[str]
-    fresh: set[str]
+    fresh: Collection[str]
     kept: list[str]
     dropped: list[str]
     force: bool
@@ -64,9 +64,7 @@ class _Plan:
             "seq_no_primary_term": True,
         }
 
-    def actions(
-        self, hits: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]
-    ) -> list[Action]:
+    def actions(self, hits: Hits, features: Sequence[Mapping[str, Any]]) -> list[Action]:
         """The ``_bulk`` updates. Each names its index, as an alias can have several."""
         dropped: dict[str, Any] = dict.fromkeys(self.dropped)
         return [
@@ -138,8 +136,7 @@ class DocValueFeatures(FeatureStore):
             except client_errors.RequestError as error:
                 if vectors and "No handler for type [knn_vector]" in str(error.info):
                     raise EngineError(
-                        f"{self._settings.where} has no k-NN plugin, which {ranker_of(vectors[0])[0]} needs"
-                        " to retrieve; install opensearch-knn on every node, or omit --retrieve"
+                        f"{self._settings.where} has no k-NN plugin; install opensearch-knn on each node"
                     ) from error
                 raise
 
@@ -170,20 +167,18 @@ class DocValueFeatures(FeatureStore):
         return encoded
 
     def _plan(self, encoding: Encoding) -> _Plan:
-        with self._index.asking("storing features"):
-            self._index.refresh(self._settings.index)
+        self._index.refresh("storing features")
         stored = dict(self.stored())
         wanted = {feature_key(encoder.name, encoder.version): encoder for encoder in encoding.encoders}
         retrieving = self.retrieving(encoding.encoders)
         vectors = [key for key, encoder in wanted.items() if encoder.name in retrieving]
-        fresh = {key for key in vectors if key not in stored or not stored[key].vectors}
-        new = {
+        fresh = {
             key: replace(stored[key], vectors="hnsw", passages=wanted[key].passages)
-            for key in fresh
-            if key in stored
+            for key in vectors
+            if key in stored and not stored[key].vectors
         }
-        self.map(new, self._settings.index)
-        stored |= new
+        self.map(fresh, self._settings.index)
+        stored |= fresh
         # An update drops features, which are not part of _source: write all again.
         others = {feature_key(name, version) for name, some in encoding.keep.items() for version in some}
         by_age = sorted(stored.keys() - wanted, key=lambda key: stored[key].since)
@@ -206,17 +201,17 @@ class DocValueFeatures(FeatureStore):
 
         changed = False
         with self._index.asking("storing features"):
-            for encoded, written in send(self._client, self._settings, self._settings.index, batches()):
+            for encoded, written in send(self._index, self._settings.index, batches()):
                 if written.refused:
                     id, reason = written.refused[0]
                     raise EngineError(f"storing features: OpenSearch refuses document {id!r}: {reason}")
                 changed |= bool(written.conflicts)
                 for name, ids in encoded:
                     count(name, len(ids.difference(written.conflicts, written.missing)))
-            self._index.refresh(self._settings.index)
+        self._index.refresh("storing features")
         return changed
 
-    def _encode(self, plan: _Plan, hits: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Encoded]:
+    def _encode(self, plan: _Plan, hits: Hits) -> tuple[list[dict[str, Any]], Encoded]:
         """All features of each hit, and ranker -> encoded ids."""
         read = [key for key in plan.kept if not (plan.force and key in plan.wanted)]
         features: list[dict[str, Any]] = [
@@ -226,14 +221,10 @@ class DocValueFeatures(FeatureStore):
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
         encoded: Encoded = []
         for key, encoder in plan.wanted.items():
-            rows = [i for i, found in enumerate(features) if key not in found]
+            rows = self._add(plan, key, documents, features)
             # With a new field of vectors, documents with the feature get its vector.
             changed = range(len(hits)) if key in plan.fresh else rows
             encoded.append((encoder.name, {hits[i]["_id"] for i in changed}))
-            if rows:
-                values = encoder.encode([documents[i] for i in rows])
-                for i, text in zip(rows, self._column(plan, key, values, len(rows)).encode(values)):
-                    features[i][key] = text
         for found, document in zip(features, documents):
             found |= self._layout.row(document)
         for key in dict.fromkeys([*plan.kept, *plan.vectors]):
@@ -241,28 +232,30 @@ class DocValueFeatures(FeatureStore):
                 plan.stored[key].add_vectors(key, features, [found.get(key) for found in features])
         return features, encoded
 
-    def _column(self, plan: _Plan, key: str, values: NDArray[Any], count: int) -> Column:
-        encoder, known = plan.wanted[key], plan.stored.get(key)
-        found = column(encoder.name, values, count, known)
-        if known is None:
-            if key in plan.vectors:
-                found = replace(found, vectors="hnsw", passages=encoder.passages)
-            self.map({key: found}, self._settings.index)
-        plan.stored[key] = found
-        return found
+    def _add(
+        self, plan: _Plan, key: str, documents: Sequence[Document], features: Sequence[dict[str, Any]]
+    ) -> list[int]:
+        """Encode the documents that lack this feature; return their positions."""
+        rows, known = [i for i, found in enumerate(features) if key not in found], plan.stored.get(key)
+        if rows:
+            lacking, retrieves = [documents[i] for i in rows], key in plan.vectors
+            plan.stored[key], texts = encode(plan.wanted[key], lacking, known, retrieves=retrieves)
+            if known is None:
+                self.map({key: plan.stored[key]}, self._settings.index)
+            for i, text in zip(rows, texts):
+                features[i][key] = text
+        return rows
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""
-        with self._index.asking("counting features"):
-            return self._index.count({"bool": {"must_not": _exists(feature_key(name, version))}})
+        return self._index.count({"bool": {"must_not": _exists(feature_key(name, version))}})
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find."""
         found = self.searchable(name, version)
         if found is None:
             return None
-        with self._index.asking("counting features"):
-            return self._index.count(without_vectors(feature_key(name, version), found.passages))
+        return self._index.count(without_vectors(feature_key(name, version), found.passages))
 
 
 def _exists(key: str) -> dict[str, Any]:

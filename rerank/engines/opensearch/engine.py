@@ -7,20 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import (
-    Engine,
-    FeatureStore,
-    SearchRequest,
-    batches,
-    hits_of_run,
-)
+from rerank.engines.base import Engine, FeatureStore, SearchRequest, batches, hits_of_run
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
@@ -75,8 +68,7 @@ class OpenSearchEngine(Writer, Engine):
                 f"{settings.where} has an index {settings.index!r} already; choose another name,"
                 f" `rerank attach` it as it is, or open the workspace that made it"
             )
-        with index.asking("creating the index"):
-            index.make(f"{settings.index}-000001", alias=True)
+        index.make(f"{settings.index}-000001", alias=True)
         return cls(index)
 
     @classmethod
@@ -124,10 +116,6 @@ class OpenSearchEngine(Writer, Engine):
             self._foreign |= set(uuids) - self._uuids
         return [uuid in self._uuids for uuid in uuids]
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Lock the folder."""
-        return self.index.lock()
-
     def verify(self) -> dict[str, str]:
         """See :meth:`Engine.verify`."""
         found = self.attached_features.rows.corruptions() if self.attached_features else ()
@@ -135,15 +123,18 @@ class OpenSearchEngine(Writer, Engine):
 
     def discard(self) -> None:
         """Remove an empty index."""
-        self.index.discard()
+        with self.index.asking("removing the empty index"):
+            for name, about in self.index.indices().items():
+                if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
+                    self.index.client.indices.delete(index=name)
 
     def close(self) -> None:
         """Close the connections."""
-        self.index.close()
+        self.index.client.close()
 
     def __len__(self) -> int:
         """Count the documents."""
-        return len(self.index)
+        return self.index.count()
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the candidates of each request."""

@@ -39,13 +39,9 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
     """Return a client error as one line."""
     where = settings.where
     if isinstance(error, client_errors.ConnectionTimeout):
-        problem = (
-            f"no answer from {where} within {settings.timeout:g} s; check the cluster, or raise `timeout`"
-        )
+        problem = f"no answer from {where} within {settings.timeout:g} s; check the cluster, or raise timeout"
     elif isinstance(error, client_errors.SSLError):
-        problem = (
-            f"{where}: no trusted TLS connection ({_innermost(error)}); check URL, ca_file and client_cert"
-        )
+        problem = f"{where}: no trusted TLS connection ({_innermost(error)}); check ca_file and client_cert"
     elif isinstance(error, client_errors.ConnectionError):
         problem = f"{where} cannot be reached ({_innermost(error)}); check scheme, host and port"
     elif isinstance(error, client_errors.SerializationError):
@@ -75,19 +71,13 @@ def _refusal(error: Exception, settings: Settings) -> str:
             " choose a smaller depth, or raise its setting index.max_result_window"
         )
     if re.search("too_many.*clauses|maxClauseCount", str(getattr(error, "info", ""))):
-        return (
-            "the query has more terms than OpenSearch accepts; shorten it, or raise the cluster setting"
-            " indices.query.bool.max_clause_count"
-        )
+        return "the query has too many terms; shorten it, or raise indices.query.bool.max_clause_count"
     if kind == "index_not_found_exception":
         return f"{where} has no index {index!r}; {CREATE_AGAIN}"
     if kind == "index_closed_exception":
         return f"index {index!r} is closed; open it, or move the alias"
     if kind == "search_phase_execution_exception" or (status == 503 and "shard" in kind + reason):
-        return (
-            f"not all shards of {index!r} answer ({reason}); look at `GET _cluster/health`, and run again"
-            " when they do"
-        )
+        return f"not all shards of {index!r} answer ({reason}); look at `GET _cluster/health`, and run again"
     if isinstance(status, int) and 300 <= status < 400:
         return f"{where} redirects to another address ({status}); check scheme, host and path"
     if status in (502, 503, 504) and not kind:

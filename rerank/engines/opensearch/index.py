@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,26 +16,19 @@ from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
 from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
-from rerank.files import folder_lock
 from rerank.index_templates import index_body
 
 FORMAT = 2
 """Version of index_templates/; an index of another version is not opened."""
 
-WHOLE = {"allow_partial_search_results": "false"}
-"""Parameter of searches: a shard without an answer is an error."""
-
-WINDOW = 10_000
-"""Default of index.max_result_window: the hits that an index returns at once."""
+_WINDOW = 10_000  # default of index.max_result_window: the hits that an index returns at once
 
 NO_PIPELINE = "_none"
 """No search pipeline: with the hook's pipeline, the service would call itself without end. It is set in the
 body, because the header of ``_msearch`` does not accept it. Searches at a point in time may use the default
 pipeline; the hook does not change them, because they have no words."""
 
-OURS = {"search_pipeline": NO_PIPELINE}
-"""The body of our own searches."""
-
+_ALL: Mapping[str, Any] = {"match_all": {}}
 _FRESH = 2.0  # seconds until the indices of the name are read again
 
 
@@ -69,10 +62,10 @@ class Index:
         found = self.indices()
         if not found:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
-        self.check_fields(found)
-        if isinstance(self.layout, AttachedLayout):
-            return
         for name, about in found.items():
+            if isinstance(self.layout, AttachedLayout):
+                check_fields(name, about["mappings"], self.layout.fields)
+                continue
             made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
             if made is None:
                 fields = field_types(about["mappings"].get("properties", {}))
@@ -83,15 +76,6 @@ class Index:
                 )
             if made != FORMAT:
                 raise EngineError(f"index {name!r} has another format, {made}; ingest again with --replace")
-
-    def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Raise UsageError or EngineError if an attached index does not have these fields.
-
-        indices: see :meth:`indices`; None: the current ones.
-        """
-        if isinstance(self.layout, AttachedLayout):
-            for name, about in (self.indices() if indices is None else indices).items():
-                check_fields(name, about["mappings"], self.layout.fields)
 
     def indices(self, name: str = "") -> dict[str, dict[str, Any]]:
         """Return the indices of a name (default: of the settings), with mappings, settings and aliases."""
@@ -113,10 +97,10 @@ class Index:
             with self.asking("looking for the index"):
                 answer = self.client.indices.get_settings(index=self.settings.index)
             indices = {name: about["settings"]["index"] for name, about in answer.items()}
-            window = min((int(i.get("max_result_window", WINDOW)) for i in indices.values()), default=WINDOW)
+            windows = [int(index.get("max_result_window", _WINDOW)) for index in indices.values()]
             shards = sum(int(index["number_of_shards"]) for index in indices.values())
             uuids = {name: index["uuid"] for name, index in indices.items()}
-            self._shape = now, Shape(uuids, window, shards)
+            self._shape = now, Shape(uuids, min(windows, default=_WINDOW), shards)
         return self._shape[1]
 
     def make(self, name: str, *, alias: bool) -> None:
@@ -126,14 +110,18 @@ class Index:
             body["aliases"] = {self.settings.index: {}}
         # It can only be set now. Clusters without the k-NN plugin refuse it.
         body["settings"]["index"]["knn"] = True
-        try:
-            self.client.indices.create(index=name, body=body)
-        except client_errors.RequestError as error:
-            if "unknown setting [index.knn]" not in str(error.info):
-                raise
-            del body["settings"]["index"]["knn"]
-            self.client.indices.create(index=name, body=body)
-        # Without replicas, a node that dies loses the only copy.
+        with self.asking("creating the index"):
+            try:
+                self.client.indices.create(index=name, body=body)
+            except client_errors.RequestError as error:
+                if "unknown setting [index.knn]" not in str(error.info):
+                    raise
+                del body["settings"]["index"]["knn"]
+                self.client.indices.create(index=name, body=body)
+            self._wait_for_copies(name)
+
+    def _wait_for_copies(self, name: str) -> None:
+        """Wait for replicas: without them, a node that dies loses the only copy."""
         patience = min(10.0, self.settings.timeout / 2)
         params = {
             "wait_for_no_initializing_shards": "true",
@@ -144,14 +132,15 @@ class Index:
         }
         self.client.cluster.health(index=name, params=params)
 
-    def refresh(self, index: str) -> None:
-        """Make all writes visible in all copies."""
+    def refresh(self, doing: str, index: str = "") -> None:
+        """Make all writes visible in all copies. index: default: of the settings."""
         for _ in range(3):
-            if not self.client.indices.refresh(index=index)["_shards"]["failed"]:
+            with self.asking(doing):
+                answer = self.client.indices.refresh(index=index or self.settings.index)
+            if not answer["_shards"]["failed"]:
                 return
         raise EngineError(
             f"not all shards of {self.settings.index!r} answer; look at `GET _cluster/health`, and run again"
-            " when they do"
         )
 
     def asking(self, doing: str) -> AbstractContextManager[None]:
@@ -161,33 +150,12 @@ class Index:
     def search(self, doing: str, body: Mapping[str, Any], index: str | None = "", **params: str) -> Any:
         """Return the answer of all shards. index: default: of the settings; None: of a point in time."""
         index = self.settings.index if index == "" else index
-        body = {**OURS, "track_total_hits": False, **body}
+        body = {"search_pipeline": NO_PIPELINE, "track_total_hits": False, **body}
+        params = {"allow_partial_search_results": "false", **params}
         with self.asking(doing):
-            return self.client.search(index=index, body=body, params={**WHOLE, **params})
+            return self.client.search(index=index, body=body, params=params)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the folder; see :meth:`Engine.lock`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self.folder, f"ingesting into {self.settings.index!r}"):
-            yield
-
-    def discard(self) -> None:
-        """Remove an empty index."""
-        with self.asking("removing the empty index"):
-            for name, about in self.indices().items():
-                if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
-                    self.client.indices.delete(index=name)
-
-    def count(self, query: Mapping[str, Any], index: str = "") -> int:
+    def count(self, query: Mapping[str, Any] = _ALL, index: str = "") -> int:
         """Count matches. A missing shard is an error, unlike with ``_count``."""
         body = {"size": 0, "track_total_hits": True, "query": query}
         return int(self.search("counting documents", body, index)["hits"]["total"]["value"])
-
-    def __len__(self) -> int:
-        """Count the documents."""
-        return self.count({"match_all": {}})
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.client.close()

@@ -32,16 +32,13 @@ def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]
         if name not in FIELDS:
             raise UsageError(f"{where}: {name!r} is not a part of a document; use {', '.join(FIELDS)}")
         paths = (paths,) if isinstance(paths, str) else paths
-        if not isinstance(paths, (list, tuple)) or not paths or not all(map(_is_name, paths)):
+        named = isinstance(paths, (list, tuple)) and [isinstance(one, str) and one.strip() for one in paths]
+        if not named or not all(named):
             raise UsageError(f"{where}: field {name!r} needs the name of a field of the index")
         fields[name] = tuple(paths)
     if fields and not {"title", "text"} & fields.keys():
         raise UsageError(f"{where}: neither title nor text is given; name the field with the words")
     return fields
-
-
-def _is_name(path: object) -> bool:
-    return isinstance(path, str) and bool(path.strip())
 
 
 class Layout(ABC):
@@ -149,14 +146,11 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
     types = dict(field_types(mappings.get("properties", {})))
     source = mappings.get("_source", {})
     if source.get("enabled") is False:
-        raise EngineError(
-            f"index {index!r} has no _source, so its documents cannot be read; reindex it with _source"
-        )
+        raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
     unread = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
     if unread:
         raise EngineError(
-            f"index {index!r} excludes {', '.join(unread)} from _source, so they cannot be read; name other"
-            " fields, or reindex it with them"
+            f"index {index!r} excludes {', '.join(unread)} from _source; name others, or reindex it with them"
         )
     for name, paths in fields.items():
         for path in paths:
@@ -165,9 +159,7 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
                 known = ", ".join(types) or "none"
                 raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {known}")
             if name in ("title", "text") and kind not in _SEARCHED:
-                raise UsageError(
-                    f"field {path!r} of index {index!r} is of type {kind}; {name} needs the type text"
-                )
+                raise UsageError(f"field {path!r} of index {index!r} is of type {kind}; {name} needs text")
 
 
 def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

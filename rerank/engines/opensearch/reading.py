@@ -13,6 +13,9 @@ from rerank.records import Document
 LONGEST_ID = 512
 """Maximum length of an id in bytes."""
 
+Hits = Sequence[Mapping[str, Any]]
+"""Hits of a search, as OpenSearch returns them."""
+
 _PAGE = 1000  # documents per request
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 

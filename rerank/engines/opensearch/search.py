@@ -146,8 +146,7 @@ class Searcher:
         expected = feature_width(one.passages, len(one.vector))
         if column.width != expected:
             raise WorkspaceError(
-                f"the stored {one.name} features have {column.width} numbers, not {expected};"
-                f" train {one.name} again"
+                f"the {one.name} features have {column.width} numbers, not {expected}; train {one.name} again"
             )
         return column
 
@@ -267,8 +266,6 @@ class Searcher:
                     missing[name] = np.ones(len(ids), np.bool_)
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=took)
 
-    # -- requests ----------------------------------------------------------------------------------------
-
     def _find(self, searches: Sequence[Search], keys: Sequence[str]) -> list[Answer]:
         """Send searches in one request. keys: features to return."""
         found = []
@@ -310,19 +307,16 @@ class Searcher:
         for body, option, answer in zip(bodies, options, answers, strict=True):
             yield self._ask(body, option) if "error" in answer else answer
 
-    def _ask(self, body: dict[str, Any], option: dict[str, str]) -> dict[str, Any]:
-        for again in (True, False):
-            try:
-                answer: dict[str, Any] = self._client.search(
-                    index=self._settings.index, body=body, params=option
-                )
-                return answer
-            except client_errors.OpenSearchException as error:
-                status = getattr(error, "status_code", None)
-                # The searches of a dying node fail; copies of its shards answer the next request.
-                if not (again and isinstance(status, int) and status >= 500):
-                    raise explain(error, self._settings, _DOING) from error
-        raise AssertionError
+    def _ask(self, body: dict[str, Any], option: dict[str, str], again: bool = True) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = self._client.search(index=self._settings.index, body=body, params=option)
+        except client_errors.OpenSearchException as error:
+            status = getattr(error, "status_code", None)
+            # The searches of a dying node fail; copies of its shards answer the next request.
+            if again and isinstance(status, int) and status >= 500:
+                return self._ask(body, option, again=False)
+            raise explain(error, self._settings, _DOING) from error
+        return answer
 
 
 def _hit(hit: Mapping[str, Any]) -> Hit:

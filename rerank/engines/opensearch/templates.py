@@ -24,7 +24,7 @@ from rerank.order import rank
 from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
-"""The processor of the plugin. It must not rerank the candidates of the service."""
+"""The plugin's processor, and its part of ``ext`` of a search. The service's own searches leave it out."""
 
 _REFUSED = {
     "size": "the depth is the size",
@@ -164,15 +164,20 @@ class Templates:
             raise UsageError(f"there is no search pipeline {name!r}; correct the template") from error
         except client_errors.OpenSearchException as error:
             raise explain(error, settings, "reading the search pipeline") from error
-        kept = {
-            part: [one for one in processors if PROCESSOR not in one]
-            for part, processors in pipeline.items()
-            if isinstance(processors, list)
-        }
+        kept = other_processors(pipeline)
         if all(kept[part] == pipeline[part] for part in kept):
             return name
         kept = {part: processors for part, processors in kept.items() if processors}
         return kept or NO_PIPELINE
+
+
+def other_processors(pipeline: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return phase -> processors of a search pipeline, without ours."""
+    return {
+        phase: [one for one in processors if PROCESSOR not in one]
+        for phase, processors in pipeline.items()
+        if isinstance(processors, list)
+    }
 
 
 def _check(body: Mapping[str, Any], where: str) -> None:

@@ -27,6 +27,8 @@ from rerank.errors import WorkspaceError
 from rerank.records import Document
 from rerank.text import plural
 
+Numbers = NDArray[np.int64]
+
 _PATIENCE = 60.0  # seconds to wait for other writers
 
 _TABLES = """
@@ -102,16 +104,9 @@ class TextRows:
             return 0
         return stat.st_ino if stat.st_size else 0  # another process is making the tables
 
-    # -- reading -----------------------------------------------------------------------------------------
-
     def find(
-        self,
-        uuid: str,
-        shards: NDArray[np.int64] | None,
-        seq_nos: NDArray[np.int64],
-        terms: NDArray[np.int64],
-        ids: Sequence[str] = (),
-    ) -> NDArray[np.int64]:
+        self, uuid: str, shards: Numbers | None, seq_nos: Numbers, terms: Numbers, ids: Sequence[str] = ()
+    ) -> Numbers:
         """Return (n,) rows of documents of one index; -1: no row.
 
         shards, seq_nos, terms: (n,), as in :class:`DocumentLocation`. shards None: compare ids.
@@ -129,12 +124,12 @@ class TextRows:
         keys = zip(seq_nos.tolist(), terms.tolist(), which)
         return np.array([rows.get(key, -1) for key in keys], np.int64)
 
-    def of_texts(self, documents: Sequence[Document]) -> NDArray[np.int64]:
+    def of_texts(self, documents: Sequence[Document]) -> Numbers:
         """Return (n,) rows of these texts; -1: no row."""
         with self._database() as db:
             return _rows(db, [digest(document) for document in documents])
 
-    def categories(self, rows: NDArray[np.int64]) -> list[tuple[str, ...]]:
+    def categories(self, rows: Numbers) -> list[tuple[str, ...]]:
         """Return the categories of existing rows."""
         with self._database() as db:
             found = dict(
@@ -156,9 +151,7 @@ class TextRows:
             ).fetchone()
         return int(found[0]) if found else -1
 
-    # -- writing -----------------------------------------------------------------------------------------
-
-    def add(self, documents: Sequence[Document]) -> NDArray[np.int64]:
+    def add(self, documents: Sequence[Document]) -> Numbers:
         """Return the rows of texts; new ones are added."""
         hashes = [digest(document) for document in documents]
         with self._writing() as db:
@@ -168,7 +161,7 @@ class TextRows:
             )
             return _rows(db, hashes)
 
-    def locate(self, locations: Sequence[DocumentLocation], rows: NDArray[np.int64]) -> None:
+    def locate(self, locations: Sequence[DocumentLocation], rows: Numbers) -> None:
         """Store the rows of documents."""
         places = {uuid: self._place(uuid) for uuid in {one.uuid for one in locations}}
         with self._writing() as db:
@@ -220,8 +213,6 @@ class TextRows:
             yield self._path, problem
         else:
             yield from self.features.corruptions()
-
-    # -- the database ------------------------------------------------------------------------------------
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
@@ -296,7 +287,7 @@ def digest(document: Document) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> NDArray[np.int64]:
+def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> Numbers:
     rows: list[Any] = [
         db.execute("SELECT row FROM texts WHERE hash = ?", (one,)).fetchone() for one in hashes
     ]

@@ -6,9 +6,9 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
 
@@ -16,14 +16,13 @@ import msgspec
 
 from rerank.engines.base import Encoder, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
-from rerank.engines.opensearch.columns import FEATURES, Column, column, feature_key
-from rerank.engines.opensearch.connection import check
+from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout, OwnedLayout
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
-from rerank.files import DISK_ERRORS
+from rerank.files import DISK_ERRORS, folder_lock
 from rerank.records import Document
 from rerank.text import plural
 
@@ -35,16 +34,19 @@ _CLEANUP = 5.0  # seconds that removing a half-written index may take
 
 
 @dataclass
-class _Spool:
-    """The actions of an ingest, in a temporary file.
+class _Ingest:
+    """One ingest: its options, and its actions in a temporary file.
 
-    columns: of features. unchanged: skipped documents.
+    columns: of the encoders' features. unchanged: skipped documents.
     """
 
     file: IO[bytes]
+    encoders: Sequence[Encoder]
+    skip_refused: bool
+    progress: Callable[[int], object] | None
+    columns: dict[str, Column]
     actions: int = 0
     unchanged: int = 0
-    columns: dict[str, Column] = field(default_factory=dict)
 
     def put(self, batch: list[Action]) -> None:
         if batch:
@@ -86,26 +88,26 @@ class Writer(Reader):
         """
         if isinstance(self._layout, AttachedLayout):
             raise UsageError(
-                f"index {self._settings.index!r} is attached and only read; change the documents where they"
-                " are written"
+                f"index {self._settings.index!r} is attached and only read; change its documents elsewhere"
             )
         delete = list(dict.fromkeys(delete))
         written = Written()
         try:
-            with self.index.lock(), tempfile.TemporaryFile(dir=self.index.folder) as file:
+            with self.lock(), tempfile.TemporaryFile(dir=self.index.folder) as file:
                 current, replace = self._current(replace)
-                spool = _Spool(file)
-                self._fill(spool, documents, delete, encoders, compare=not replace)
+                stored = self.doc_values.stored() if encoders else {}
+                keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
+                columns = {key: stored[key] for key in keys & stored.keys()}
+                ingest = _Ingest(file, encoders, skip_refused, progress, columns)
+                self._fill(ingest, documents, delete, compare=not replace)
                 file.flush()
-                if spool.actions:
-                    carry_out = self._replace if replace else self._send
-                    written = carry_out(current, spool, skip_refused, progress)
+                if ingest.actions:
+                    written = (self._replace if replace else self._send)(current, ingest)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
             raise EngineError(
-                f"{self.index.folder}: cannot be written ({error.strerror}), nothing was ingested; free"
-                " space and run again"
+                f"{self.index.folder}: cannot be written ({error.strerror}); free space and run again"
             ) from error
         return WriteResult(
             written.created,
@@ -113,45 +115,40 @@ class Writer(Reader):
             written.deleted,
             (*written.missing, *(id for id in delete if not usable(id))),
             tuple(written.refused),
-            encoded=written.created + written.updated if spool.columns else 0,
-            unchanged=spool.unchanged,
+            encoded=written.created + written.updated if encoders else 0,
+            unchanged=ingest.unchanged,
         )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the folder; see :meth:`Engine.lock`."""
+        self.index.folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(self.index.folder, f"ingesting into {self._settings.index!r}"):
+            yield
 
     def _current(self, replace: bool) -> tuple[str, bool]:
         """The alias's index, and whether to replace it."""
         if replace and not self.index.indices():  # another client has deleted it
-            check(self._client, self._settings)
-            with self.index.asking("creating the index"):
-                self.index.make(f"{self._settings.index}-000001", alias=True)
+            self.index.make(f"{self._settings.index}-000001", alias=True)
         self.index.check()
         (current, *others) = sorted(self.index.indices())
         if others:
             raise EngineError(
-                f"alias {self._settings.index!r} has {1 + len(others)} indices; rerank writes to one: remove"
-                " the alias from the others"
+                f"alias {self._settings.index!r} has {1 + len(others)} indices; remove it from all but one"
             )
         if not replace:  # an interrupted ingest may have written documents that no search finds yet
-            with self.index.asking("reading documents"):
-                self.index.refresh(current)
-        replace = replace or len(self.index) == 0
+            self.index.refresh("reading documents", current)
+        replace = replace or not self.index.count()
         if replace and current == self._settings.index:
-            raise UsageError(
-                f"{current!r} is an index, not an alias, so it cannot be replaced; ingest in place"
-            )
+            raise UsageError(f"{current!r} is an index, not an alias: it cannot be replaced; ingest in place")
         return current, replace
 
     def _fill(
-        self,
-        spool: _Spool,
-        documents: Iterable[Document],
-        delete: Sequence[str],
-        encoders: Sequence[Encoder],
-        compare: bool,
+        self, ingest: _Ingest, documents: Iterable[Document], delete: Sequence[str], compare: bool
     ) -> None:
-        """Check documents and spool actions."""
+        """Check documents and store actions."""
         assert isinstance(self._layout, OwnedLayout)
         positions: dict[str, int] = {}
-        stored = self.doc_values.stored() if encoders else {}
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
             for document in batch:
@@ -161,93 +158,76 @@ class Writer(Reader):
                 fresh = [
                     new for new, old in zip(batch, before) if old is None or self._key(new) != self._key(old)
                 ]
-                spool.unchanged += len(batch) - len(fresh)
+                ingest.unchanged += len(batch) - len(fresh)
                 batch = fresh
             sources = [{**self._layout.to_source(one), FEATURES: self._layout.row(one)} for one in batch]
             if batch:
-                features = [source[FEATURES] for source in sources]
-                self._encode(batch, features, encoders, spool.columns, stored)
-            spool.put([action("index", one.id, source) for one, source in zip(batch, sources)])
+                self._encode(batch, [source[FEATURES] for source in sources], ingest)
+            ingest.put([action("index", one.id, source) for one, source in zip(batch, sources)])
         for id in delete:
             if id in positions:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
         ids = list(filter(usable, delete))
         for i in range(0, len(ids), _BATCH):
-            spool.put([action("delete", id) for id in ids[i : i + _BATCH]])
+            ingest.put([action("delete", id) for id in ids[i : i + _BATCH]])
 
-    def _encode(
-        self,
-        batch: Sequence[Document],
-        features: Sequence[dict[str, Any]],
-        encoders: Sequence[Encoder],
-        columns: dict[str, Column],
-        stored: Mapping[str, Column],
-    ) -> None:
+    def _encode(self, batch: Sequence[Document], features: Sequence[dict[str, Any]], ingest: _Ingest) -> None:
         """Add the features of each document, and their columns."""
-        retrieving = self.doc_values.retrieving(encoders)
-        for name, version, encode, _, passages in encoders:
-            key = feature_key(name, version)
-            values = encode(batch)
-            found = column(name, values, len(batch), columns.get(key) or stored.get(key))
-            texts = found.encode(values)
+        retrieving, columns = self.doc_values.retrieving(ingest.encoders), ingest.columns
+        for encoder in ingest.encoders:
+            key, retrieves = feature_key(encoder.name, encoder.version), encoder.name in retrieving
+            columns[key], texts = encode(encoder, batch, columns.get(key), retrieves=retrieves)
             for row, text in zip(features, texts):
                 row[key] = text
-            if name in retrieving:
-                found = replace(found, vectors="hnsw", passages=passages)
-                found.add_vectors(key, features, texts)
-            columns[key] = found
+            if retrieves:
+                columns[key].add_vectors(key, features, texts)
 
     def _key(self, document: Document) -> str:
         assert isinstance(self._layout, OwnedLayout)
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
-    def _send(
-        self, target: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
-    ) -> Written:
+    def _send(self, target: str, ingest: _Ingest) -> Written:
         with self.index.asking("ingesting"):
             now = time.time()
-            self.doc_values.map({key: replace(c, since=now) for key, c in spool.columns.items()}, target)
+            self.doc_values.map({key: replace(c, since=now) for key, c in ingest.columns.items()}, target)
         written = Written()
         try:
-            for count, done in send(self._client, self._settings, target, spool.batches()):
+            for count, done in send(self.index, target, ingest.batches()):
                 written.add(done)
-                if progress is not None:
-                    progress(count)
+                if ingest.progress is not None:
+                    ingest.progress(count)
         except EngineError as error:
             raise EngineError(f"{error} (then run the same command again)") from error
-        if written.refused and not skip_refused:
+        if written.refused and not ingest.skip_refused:
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
             raise EngineError(
-                f"OpenSearch refuses {len(written.refused):,} of {plural(spool.actions, 'document[|s]')}:"
+                f"OpenSearch refuses {len(written.refused):,} of {plural(ingest.actions, 'document[|s]')}:"
                 f" {first}; correct them, or skip such documents with --skip-invalid"
             )
-        with self.index.asking("completing the ingest"):
-            self.index.refresh(target)
+        self.index.refresh("completing the ingest", target)
         return written
 
-    def _replace(
-        self, old: str, spool: _Spool, skip_refused: bool, progress: Callable[[int], object] | None
-    ) -> Written:
+    def _replace(self, old: str, ingest: _Ingest) -> Written:
         """Write a new index and move the alias; remove it on failure."""
         target = self._next(old)
+        self.index.make(target, alias=False)
         with self.index.asking("ingesting"):
-            self.index.make(target, alias=False)
             uuid = self.index.uuid(target)
             self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
         try:
-            written = self._send(target, spool, skip_refused, progress)
+            written = self._send(target, ingest)
             # A repeated action, after a lost answer, is not an update.
             written.created, written.updated = written.created + written.updated, 0
             with self.index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
-                before = self.index.indices(old).get(old)
-                search = before["settings"]["index"].get("search", {}) if before is not None else {}
+                before = self.index.indices(old)
+                search = before[old]["settings"]["index"].get("search", {}) if before else {}
                 settings = {
                     "refresh_interval": None,
                     "search.default_pipeline": search.get("default_pipeline"),
                 }
                 self._client.indices.put_settings(index=target, body={"index": settings})
-                moves = [{"remove_index": {"index": old}}] if before is not None else []
+                moves = [{"remove_index": {"index": old}}] if before else []
                 moves.append({"add": {"index": target, "alias": self._settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
         except BaseException:
@@ -262,12 +242,11 @@ class Writer(Reader):
 
         A cluster recreates an index that is deleted during writing, without its mapping.
         """
-        count = self.index.count({"match_all": {}}, target)
+        count = self.index.count(index=target)
         if self.index.uuid(target) != uuid or count != expected:
             raise EngineError(
-                f"index {target!r} at {self._settings.where} was changed by another client during the"
-                f" ingest (it has {plural(count, 'document[|s]')}, not {expected:,}); nothing"
-                " was replaced: remove it, and run again"
+                f"index {target!r} at {self._settings.where} was changed by another client (it has {count:,}"
+                f" documents, not {expected:,}); nothing was replaced: remove it, and run again"
             )
 
     def _next(self, current: str) -> str:
@@ -303,6 +282,5 @@ def _check_document(document: Document, positions: dict[str, int]) -> None:
         )
     if positions.setdefault(document.id, position) != position:
         raise InputError(
-            f"id {document.id!r} occurs twice, as document {positions[document.id]} and as document"
-            f" {position} of this ingest; keep one"
+            f"id {document.id!r} occurs twice, as documents {positions[document.id]} and {position}; keep one"
         )
