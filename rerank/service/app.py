@@ -99,17 +99,30 @@ class Service:
         self._newer: Snapshot | None = None  # not in use: some of its features are not stored yet
         self._reported = ""
 
-    def reload(self) -> None:
-        """Load the workspace, even if features are missing."""
-        self._reload.set()
-
-    def stop(self) -> None:
-        """Drop waiting requests and end the threads."""
+    async def live(self, receive: Any, send: Any) -> None:
+        """Watch the workspace until the server stops."""
+        logs.start()
+        logs.event("started", pid=os.getpid(), **self.snapshot.describe())
+        if self.snapshot.is_shared:
+            served = "is not served" if "search" in withheld(self.settings, True) else "is served"
+            note = f"/v1/search {served}: it returns every document that this service may read"
+            logs.event("note", note=note)
+        loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        if parent is not None:
+            loop.add_reader(parent.sentinel, os.kill, os.getpid(), signal.SIGTERM)
+        watching = loop.create_task(self._watch())
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
         for pool in (self._pool, self._loader):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)  # drops waiting requests
+        watching.cancel()
+        logs.event("stopped", pid=os.getpid())
+        await send({"type": "lifespan.shutdown.complete"})
 
-    async def watch(self) -> None:
-        """Load newer snapshots."""
+    async def _watch(self) -> None:
+        """Load newer snapshots; after SIGHUP, even if features are missing."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._reload.wait(), _INTERVAL)
@@ -184,7 +197,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer, count and log a request."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self.service.live(receive, send)
             return
         begin, notes, status = time.perf_counter(), Notes(), 0
         try:
@@ -202,27 +215,6 @@ class Application:
             await send({"type": "http.response.body", "body": answer.content})
         finally:
             self._log(scope, notes, status, time.perf_counter() - begin)
-
-    async def _live(self, receive: Any, send: Any) -> None:
-        """Watch the workspace until the server stops."""
-        logs.start()
-        logs.event("started", pid=os.getpid(), **self.service.snapshot.describe())
-        if self.service.snapshot.is_shared:
-            served = "is not served" if "search" in self._withheld else "is served"
-            note = f"/v1/search {served}: it returns every document that this service may read"
-            logs.event("note", note=note)
-        loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
-        loop.add_signal_handler(signal.SIGHUP, self.service.reload)
-        if parent is not None:
-            loop.add_reader(parent.sentinel, os.kill, os.getpid(), signal.SIGTERM)
-        watching = loop.create_task(self.service.watch())
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        self.service.stop()
-        watching.cancel()
-        logs.event("stopped", pid=os.getpid())
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
         path, method = str(scope["path"]), scope["method"]

@@ -48,6 +48,7 @@ class _Search:
     clauses: signal -> scores of a clause. by_id: scoring needs ids. unknown: unknown categories.
     """
 
+    context: RequestContext
     call: HookCall
     hits: HookHits
     options: SearchOptions
@@ -63,12 +64,12 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
     """``POST /v1/hook``: put the hits of a search in the order of a stack."""
     try:
         search = _parse(snapshot, call, context)
-        given = _stored(snapshot, search, context)
-        scorable, scored = _score(search, given, context)
+        given = _stored(snapshot, search)
+        scorable, scored = _score(search, given)
     except PassedError as passed:
         context.passed = str(passed)
         return _framed(passed.answer)
-    return _answer(search, given, scorable, scored, context)
+    return _answer(search, given, scorable, scored)
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
@@ -92,7 +93,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     others = set(lexical(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
     hits = HookHits(snapshot.pipeline.engine, call, context)
-    return _Search(call, hits, options, query, stack, scorer, clauses, by_id, unknown)
+    return _Search(context, call, hits, options, query, stack, scorer, clauses, by_id, unknown)
 
 
 def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArray[np.float64]]:
@@ -109,8 +110,8 @@ def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArr
     return scores
 
 
-def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> ScoringInput:
-    call, hits, scorer = search.call, search.hits, search.scorer
+def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
+    context, call, hits, scorer = search.context, search.call, search.hits, search.scorer
     with context.stage("decode"):
         stored = {}
         for name, version in scorer.features.items():
@@ -138,10 +139,8 @@ def _stored(snapshot: Snapshot, search: _Search, context: RequestContext) -> Sco
         return replace(scorer.fetched(search.query, given, context), candidates=None)
 
 
-def _score(
-    search: _Search, given: ScoringInput, context: RequestContext
-) -> tuple[NDArray[np.bool_], ScoringResult]:
-    ours = search.hits.ours
+def _score(search: _Search, given: ScoringInput) -> tuple[NDArray[np.bool_], ScoringResult]:
+    context, ours = search.context, search.hits.ours
     scorable, given = encodable(given, context, ours)
     counts = {"foreign": np.count_nonzero(~ours), "missing": np.count_nonzero(ours & ~scorable)}
     context.unscored = {reason: int(count) for reason, count in counts.items() if count}
@@ -156,14 +155,10 @@ def _score(
 
 
 def _answer(
-    search: _Search,
-    given: ScoringInput,
-    scorable: NDArray[np.bool_],
-    scored: ScoringResult,
-    context: RequestContext,
+    search: _Search, given: ScoringInput, scorable: NDArray[np.bool_], scored: ScoringResult
 ) -> bytes:
     assert given.documents is not None
-    ranking = rank(search.stack, scored, context, given.documents)
+    ranking, context = rank(search.stack, scored, search.context, given.documents), search.context
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if ranking.late:
@@ -179,11 +174,8 @@ def _answer(
         answer["signals"] = [signals.get(ids[i] or "", {}) for i in order.tolist()]
         used = search.stack.for_case(scored.case)
         # Without the inferred categories: the user may not be allowed to read them.
-        answer["weights"] = {
-            "stack": str(used),
-            "normalization": used.combiner.normalization,
-            "case": scored.case,
-        }
+        shown = {"stack": str(used), "normalization": used.combiner.normalization}
+        answer["weights"] = {**shown, "case": scored.case}
     return _framed(answer, order.astype(">i4").tobytes(), scores.astype(">f4").tobytes())
 
 

@@ -70,16 +70,10 @@ def text() -> bytes:
     if SHARED in os.environ:
         for path in Path(os.environ[SHARED]).glob("gauge_live*.db"):
             process = path.stem.rpartition("_")[2]
-            if not _is_alive(int(process)):
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
                 multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
