@@ -8,24 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.connection import connect
+from rerank.engines.opensearch.connection import connect, is_url
 from rerank.engines.opensearch.errors import asking
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
-from rerank.hook.readiness import (
-    PATIENCE,
-    check_service,
-    field_problems,
-    index_problems,
-)
+from rerank.hook.readiness import PATIENCE, check_service, field_problems, index_problems
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import plural
@@ -63,23 +56,16 @@ class HookOptions:
     token: str = field(default="", repr=False)
     id_field: str | None = None
 
-    @cached_property
+    @property
     def url(self) -> str:
-        """The URL without a slash at the end. Raises UsageError."""
-        try:
-            parts = urlsplit(self.service)
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            valid = False
-        if not valid or set("?#@ ") & set(self.service):
-            raise UsageError(
-                f"--service {self.service!r}: not the URL of a service; write it like http://127.0.0.1:8765"
-                " (a token belongs in the keystore of the nodes, or in --token-file)"
-            )
+        """The URL without a slash at the end."""
         return self.service.rstrip("/")
 
     def __post_init__(self) -> None:
-        assert self.url
+        if not is_url(self.service) or set("?#@") & set(self.service):
+            raise UsageError(
+                f"--service {self.service!r}: not a URL like http://a:8765; a token belongs in the keystore"
+            )
 
 
 @dataclass(frozen=True)
@@ -150,8 +136,7 @@ class Hook(ABC):
         engine = workspace.engine
         if not isinstance(engine, OpenSearchEngine):
             raise UsageError(
-                f"{workspace.folder}: the documents are in this folder; the hook needs OpenSearch"
-                " (`rerank ingest --url URL`, `rerank attach`)"
+                f"{workspace.folder}: the hook needs OpenSearch (`rerank ingest --url URL`, `rerank attach`)"
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
         self._token = token
@@ -166,11 +151,19 @@ class Hook(ABC):
         """Close the connections."""
         self._client.close()
 
-    # -- steps of one route ------------------------------------------------------------------------------
+    def _complete(self, options: HookOptions, default: bool) -> HookOptions:
+        """The options with this route's defaults. Raises UsageError for options of the other route."""
+        return options
 
     @abstractmethod
-    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the pipeline. default: use it for every search. Sends only necessary requests."""
+    def _requests(
+        self, options: HookOptions, pipeline: Mapping[str, Any] | None, default: bool
+    ) -> list[Request]:
+        """The necessary requests to install a pipeline, or to replace it."""
+
+    def _call_problems(self) -> list[str]:
+        """Why the cluster cannot call the service, if that can be tested."""
+        return []
 
     @abstractmethod
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -201,8 +194,6 @@ class Hook(ABC):
     @abstractmethod
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
-
-    # -- status ------------------------------------------------------------------------------------------
 
     def nodes(self) -> dict[str, str | None]:
         """Node -> plugin version or None."""
@@ -296,9 +287,7 @@ class Hook(ABC):
     def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
         return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
-    # -- steps of both routes ----------------------------------------------------------------------------
-
-    def _ready(self, options: HookOptions, default: bool = False) -> list[str]:
+    def _ready(self, options: HookOptions, default: bool) -> list[str]:
         """Check all requirements; return warnings."""
         if options.stack is not None:
             self._stack(options.stack)
@@ -313,13 +302,26 @@ class Hook(ABC):
             return [f"the service at {options.url} was not checked: it {_NO_TOKEN}", *problems]
         return problems
 
+    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
+        """Make the pipeline, and delete what an earlier one leaves. default: use it for every search.
+
+        Raises EngineError if nodes lack a plugin or must not call the service, or if rerank did not make the
+        pipeline or default; UsageError or InputError for options of the other route and unknown stacks.
+        """
+        options = self._complete(options, default)
+        warnings = self._ready(options, default)
+        requests = self._requests(options, self._ours(), default)
+        if not dry_run:
+            self._send(requests)
+            warnings += self._call_problems()
+        return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
+
     def _ours(self) -> dict[str, Any] | None:
         """The pipeline, or None. Raises EngineError if rerank did not make it."""
         pipeline = self.pipeline()
         if pipeline is not None and self._config(pipeline) is None:
             raise EngineError(
-                f"{self.settings.where}: the pipeline {self.name!r} was not made by rerank for the route"
-                f" {self.route}; choose another --name, or the other --route"
+                f"rerank did not make pipeline {self.name!r} by the route {self.route}; use another --name"
             )
         return pipeline
 
@@ -340,13 +342,10 @@ class Hook(ABC):
         others = [index for index in users if index not in own]
         if others:
             raise EngineError(
-                f"pipeline {self.name!r} is also the default of {', '.join(others)}: they cannot be searched"
-                f" without it; set {DEFAULT_PIPELINE} to null there first"
+                f"pipeline {self.name!r} is the default of {', '.join(others)}; change {DEFAULT_PIPELINE}"
             )
         requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
         return requests if pipeline is None else [*requests, Request("DELETE", self._path)]
-
-    # -- searches ----------------------------------------------------------------------------------------
 
     def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Search like any client."""
@@ -367,13 +366,9 @@ class Hook(ABC):
         del asked["track_total_hits"]  # stock processors do not rerank a search without a total
         return asked
 
-    # -- stacks ------------------------------------------------------------------------------------------
-
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):
-            raise UsageError(
-                f"--stack {text}: a pipeline names its stack by signals; `rerank serve --stack` takes a file"
-            )
+            raise UsageError(f"--stack {text}: a pipeline takes signals; `rerank serve --stack` takes a file")
         return self.workspace.stack(text)
 
     def stack_of(self, config: Mapping[str, Any]) -> Stack:
@@ -385,8 +380,6 @@ class Hook(ABC):
             reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
             raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
         return Stack.from_json(service["definition"])
-
-    # -- requests ----------------------------------------------------------------------------------------
 
     def _send(self, requests: Sequence[Request]) -> None:
         for request in requests:

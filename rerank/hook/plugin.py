@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.templates import PROCESSOR, other_processors
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError
-from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
+from rerank.hook.base import Hook, HookOptions, Request, differs
 
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
-
-PROCESSOR = "rerank_stack"
-"""Name of the processor in both phases of a pipeline, and of its part of ``ext`` of a search."""
 
 ALLOWED = "rerank.allowed_urls"
 """Setting of the nodes: the URLs that pipelines may call."""
@@ -47,15 +45,11 @@ def merged(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
     >>> merged({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
     """
-    kept = {
-        part: [one for one in processors if PROCESSOR not in one]
-        for part, processors in others.items()
-        if isinstance(processors, list)
-    }
+    kept = other_processors(others)
     result = {part: processors for part, processors in kept.items() if processors and part not in written}
     for part, ours in written.items():
-        before, after = (kept.get(part, []), ours)
-        result[part] = [*before, *after] if part == "request_processors" else [*after, *before]
+        before = kept.get(part, [])
+        result[part] = [*before, *ours] if part == "request_processors" else [*ours, *before]
     return result
 
 
@@ -69,23 +63,14 @@ class PluginHook(Hook):
         " and restart it (docs/guides/plugin.md)"
     )
 
-    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make the pipeline. default: use it for every search.
-
-        Raises EngineError if nodes lack the plugin or must not call the service, or if rerank did not make
-        the pipeline or default; UsageError or InputError if the stack does not exist.
-        """
-        warnings = self._ready(options, default)
+    def _requests(
+        self, options: HookOptions, pipeline: Mapping[str, Any] | None, default: bool
+    ) -> list[Request]:
         if barred := self._barred(options.url):
             raise EngineError("; ".join(barred))
-        pipeline = self._ours()
         written = self._written(options, self._others(options.add_to) or pipeline or {})
         requests = [Request("PUT", self._path, written)] if differs(pipeline, written) else []
-        if default:
-            requests += self._defaults()
-        if not dry_run:
-            self._send(requests)
-        return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
+        return [*requests, *self._defaults()] if default else requests
 
     def _others(self, name: str | None) -> dict[str, Any] | None:
         if name is None:

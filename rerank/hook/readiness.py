@@ -103,8 +103,7 @@ def index_problems(
     without = [index for index in indices if index not in default_of]
     if default_of and without:
         problems.append(
-            f"searches of {', '.join(without)} do not use the pipeline, which is the default of"
-            f" {', '.join(default_of)}; install it as the default again"
+            f"searches of {', '.join(without)} do not use the pipeline; install it as the default again"
         )
     try:
         engine.index.check()

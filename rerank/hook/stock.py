@@ -15,11 +15,12 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
+from rerank.engines.opensearch.errors import cause
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, UsageError
 from rerank.files import parse_json
-from rerank.hook.base import Hook, HookOptions, InstallReport, Request
+from rerank.hook.base import Hook, HookOptions, Request
 
 ENDPOINT = "/v1/rerank_ids"
 """The endpoint that scores documents of the engine by their ids."""
@@ -109,55 +110,44 @@ class StockHook(Hook):
     remedy = "OpenSearch's full distribution has them"
     suffix = "-stock"
 
-    def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
-        """Make connector, model and pipeline. Earlier ones of this hook are deleted.
-
-        Raises UsageError for ``default``; EngineError if a node lacks a plugin, if ML Commons forbids the
-        call, or if rerank did not make the pipeline.
-        """
-        if default:
-            raise UsageError(
-                "--default is for the route plugin; by the route stock, a search is reranked only if it has"
-                " ext.rerank (docs/guides/stock-processors.md)"
-            )
-        options = self._complete(options)
-        self._token = options.token or self._token
-        warnings = self._ready(options)
-        self._ours()
+    def _requests(
+        self, options: HookOptions, pipeline: Mapping[str, Any] | None, default: bool
+    ) -> list[Request]:
         about = {"name": self.name, "description": MADE, "function_name": "remote"}
-        requests = [
+        return [
             Request("POST", f"{_ML}/connectors/_create", connector(self.name, options)),
             Request("POST", f"{_ML}/models/_register?deploy=true", {**about, "connector_id": "<connector>"}),
             Request("PUT", self._path, body(options, "<model>")),
             *self._deletions("models", "connectors"),
         ]
-        if not dry_run:
-            self._send(requests, options.token)
-            problem = self._predict(_model(self.pipeline() or {}))
-            if problem is not None:
-                warnings.append(f"the cluster cannot use the service: {problem}")
-        return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
+
+    def _call_problems(self) -> list[str]:
+        reason = self._predict(_model(self.pipeline() or {}))
+        return [f"the cluster cannot use the service: {reason}"] if reason else []
 
     def _removal(self) -> list[Request]:
         return [*super()._removal(), *self._deletions("models", "connectors", "model_groups")]
 
-    def _complete(self, options: HookOptions) -> HookOptions:
+    def _complete(self, options: HookOptions, default: bool) -> HookOptions:
+        if default:
+            raise UsageError(
+                "--default is for the route plugin; by the route stock, each search needs ext.rerank"
+            )
         settings(options)
-        for index, about in self.engine.index.indices().items():
-            most = int(about["settings"]["index"].get("max_result_window", 10_000))
-            if options.depth > most:
-                raise UsageError(
-                    f"--depth {options.depth}: index {index!r} returns at most {most} hits"
-                    " (index.max_result_window), so every search would fail; choose a smaller depth"
-                )
+        most = self.engine.index.shape(fresh=True).window
+        if options.depth > most:
+            raise UsageError(
+                f"--depth {options.depth}: index.max_result_window is {most}; choose a smaller depth"
+            )
+        self._token = options.token or self._token
         return replace(options, id_field=options.id_field or self._id_field)
 
     @property
     def _id_field(self) -> str:
         return "id" if isinstance(self.engine.layout, OwnedLayout) else "_id"
 
-    def _send(self, requests: Sequence[Request], token: str = "") -> None:
-        known = {"<token>": token}
+    def _send(self, requests: Sequence[Request]) -> None:
+        known = {"<token>": self._token}
         for request in requests:
             if request.method == "DELETE":
                 self._delete(request.path)
@@ -198,18 +188,16 @@ class StockHook(Hook):
         """Delete all resources of this hook, also of interrupted installations."""
         if self._lacking(self.nodes()):
             return []
-        made: dict[str, list[str]] = {}
+        made: dict[str, list[str]] = {"connectors": []}
         for kind in ("connectors", "models", "model_groups"):
             answer = self._ask("POST", f"{_ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 1000})
             made[kind] = [
                 hit["_id"]
                 for hit in (answer or {}).get("hits", {}).get("hits", ())
-                if self._is_ours(hit["_source"]) or hit["_source"].get("connector_id") in made["connectors"]
+                if (about := hit["_source"]).get("connector_id") in made["connectors"]
+                or (about.get("description"), about.get("name")) == (MADE, self.name)
             ]
         return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind in kinds for id in sorted(made[kind])]
-
-    def _is_ours(self, about: Mapping[str, Any]) -> bool:
-        return (about.get("description"), about.get("name")) == (MADE, self.name)
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
         made, _, given = str(pipeline.get("description")).partition(": ")
@@ -228,18 +216,13 @@ class StockHook(Hook):
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         if config["state"] != "DEPLOYED":
             return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
-        problems = super()._wrong(pipeline, config)
-        reason = self._predict(_model(pipeline))
-        if reason is not None:
-            problems.append(f"the cluster cannot use the service: {reason}")
+        problems = super()._wrong(pipeline, config) + self._call_problems()
         if self.name in self.default_of().values():
             problems.append(
                 f"pipeline {self.name!r} is a default pipeline: searches without words for reranking keep"
                 " their order, and are slower"
             )
         return problems
-
-    # -- calls of the service by the cluster -------------------------------------------------------------
 
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
         """Test the model; return the problem or None."""
@@ -255,7 +238,7 @@ class StockHook(Hook):
             return "the model is missing"
         except client_errors.TransportError as error:
             again = "install again with its token in --token-file"
-            reason = f"{_innermost(error.info) or error.error} ({error.status_code})"
+            reason = f"{cause(error.info, str(error.error))[1]} ({error.status_code})"
             return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
         return None
 
@@ -276,14 +259,6 @@ class StockHook(Hook):
 
 def _model(pipeline: Mapping[str, Any]) -> str:
     return str(pipeline["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"])
-
-
-def _innermost(info: object) -> str:
-    found: Any = info.get("error") if isinstance(info, Mapping) else None
-    reason = ""
-    while isinstance(found, Mapping):
-        reason, found = str(found.get("reason") or reason), found.get("caused_by")
-    return " ".join(reason.split())[:300]
 
 
 def _filled(body: Mapping[str, Any] | None, values: Mapping[str, str]) -> Any:

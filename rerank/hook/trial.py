@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.templates import PROCESSOR
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats.templates import check_values
 from rerank.hook.base import Hook
-from rerank.hook.plugin import PROCESSOR, PluginHook
+from rerank.hook.plugin import PluginHook
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.results import Report
 from rerank.search.pipeline import template_of
@@ -119,9 +120,7 @@ def try_queries(
     stock route.
     """
     if not isinstance(hook, PluginHook) or template.kind == "run":
-        raise UsageError(
-            "judged queries need a search template and the plugin; pass --template and --route plugin"
-        )
+        raise UsageError("judged queries need --template with a search, and --route plugin")
     hook.config()
     judged = [query for query in queries if qrels.relevant(query.id)]
     if not judged:

@@ -40,6 +40,7 @@ def cluster(plugged, small, trained, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def service(cluster, script, tmp_path_factory) -> Iterator[Server]:
     with serving(script, cluster, tmp_path_factory.mktemp("serve"), RERANK_SERVICE_TOKEN=TOKEN) as started:
+        started.token = TOKEN
         yield started
 
 
@@ -121,11 +122,10 @@ def test_hits_without_ids_are_identified_by_their_places(cluster, service, plugg
     parts = [[hit["_score"] for hit in hits], [0] * 30]
     parts += [[hit[part] for hit in hits] for part in ("_seq_no", "_primary_term")]
     numbers = [np.array(part, kind).tobytes() for part, kind in zip(parts, (">f8", ">i4", ">i8", ">i8"))]
-    token = {"Authorization": f"Bearer {TOKEN}"}
     call = b"".join((len(head).to_bytes(4, "big"), head, *numbers))
     ids = [hit["_id"] for hit in hits]
-    found = read_answer(service.post("/v1/hook", call, **token).body, ids)
-    expected = call_hook(service, {"query": query, "stack": stack, "ids": ids, "scores": parts[0]}, **token)
+    found = read_answer(service.post("/v1/hook", call).body, ids)
+    expected = call_hook(service, {"query": query, "stack": stack, "ids": ids, "scores": parts[0]})
     assert found["ids"] == expected["ids"]
     assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
     assert expected["requested_fields"]["features"][0] == "document"
@@ -158,8 +158,7 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
         orders.append([id for id, _ in found[:5]])  # statistics count old copies until segments merge
 
     def served(version: str) -> None:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        wait_until(lambda: service.get("/readyz", **headers).json["rankers"]["text"] == version)
+        wait_until(lambda: service.get("/readyz").json["rankers"]["text"] == version)
 
     def wait_for_stack() -> None:
         """Wait until the service uses the stack that was put in use."""

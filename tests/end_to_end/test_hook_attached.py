@@ -80,6 +80,7 @@ def library(plugged, small, trained, run, tmp_path_factory) -> Path:
 def service(library, script, tmp_path_factory) -> Iterator[Server]:
     folder, options = tmp_path_factory.mktemp("serve"), ("--max-encoded", SIZE)
     with serving(script, library, folder, *options, RERANK_SERVICE_TOKEN=TOKEN) as started:
+        started.token = TOKEN
         yield started
 
 
@@ -126,13 +127,8 @@ def assert_same_as_query(node: Node, run: Any, folder: Path, texts: list[str]) -
     }
 
 
-def metric(server: Server, name: str) -> float:
-    text = server.get("/metrics", Authorization=f"Bearer {TOKEN}").body.decode()
-    return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
-
-
 def missing_features(server: Server) -> float:
-    return metric(server, 'rerank_features_missing_total{endpoint="hook",ranker="text"}')
+    return server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
 
 
 def test_searches_are_reranked_with_local_features(installed, plugged, run, library, service, texts):
@@ -149,7 +145,7 @@ def test_searches_are_reranked_with_local_features(installed, plugged, run, libr
     status = hook_status(run, library)
     assert (status["problems"], status["default_of"]) == ([], ["library-1"])
     # The token of the nodes gives access only to the hook. Other endpoints must be requested with --only.
-    asked = service.post("/v1/search", {"query": texts[0]}, Authorization=f"Bearer {TOKEN}")
+    asked = service.post("/v1/search", {"query": texts[0]})
     asked.fails(404, "started without search")
 
 
@@ -270,7 +266,7 @@ def test_documents_of_other_indices_keep_their_places(installed, plugged, run, l
         source = plugged.request("GET", f"/library-1/_doc/{SIZE - 1 - i}")["_source"]
         plugged.request("PUT", f"/other/_doc/{i}", source)
     plugged.request("POST", "/other/_refresh")
-    before = metric(service, 'rerank_unscored_total{reason="foreign"}')
+    before = service.metric('rerank_unscored_total{reason="foreign"}')
     for text in texts:
         plain = search(plugged, text, "library,other", pipeline="_none", size=40)["hits"]["hits"]
         answer = search(plugged, text, "library,other", size=40)["hits"]["hits"]
@@ -280,7 +276,7 @@ def test_documents_of_other_indices_keep_their_places(installed, plugged, run, l
         scores = [hit["_score"] for hit in answer]
         assert scores == sorted(scores, reverse=True)
         assert {(h["_index"], h["_id"]) for h in plain} == {(h["_index"], h["_id"]) for h in answer}
-    assert metric(service, 'rerank_unscored_total{reason="foreign"}') > before
+    assert service.metric('rerank_unscored_total{reason="foreign"}') > before
     plugged.request("DELETE", "/other")
 
 

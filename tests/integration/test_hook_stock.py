@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from rerank.hook.stock import MADE
+from rerank.hook import HookOptions
+from rerank.hook.stock import MADE, connector
 from tests.hook import articles, hook_status, ids, texts
 from tests.node import Node
 from tests.proxy import Answer, Proxy
@@ -219,6 +220,18 @@ def test_an_interrupted_installation_is_recovered(cluster, service, token, run, 
     assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
     assert_no_parts_remain(ml_node)
+
+
+def test_connectors_of_others_stay(cluster, service, token, run, ml_node):
+    theirs = {**connector("theirs", HookOptions(service.url)), "description": "made by others"}
+    id = ml_node.request("POST", f"{ML}/connectors/_create", theirs)["connector_id"]
+    try:
+        assert run("hook", "install", "-w", cluster, *options(service, token)).code == 0
+        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+        assert_no_parts_remain(ml_node)
+        assert ml_node.request("GET", f"{ML}/connectors/{id}")["name"] == "theirs"
+    finally:
+        ml_node.request("DELETE", f"{ML}/connectors/{id}")
 
 
 @pytest.mark.parametrize("act", ["install", "remove"])
