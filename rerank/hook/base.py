@@ -16,6 +16,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import connect, is_url
 from rerank.engines.opensearch.errors import asking
+from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.readiness import PATIENCE, check_service, field_problems, index_problems
@@ -156,9 +157,7 @@ class Hook(ABC):
         return options
 
     @abstractmethod
-    def _requests(
-        self, options: HookOptions, pipeline: Mapping[str, Any] | None, default: bool
-    ) -> list[Request]:
+    def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         """The necessary requests to install a pipeline, or to replace it."""
 
     def _call_problems(self) -> list[str]:
@@ -310,7 +309,7 @@ class Hook(ABC):
         """
         options = self._complete(options, default)
         warnings = self._ready(options, default)
-        requests = self._requests(options, self._ours(), default)
+        requests = self._requests(options, self._ours()) + (self._defaults() if default else [])
         if not dry_run:
             self._send(requests)
             warnings += self._call_problems()
@@ -324,6 +323,22 @@ class Hook(ABC):
                 f"rerank did not make pipeline {self.name!r} by the route {self.route}; use another --name"
             )
         return pipeline
+
+    def _defaults(self) -> list[Request]:
+        requests, defaults = [], self.default_of()
+        indices = sorted(self.engine.index.indices())
+        if not indices:
+            raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
+        for index in indices:
+            other = defaults.get(index)
+            if other not in (None, NO_PIPELINE, self.name):
+                raise EngineError(
+                    f"index {index!r} already has the default pipeline {other!r}; remove it, or leave out"
+                    " --default and name the pipeline in searches (?search_pipeline=)"
+                )
+            if other != self.name:
+                requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))
+        return requests
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Remove the default setting and the pipeline.

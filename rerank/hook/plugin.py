@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.templates import PROCESSOR, other_processors
-from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError
 from rerank.hook.base import Hook, HookOptions, Request, differs
 
@@ -63,14 +61,11 @@ class PluginHook(Hook):
         " and restart it (docs/guides/plugin.md)"
     )
 
-    def _requests(
-        self, options: HookOptions, pipeline: Mapping[str, Any] | None, default: bool
-    ) -> list[Request]:
+    def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         if barred := self._barred(options.url):
             raise EngineError("; ".join(barred))
         written = self._written(options, self._others(options.add_to) or pipeline or {})
-        requests = [Request("PUT", self._path, written)] if differs(pipeline, written) else []
-        return [*requests, *self._defaults()] if default else requests
+        return [Request("PUT", self._path, written)] if differs(pipeline, written) else []
 
     def _others(self, name: str | None) -> dict[str, Any] | None:
         if name is None:
@@ -94,22 +89,6 @@ class PluginHook(Hook):
                     f" {json.dumps([*allowed, url])} into its opensearch.yml and restart it"
                 )
         return problems
-
-    def _defaults(self) -> list[Request]:
-        requests, defaults = [], self.default_of()
-        indices = sorted(self.engine.index.indices())
-        if not indices:
-            raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
-        for index in indices:
-            other = defaults.get(index)
-            if other not in (None, NO_PIPELINE, self.name):
-                raise EngineError(
-                    f"index {index!r} already has the default pipeline {other!r}; remove it, or leave out"
-                    " --default and name the pipeline in searches (?search_pipeline=)"
-                )
-            if other != self.name:
-                requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))
-        return requests
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
         phases = (pipeline.get(part) or [] for part in ("request_processors", "response_processors"))

@@ -110,9 +110,7 @@ class StockHook(Hook):
     remedy = "OpenSearch's full distribution has them"
     suffix = "-stock"
 
-    def _requests(
-        self, options: HookOptions, pipeline: Mapping[str, Any] | None, default: bool
-    ) -> list[Request]:
+    def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         about = {"name": self.name, "description": MADE, "function_name": "remote"}
         return [
             Request("POST", f"{_ML}/connectors/_create", connector(self.name, options)),
