@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -15,7 +15,7 @@ HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
 _BYTES = 5
 
 
-class TrainingRecord(Mapping[str, frozenset[bytes]]):
+class TrainingRecord(dict[str, frozenset[bytes]]):
     """40-bit hashes of ids used in training, for privacy.
 
     trained:   queries for fitting.
@@ -32,8 +32,8 @@ class TrainingRecord(Mapping[str, frozenset[bytes]]):
     """
 
     def __init__(self, hashes: Mapping[str, Iterable[bytes]]) -> None:
-        kept = {name: frozenset(ids) for name, ids in hashes.items()}
-        self._hashes = {name: ids for name, ids in kept.items() if ids}
+        kept = ((name, frozenset(ids)) for name, ids in hashes.items())
+        super().__init__((name, ids) for name, ids in kept if ids)
 
     @classmethod
     def of(cls, qrels: Qrels, /, **queries: Iterable[str]) -> TrainingRecord:
@@ -42,19 +42,8 @@ class TrainingRecord(Mapping[str, frozenset[bytes]]):
         relevant = {d for ids in queries.values() for query in ids for d in qrels.relevant(query)}
         return cls({name: map(_hash, ids) for name, ids in (queries | {"documents": relevant}).items()})
 
-    def __getitem__(self, kind: str) -> frozenset[bytes]:
-        return self._hashes[kind]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._hashes)
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def __or__(self, other: TrainingRecord) -> TrainingRecord:
-        nothing: frozenset[bytes] = frozenset()
-        kinds = {*self, *other}
-        return TrainingRecord({name: self.get(name, nothing) | other.get(name, nothing) for name in kinds})
+    def __or__(self, other: Mapping[str, Iterable[bytes]]) -> TrainingRecord:  # type: ignore[override]
+        return TrainingRecord({name: {*self.get(name, ()), *other.get(name, ())} for name in {*self, *other}})
 
     def among(self, kind: str, ids: Iterable[str]) -> list[str]:
         """Return the recorded ids, in input order."""
@@ -123,12 +112,8 @@ def without_training_documents(
     records: Iterable[TrainingRecord], qrels: Qrels
 ) -> tuple[Qrels, list[tuple[str, str]]]:
     """Return judgments with grade 0 for training documents, and these (query, document) pairs."""
-    merged = TrainingRecord({})
-    for record in records:
-        merged = merged | record
     relevant = {d for query in qrels for d in qrels.relevant(query)}
-    known = set(merged.among("documents", relevant))
+    known = {d for record in records for d in record.among("documents", relevant)}
     dropped = [(query, d) for query in qrels for d in qrels.relevant(query) if d in known]
-    gone = set(dropped)
-    kept = ((q, d, 0 if (q, d) in gone else grade) for q in qrels for d, grade in qrels[q].items())
+    kept = ((q, d, min(grade, 0) if d in known else grade) for q in qrels for d, grade in qrels[q].items())
     return Qrels(kept), dropped

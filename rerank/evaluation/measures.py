@@ -77,20 +77,12 @@ def evaluate_runs(
     if not query_ids:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     at = {query: index for index, query in enumerate(query_ids)}
-    judged = {query: dict(qrels[query]) for query in query_ids}
-    evaluator = ir_measures.evaluator(parsed, judged)
-    short = all(measure.NAME in _ENDS_WITH_RELEVANT for measure in parsed)
-    values: dict[str, dict[str, Array]] = {}
-    for run_name, run in runs.items():
-        columns = {name: np.zeros(len(query_ids)) for name in names}
-        scored = {
-            query: _rank_scores(query, run[query], judged[query] if short else None)
-            for query in query_ids
-            if run.get(query)
-        }
+    evaluator = ir_measures.evaluator(parsed, {query: dict(qrels[query]) for query in query_ids})
+    values = {name: {measure: np.zeros(len(query_ids)) for measure in names} for name in runs}
+    for name, run in runs.items():
+        scored = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
         for metric in evaluator.iter_calc(scored) if scored else ():
-            columns[str(metric.measure)][at[metric.query_id]] = metric.value
-        values[run_name] = columns
+            values[name][str(metric.measure)][at[metric.query_id]] = metric.value
     return Evaluation(
         measures=names,
         query_ids=query_ids,
@@ -104,33 +96,25 @@ def _parse(names: Sequence[str]) -> list[Any]:
     import ir_measures
 
     pipeline: Any = ir_measures.DefaultPipeline
+    examples = f"for example {', '.join(MEASURES)}"
     parsed: list[Any] = []
     for name in names:
         try:
             measure = ir_measures.parse_measure(name)
             supported = pipeline.supports(measure)
         except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
-            raise UsageError(
-                f"unknown measure {name!r} ({error}); for example {', '.join(MEASURES)}"
-            ) from error
+            raise UsageError(f"unknown measure {name!r} ({error}); {examples}") from error
         if not supported:
-            raise UsageError(f"measure {name!r} cannot be computed here; for example {', '.join(MEASURES)}")
+            raise UsageError(f"measure {name!r} cannot be computed here; {examples}")
         if measure not in parsed:
             parsed.append(measure)
     if not parsed:
-        raise UsageError(f"name at least one measure, for example {', '.join(MEASURES)}")
+        raise UsageError(f"name at least one measure, {examples}")
     return parsed
 
 
-_ENDS_WITH_RELEVANT = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
-"""Measures that do not depend on the ranks after the last relevant document."""
-
-
-def _rank_scores(query: str, ids: Sequence[str], judged: Mapping[str, int] | None) -> dict[str, float]:
-    """Decreasing scores; with ``judged``, down to the last relevant document."""
+def _rank_scores(query: str, ids: Sequence[str]) -> dict[str, float]:
+    """Return decreasing scores."""
     if len(set(ids)) < len(ids):
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
-    if judged is not None:
-        found = [place for place, id in enumerate(ids, 1) if id in judged and judged[id] > 0]
-        ids = ids[: found[-1] if found else 1]
     return dict(zip(ids, map(float, range(len(ids), 0, -1))))

@@ -21,8 +21,7 @@ def auc(scores: ArrayLike, labels: ArrayLike) -> float:
     >>> auc([0.9, 0.4, 0.4, 0.1], [True, True, False, False])
     0.875
     """
-    values, related = _checked(scores, labels)
-    return float(_aucs(values, related))
+    return float(_aucs(*_checked(scores, labels)))
 
 
 def accuracy(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
@@ -56,10 +55,9 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
     values, related = _checked(scores, labels)
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    # A cut before place i answers "unrelated" for i pairs: count the unrelated ones before it, and the
-    # related ones after it.
-    right = np.concatenate(([0], np.cumsum(~related[order]))) + related.sum()
-    right = right - np.concatenate(([0], np.cumsum(related[order])))
+    # A cut before place i answers "unrelated" for i pairs: of them, the unrelated ones are right, and the
+    # related ones are wrong.
+    right = np.concatenate(([0], np.cumsum(np.where(related[order], -1, 1))))
     between = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
     best = between[right[between] == right[between].max()]
     place = int(best[len(best) // 2])
@@ -87,13 +85,15 @@ def paired_test(
 
     Raises UsageError for seeds that do not match.
     """
+    from scipy.stats import rankdata
+
     size = max(len(first), len(second))
     if not {len(first), len(second)} <= {1, size}:
         raise UsageError(f"{len(first)} and {len(second)} seeds do not pair")
     related = _checked(first[0][0], labels)[1]
     sides = [[of[0]] * size if len(of) == 1 else of for of in (first, second)]
     answers = np.array([[_checked(scores, labels)[0] >= at for scores, at in of] for of in sides])
-    ranks = np.array([[_ranks(np.asarray(scores, np.float64)) for scores, _ in of] for of in sides])
+    ranks = rankdata([[np.asarray(scores, np.float64) for scores, _ in of] for of in sides], axis=-1)
     found = _differences(answers, ranks, related)
     rng = np.random.default_rng(seed)
     counts = np.zeros(len(MEASURES), np.int64)
@@ -117,18 +117,12 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
     return values, related
 
 
-def _ranks(values: Array) -> Array:
-    """Ranks from 1; ties get the mean rank."""
-    from scipy.stats import rankdata
-
-    return np.asarray(rankdata(values), np.float64)
-
-
 def _aucs(values: Array, related: Labels) -> Array:
     """(..., n) scores -> (...)."""
+    from scipy.stats import rankdata
+
     positive = int(related.sum())
-    rows = values.reshape(-1, values.shape[-1])
-    sums = np.array([_ranks(row)[related].sum() for row in rows]).reshape(values.shape[:-1])
+    sums = rankdata(values, axis=-1)[..., related].sum(axis=-1)  # of ranks from 1; ties get the mean rank
     found: Array = (sums - positive * (positive + 1) / 2) / (positive * (len(related) - positive))
     return found
 

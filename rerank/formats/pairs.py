@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 
 from rerank.errors import InputError
-from rerank.formats.lines import Source, check_columns, name_of, read_json_lines, read_texts
+from rerank.formats.lines import Source, name_of, read_json_lines, read_rows
 from rerank.records import LabeledPair
 from rerank.text import plural
 
@@ -108,13 +108,17 @@ def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tup
 
 def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[str, str, str, bool | None]]:
     """Return FILE:LINE, ids and label of each pair."""
-    lines = list(_lines(source, labels))
-    if not lines:
-        raise InputError(f"{name_of(source)}: no pairs; {_LABELED if labels else _UNLABELED}")
+    layout = _LABELED if labels else _UNLABELED
+    lines: list[tuple[str, str, str, bool | None]] = []
     places: dict[str, str] = {}
-    for where, a, b, _ in lines:
+    for where, (a, b, *rest) in read_rows(source, _HEADER, layout, least=3 if labels else 2):
+        if rest and rest[0] not in _LABELS:
+            raise InputError(f"{where}: the label {rest[0][:40]!r} is neither 1 (related) nor 0; {layout}")
+        lines.append((where, a, b, _LABELS[rest[0]] if rest else None))
         places.setdefault(a, where)
         places.setdefault(b, where)
+    if not lines:
+        raise InputError(f"{name_of(source)}: no pairs; {layout}")
     existing = places if known is None else known(places)
     unknown = [one for one in places if one not in existing]
     if unknown:
@@ -123,16 +127,3 @@ def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[st
             f"{places[unknown[0]]}: there is no document {unknown[0]!r}{more}; ingest it, or remove the pair"
         )
     return lines
-
-
-def _lines(source: Source, labels: bool) -> Iterator[tuple[str, str, str, bool | None]]:
-    layout = _LABELED if labels else _UNLABELED
-    for number, (where, text) in enumerate(read_texts(source)):
-        columns = [column.strip() for column in text.split("\t")]
-        if not number and tuple(column.lower() for column in columns) in (_HEADER, _HEADER[:2]):
-            continue
-        check_columns(where, columns, 3 if labels or len(columns) == 3 else 2, layout)
-        label = columns[2] if len(columns) == 3 else None
-        if label is not None and label not in _LABELS:
-            raise InputError(f"{where}: the label {label[:40]!r} is neither 1 (related) nor 0; {layout}")
-        yield where, columns[0], columns[1], None if label is None else _LABELS[label]

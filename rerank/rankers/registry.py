@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rerank.config import Options, build, check, options_of, unknown_option
@@ -56,17 +56,17 @@ class Family:
 
     def ranker_class(self) -> type[Ranker]:
         """Class of its rankers."""
-        made: type[Ranker] = load_object(self.ranker) if isinstance(self.ranker, str) else self.ranker
+        made: type[Ranker] = resolve_name(self.ranker) if isinstance(self.ranker, str) else self.ranker
         return made
 
     def options_class(self) -> type[Options]:
         """Class of its options."""
-        made: type[Options] = load_object(self.options)
+        made: type[Options] = resolve_name(self.options)
         return made
 
     def make_fitter(self, job: TrainingJob, options: Options) -> Fitter:
         """New fitter for a job."""
-        made: Fitter = load_object(self.fitter)(job, options)
+        made: Fitter = resolve_name(self.fitter)(job, options)
         return made
 
     def reads(self, option: str, ranker: str) -> bool:
@@ -123,20 +123,10 @@ BUILT_IN = (
 )
 
 
-def load_object(place: str) -> Any:
-    """Import ``module:name``."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
 def families() -> dict[str, Family]:
     """Name -> family; installed packages last."""
-    built_in = {one.name: one for one in BUILT_IN}
-    return built_in | {
-        entry.name: _family(entry.name, entry.load())
-        for entry in entry_points(group=GROUP)
-        if entry.name not in built_in
-    }
+    installed = (entry.name for entry in entry_points(group=GROUP))
+    return {name: family(name) for name in (*(one.name for one in BUILT_IN), *installed)}
 
 
 def family(name: str) -> Family:
@@ -145,14 +135,11 @@ def family(name: str) -> Family:
         if one.name == name:
             return one
     for entry in entry_points(group=GROUP, name=name):
-        return _family(name, entry.load())
+        loaded = entry.load()
+        return loaded if isinstance(loaded, Family) else Family(name, (), loaded)
     raise WorkspaceError(
         f"no installed package provides rankers of the family {name!r}; install the one that trained it"
     )
-
-
-def _family(name: str, loaded: Family | type[Ranker]) -> Family:
-    return loaded if isinstance(loaded, Family) else Family(name, (), loaded)
 
 
 def load_ranker(folder: Path) -> Ranker:
