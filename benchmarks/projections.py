@@ -38,8 +38,7 @@ from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.rankers.projection.ranker import Projection
 from rerank.rankers.projection.s2net import Comparisons, S2Net
 from rerank.rankers.projection.spectral import opca
-from rerank.rankers.projection.term_matrix import term_matrix
-from rerank.rankers.projection.terms import Terms
+from rerank.rankers.projection.terms import Terms, term_matrix
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query

@@ -102,6 +102,15 @@ def unreadable(folder: Path, error: BaseException) -> RerankError:
     )
 
 
+def check_width(ranker: Ranker, features: NDArray[Any], numbers: int) -> None:
+    """Raise WorkspaceError for features of another width."""
+    if features.shape[1:] != (numbers,):
+        raise WorkspaceError(
+            f"the stored {ranker.name} features have {features.shape[-1]} numbers, not {numbers};"
+            f" train {ranker.name} again"
+        )
+
+
 def write_record(ranker: Ranker, folder: Path, **record: Any) -> None:
     """Write ``ranker.json``."""
     identity = {name: getattr(ranker, name) for name in ("family", "variant", "name", "version")}

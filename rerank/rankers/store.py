@@ -106,12 +106,12 @@ class RankerStore:
             records = json.decode(path.read_bytes(), type=Records)
             for file in (file for record in records for file in record.files):
                 check_name(file)
+            return records
         except FileNotFoundError:
             raise self._not_trained(name) from None
         except (OSError, ValueError, MsgspecError, RecursionError) as error:
             damaged = WorkspaceError(f"{path}: damaged ({error}); train {name} again")
             raise trouble(error, path) or damaged from error
-        return records
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         signals = (*FIRST_STAGES, *self.names())
@@ -176,12 +176,9 @@ class RankerStore:
             try:
                 listed, needed = self._listed(), self._needed()
                 record = self._write(ranker, extra or {}, new, listed)
-                older = [
-                    one
-                    for one in listed.get(name, ())
-                    if one.version != record.version
-                    and (needed is None or one.version in needed.get(name, ()))
-                ]
+                older = [one for one in listed.get(name, ()) if one.version != record.version]
+                if needed is not None:
+                    older = [one for one in older if one.version in needed.get(name, ())]
                 write_bytes(self.folder / f"{name}.json", json.encode([record, *older]) + b"\n")
                 self._sweep()
             finally:

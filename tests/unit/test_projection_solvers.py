@@ -14,7 +14,7 @@ import scipy.optimize
 from scipy.sparse import csr_matrix
 
 from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
-from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
+from rerank.rankers.projection.terms import fit_terms, term_matrix
 from rerank.rankers.training.data import Corpus
 from rerank.records import Document, Query
 from tests.projections import separate_columns, texts, unit

@@ -31,9 +31,11 @@ STACK = "tfidf,lsi"
 def ranker(version: str, knows: int) -> Projection:
     """Return a ranker that is right for the first ``knows`` of the four words, and wrong for others."""
 
+    names = [*WORDS, "wanted", "other"]
+    terms = Terms(names, np.ones(len(names), np.float32), letters=0, longest=400)
+
     def side(rows: dict[str, list[float]]) -> Side:
-        terms = Terms(list(rows), np.ones(len(rows), np.float32), letters=0, longest=400)
-        return Side(terms, np.array([*rows.values()], np.float16))
+        return Side(terms, np.array([rows.get(name, [0.0, 0.0]) for name in names], np.float16))
 
     query = {word: [1.0, 0.0] if i < knows else [0.0, 1.0] for i, word in enumerate(WORDS)}
     return Projection("lsi", side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version)

@@ -25,8 +25,7 @@ from rerank.rankers.cnn import sampling
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import CnnTrainer
-from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.rankers.cnn.network import TorchTower
+from rerank.rankers.cnn.network import TorchTower, in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
@@ -297,11 +296,11 @@ def test_training_and_ranking_read_the_same_tokens():
     made = trainer(data, small())
     ranker = made.fit("joint").ranker
     for tower in ranker.document:
-        found = made.inputs.tokens["document", tower.vocabulary.part]
+        found = made.inputs.of(tower.vocabulary.part)["document"].tokens
         for i, record in enumerate(records):
             begin, end = found.offsets[i : i + 2]
             assert found.flat[begin:end].tolist() == tower.vocabulary.tokens(record)
-    words = made.inputs.tokens["document", "text"]
+    words = made.inputs.of("text")["document"].tokens
     assert words.lengths[0] <= LONGEST_TEXT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,31 +44,32 @@ class Embedding:
         return np.concatenate(([0.0], 1e-3 / (1e-3 + share))).astype(np.float32)
 
 
-class Inputs:
-    """Embeddings, vocabularies and tokens of both sides, made on first use.
+class Input(NamedTuple):
+    """One part of a side. tokens: of its texts."""
 
-    The keys are (side, part); both sides may share an embedding and its vocabulary.
-    """
+    embedding: Embedding
+    vocabulary: Vocabulary
+    tokens: Ragged
+
+
+class Inputs:
+    """Inputs of the rankers, made on first use. Both sides may share an embedding and its vocabulary."""
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
         self.data, self.config, self.progress = data, config, progress
-        self.embeddings: dict[tuple[str, Part], Embedding] = {}
-        self.vocabularies: dict[tuple[str, Part], Vocabulary] = {}
-        self.tokens: dict[tuple[str, Part], Ragged] = {}
+        self._made: dict[Part, dict[str, Input]] = {}
 
-    def prepare(self, part: Part) -> None:
-        """Make a part. Raises TrainingError without words or categories."""
-        if ("document", part) in self.embeddings:
-            return
-        document, query = self._words() if part == "text" else self._categories()
-        vocabulary = Vocabulary(part, document.names, LONGEST[part])
-        other = vocabulary if query is document else Vocabulary(part, query.names, LONGEST[part])
-        for side, embedding, known, corpus in (
-            ("query", query, other, self.data.queries),
-            ("document", document, vocabulary, self.data.documents),
-        ):
-            self.embeddings[side, part], self.vocabularies[side, part] = embedding, known
-            self.tokens[side, part] = tokens_of(known, corpus)
+    def of(self, part: Part) -> dict[str, Input]:
+        """Return side -> input. Raises TrainingError without words or categories."""
+        if part not in self._made:
+            document, query = self._words() if part == "text" else self._categories()
+            vocabulary = Vocabulary(part, document.names, LONGEST[part])
+            other = vocabulary if query is document else Vocabulary(part, query.names, LONGEST[part])
+            self._made[part] = {
+                "query": Input(query, other, tokens_of(other, self.data.queries)),
+                "document": Input(document, vocabulary, tokens_of(vocabulary, self.data.documents)),
+            }
+        return self._made[part]
 
     def _words(self) -> tuple[Embedding, Embedding]:
         data, config = self.data, self.config
@@ -100,12 +101,13 @@ class Inputs:
             raise TrainingError(
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
-        graph = CategoryGraph.build(
-            [*data.documents.categories, *data.queries.categories], data.category_edges
-        )
-        seed = config.seed + 2
+        names = [*data.documents.categories, *data.queries.categories]
         shared = deepwalk(
-            graph, size=config.category_size, seed=seed, per_node=config.walks, progress=self.progress
+            CategoryGraph.build(names, data.category_edges),
+            size=config.category_size,
+            seed=config.seed + 2,
+            per_node=config.walks,
+            progress=self.progress,
         )
         return shared, shared
 

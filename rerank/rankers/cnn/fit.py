@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,7 @@ from rerank.errors import TrainingError
 from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Inputs
-from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.rankers.cnn.network import TorchRanker, TorchTower
+from rerank.rankers.cnn.network import TorchRanker, TorchTower, in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement
@@ -44,24 +44,17 @@ class CnnTask(Task):
 
     def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
         self.name, self.data, self.config = name, inputs.data, inputs.config
-        data, config, parts = inputs.data, inputs.config, PARTS[variant]
+        data, config, parts = inputs.data, inputs.config, [inputs.of(part) for part in PARTS[variant]]
+        torch.manual_seed(config.seed)
         towers = {
-            side: [
-                TorchTower(inputs.embeddings[side, part], config, inputs.vocabularies[side, part])
-                for part in parts
-            ]
+            side: [TorchTower(part[side].embedding, config, part[side].vocabulary) for part in parts]
             for side in SIDES
         }
         self.model: TorchRanker = TorchRanker(towers["query"], towers["document"], config)
-        self.tokens = {side: [inputs.tokens[side, part] for part in parts] for side in SIDES}
-        batch = config.batch or batch_size(data.train)
+        self.tokens = {side: [part[side].tokens for part in parts] for side in SIDES}
+        batch, graded = config.batch or batch_size(data.train), config.head == "mlp"
         self.sampler = Sampler(
-            data.train,
-            len(data.document_ids),
-            batch,
-            config.negatives,
-            config.sampling,
-            graded=config.head == "mlp",
+            data.train, len(data.document_ids), batch, config.negatives, config.sampling, graded
         )
         self.steps_per_epoch = self.sampler.batches()
         pools = config.epoch_by == "pool-random"
@@ -79,10 +72,7 @@ class CnnTask(Task):
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         """Batches of an epoch."""
-        rng = np.random.default_rng([self.config.seed, epoch])
-        for number, batch in enumerate(self.sampler.epoch(rng)):
-            if number >= skip:
-                yield batch
+        return islice(self.sampler.epoch(np.random.default_rng([self.config.seed, epoch])), skip, None)
 
     def loss(self, batch: Batch) -> Tensor:
         """In-batch softmax (cosine head) or pairwise hinge (MLP)."""
@@ -127,10 +117,9 @@ class CnnTask(Task):
         # Few queries make few steps an epoch, and the loss starts at 1.
         stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
         if stuck or self.spread < 1e-6:
-            seed, head = "--seed", "--head"
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
-                f" differ by {self.spread:.1g}; try another {seed}, another {head}, or check the judgments"
+                f" differ by {self.spread:.1g}; try another --seed, another --head, or check the judgments"
             )
 
     def _encode(self, side: str, rows: NDArray[np.int64]) -> Tensor:
@@ -152,12 +141,8 @@ class CnnTrainer:
     def fit(self, variant: str, name: str = "") -> TrainingResult:
         """Fit one ranker. Raises TrainingError for insufficient data."""
         config, name = self.config, name or variant
-        for part in PARTS[variant]:
-            self.inputs.prepare(part)
-        torch.manual_seed(config.seed)
         task = CnnTask(variant, name, self.inputs)
-        key = identity(self.data, config, variant)
-        checkpoint = Checkpoint(self.job.checkpoint(name), key)
+        checkpoint = Checkpoint(self.job.checkpoint(name), identity(self.data, config, variant))
         each = task.steps_per_epoch
         options = TrainerOptions(
             steps=config.epochs * each,
@@ -170,9 +155,11 @@ class CnnTrainer:
         run = Trainer(task, options, checkpoint, self.progress).fit()
         epoch, value = run.best // each, run.kept.value
         assert value is not None
-        trained = {"epoch": epoch, "dev": round(value, 6)}
+        record = {"epoch": epoch, "dev": round(value, 6), "config": values_of(config)}
+        record["first_stage"] = self.data.first_stage
+        query, document = ([tower.numpy() for tower in task.model.towers[side]] for side in SIDES)
         return TrainingResult(
-            self._ranker(variant, name, task.model, trained),
+            CnnRanker(name, "", query, document, task.model.head(), record, variant),
             epoch,
             -(-run.steps // each),
             value,
@@ -182,11 +169,6 @@ class CnnTrainer:
             curve=[(one.step // each, one.loss, one.value) for one in run.history],
             cleanup=dict if run.interrupted else checkpoint.discard,
         )
-
-    def _ranker(self, variant: str, name: str, model: TorchRanker, trained: dict[str, Any]) -> CnnRanker:
-        record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        query, document = ([tower.numpy() for tower in model.towers[side]] for side in SIDES)
-        return CnnRanker(name, "", query, document, model.head(), record, variant)
 
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rerank.categories import nearest_known
 from rerank.records import Document, Query
@@ -26,16 +27,14 @@ class Ragged:
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
-        """Pack lists.
+    def of(cls, sequences: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
+        """Pack sequences.
 
         >>> Ragged.of([[5, 6], [], [7]]).offsets.tolist()
         [0, 2, 2, 3]
         """
-        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
-        np.cumsum([len(s) for s in sequences], out=offsets[1:])
-        flat = np.fromiter((t for s in sequences for t in s), dtype=np.int32, count=int(offsets[-1]))
-        return cls(flat, offsets)
+        offsets = _offsets([len(one) for one in sequences])
+        return cls(np.fromiter(chain.from_iterable(sequences), np.int32, int(offsets[-1])), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -48,8 +47,7 @@ class Ragged:
     def take(self, which: NDArray[np.integer]) -> Ragged:
         """Select sequences by number, in order."""
         lengths = self.lengths[which]
-        offsets = np.zeros(len(which) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        offsets = _offsets(lengths)
         source = np.repeat(self.offsets[which] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return Ragged(self.flat[source], offsets)
 
@@ -59,11 +57,14 @@ class Ragged:
         short = (lengths > 0) & (lengths < least)
         if not short.any():
             return self
-        offsets = np.zeros(len(self) + 1, dtype=np.int64)
-        np.cumsum(np.where(short, least, lengths), out=offsets[1:])
+        offsets = _offsets(np.where(short, least, lengths))
         flat = np.zeros(offsets[-1], dtype=np.int32)
         flat[np.repeat(offsets[:-1] - self.offsets[:-1], lengths) + np.arange(len(self.flat))] = self.flat
         return Ragged(flat, offsets)
+
+
+def _offsets(lengths: ArrayLike) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
 @dataclass

@@ -118,11 +118,9 @@ class ProjectionTrainer:
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
         terms = self.vectors.terms
         size = len(terms.names)
-        query = document = Side(terms, stored[:size])
-        if len(stored) > size:
-            document = Side(terms, stored[size:])
+        sides = [Side(terms, stored[begin : begin + size]) for begin in range(0, len(stored), size)]
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        ranker = Projection(name, query, document, record, variant=variant)
+        ranker = Projection(name, sides[0], sides[-1], record, variant=variant)
         if self.data.dev:
             return best.result(ranker)
         return best.result(ranker, "by terms", measure="mean reciprocal rank of dev pairs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix
-from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
+from rerank.rankers.projection.terms import fit_terms, term_matrix
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 
@@ -35,8 +35,7 @@ class Pairs:
         return self.documents[self.comparisons.target]
 
 
-@dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """Row numbers. grades: of relevant documents. unwanted: documents judged 0 or less."""
 
     query: int
@@ -224,14 +223,13 @@ def _filled(rows: Any) -> NDArray[np.bool_]:
 
 def _distinct(rows: Any) -> tuple[Integers, Integers]:
     """Number distinct rows: (n,) numbers, (m,) first rows."""
-    keys: list[tuple[bytes, ...]]
-    if isinstance(rows, np.ndarray):
-        keys = [(row.tobytes(),) for row in rows]
-    else:
-        rows.sort_indices()
-        cuts = zip(rows.indptr[:-1], rows.indptr[1:])
-        keys = [(rows.indices[a:b].tobytes(), rows.data[a:b].tobytes()) for a, b in cuts]
-    first: dict[tuple[bytes, ...], int] = {}
+    from scipy.sparse import csr_matrix
+
+    rows = csr_matrix(rows)
+    rows.sort_indices()
+    cuts = zip(rows.indptr[:-1], rows.indptr[1:])
+    keys = [(rows.indices[a:b].tobytes(), rows.data[a:b].tobytes()) for a, b in cuts]
+    first: dict[tuple[bytes, bytes], int] = {}
     for row, key in enumerate(keys):
         first.setdefault(key, row)
     number = dict(zip(first, range(len(first))))

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import to_float32
-from rerank.errors import WorkspaceError
-from rerank.rankers.base import ArrayRanker
+from rerank.rankers.base import ArrayRanker, check_width
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
 
@@ -35,7 +34,7 @@ class Side:
 class Projection(ArrayRanker):
     """Cosine of projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
 
-    query, document: sides, possibly one object.
+    query, document: sides with the same terms, possibly one object.
     trained: how it was fitted.
     variant: one of five rankers. Default: its name.
 
@@ -78,48 +77,29 @@ class Projection(ArrayRanker):
 
         Raises WorkspaceError if the widths differ.
         """
-        if features.shape[1:] != query.shape:
-            raise WorkspaceError(
-                f"the stored {self.name} features have {features.shape[-1]} numbers, not {len(query)};"
-                f" train {self.name} again"
-            )
+        check_width(self, features, len(query))
         cosines: NDArray[np.float64] = (to_float32(features) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
         """Arrays, vocabularies and values."""
-        arrays: dict[str, NDArray[Any]] = {
-            "query.matrix": self.query.matrix,
-            "query.idf": self.query.terms.idf,
-        }
-        vocabularies: dict[str, list[str] | str] = {"query": self.query.terms.names}
+        terms = self.query.terms
+        arrays: dict[str, NDArray[Any]] = {"query.matrix": self.query.matrix, "query.idf": terms.idf}
+        vocabularies: dict[str, list[str] | str] = {"query": terms.names}
         if self.document is not self.query:
             arrays["document.matrix"] = self.document.matrix
             vocabularies["document"] = "query"
-            if self.document.terms is not self.query.terms:
-                arrays["document.idf"] = self.document.terms.idf
-                vocabularies["document"] = self.document.terms.names
-        return (
-            arrays,
-            vocabularies,
-            {"letters": self.query.terms.letters, "longest": self.query.terms.longest},
-        )
+        return arrays, vocabularies, {"letters": terms.letters, "longest": terms.longest}
 
     @classmethod
     def of_content(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
     ) -> Projection:
         """Inverse of :meth:`content`."""
-        sides: dict[str, Side] = {}
-        for name, names in vocabularies.items():
-            if names == "query":
-                terms = sides["query"].terms
-            else:
-                terms = Terms(names, arrays[f"{name}.idf"], record["letters"], record["longest"])
-            matrix = arrays[f"{name}.matrix"]
-            if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
-                raise ValueError(f"a matrix of {matrix.shape} does not fit {len(terms.names)} names")
-            sides[name] = Side(terms, matrix)
-        query = sides["query"]
+        terms = Terms(vocabularies["query"], arrays["query.idf"], record["letters"], record["longest"])
+        sides = [Side(terms, arrays[f"{side}.matrix"]) for side in vocabularies]
+        for side in sides:
+            if not len(terms.names) == len(terms.idf) == len(side.matrix) or side.matrix.ndim != 2:
+                raise ValueError(f"a matrix of {side.matrix.shape} does not fit {len(terms.names)} names")
         known = [record[key] for key in ("trained", "version", "variant")]
-        return cls(record["name"], query, sides.get("document", query), *known)
+        return cls(record["name"], sides[0], sides[-1], *known)

@@ -34,19 +34,15 @@ class Corpus:
     def read(cls, records: Iterable[Document | Query]) -> Corpus:
         """Tokenize documents or queries, about 4 bytes per word."""
         index: dict[str, int] = {}
-        flat: list[NDArray[np.int32]] = []
-        lengths = [0]
+        texts: list[NDArray[np.int32]] = []
         categories: list[tuple[str, ...]] = []
         interned: dict[tuple[str, ...], tuple[str, ...]] = {}
         for record in records:
             text = record.content if isinstance(record, Document) else record.text
             tokens = [index.setdefault(word, len(index)) for word in words(text)[:LONGEST_TEXT]]
-            flat.append(np.array(tokens, dtype=np.int32))
-            lengths.append(len(tokens))
+            texts.append(np.array(tokens, dtype=np.int32))
             categories.append(interned.setdefault(record.categories, record.categories))
-        offsets = np.cumsum(np.array(lengths, dtype=np.int64))
-        joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
-        return cls(list(index), Ragged(joined, offsets), categories)
+        return cls(list(index), Ragged.of(texts), categories)
 
     def sentences(self) -> Iterator[list[str]]:
         """Texts as lists of words."""
