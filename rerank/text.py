@@ -109,27 +109,22 @@ def analyzer(lang: str | None) -> TextAnalyzer:
     return (builder.filter(Filter.stemmer(stemmer)) if stemmer else builder).build()
 
 
-class Terms:
-    """Turns texts into index terms; thread-safe.
+class Terms(threading.local):
+    """Turns texts into index terms, by an analyzer for each thread.
 
     >>> Terms("en")("Sorting, faster!")
     ['sort', 'faster']
     """
 
     def __init__(self, lang: str | None) -> None:
-        self._lang = lang
-        self._own = threading.local()
+        self._analyzer = analyzer(lang)
 
     def __call__(self, text: str) -> list[str]:
         """Return the terms, in order."""
         try:
-            own: TextAnalyzer = self._own.analyzer
-        except AttributeError:
-            own = self._own.analyzer = analyzer(self._lang)
-        try:
-            return own.analyze(normalize(text))
+            return self._analyzer.analyze(normalize(text))
         except UnicodeEncodeError:  # a lone surrogate, which only a query can have
-            return own.analyze(normalize(text.encode(errors="replace").decode()))
+            return self._analyzer.analyze(normalize(text.encode(errors="replace").decode()))
 
 
 def normalize(text: str) -> str:
@@ -179,15 +174,14 @@ class _StopWords(threading.local):
                 self.analyzers[lang] = stop.build()
 
 
-@cache
-def _lists() -> _StopWords:
-    return _StopWords()
+_stop_words = cache(_StopWords)
 
 
 @lru_cache(100_000)
 def _languages(word: str) -> frozenset[str]:
     """Return the languages with this stop word, in lower case."""
-    found = {lang for lang, one in _lists().analyzers.items() if lang != "en" and not one.analyze(word)}
+    analyzers = _stop_words().analyzers.items()
+    found = {lang for lang, one in analyzers if lang != "en" and not one.analyze(word)}
     return frozenset(found | ({"en"} if word in ENGLISH_STOP_WORDS else set()))
 
 
