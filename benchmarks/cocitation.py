@@ -50,17 +50,15 @@ from classify import classified, headings
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats.jats import read_jats
 from rerank.progress import Progress
-from rerank.rankers.dense import structure
+from rerank.rankers.dense import neighbors
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.neighbors import CitedNeighbors
-from rerank.rankers.dense.structure import Structure
-from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.fit import DenseTask
+from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citation_graph import CitationGraph
-from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.citations import CitationGraph, Citations
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Mention
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
@@ -421,7 +419,7 @@ def run(args: Any, path: Path) -> None:
         ends = np.array(sorted(edges), dtype=np.int32)
         return Texts(texts.tokens, LinkGraph.from_edges(texts.graph.ids, *ends.T))
 
-    structure.by_pagerank = remembered(structure.by_pagerank)
+    neighbors.by_pagerank = remembered(neighbors.by_pagerank)
     for how, seed in todo:
         begin = time.process_time()
         if how == "tf-idf":

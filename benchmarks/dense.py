@@ -70,7 +70,7 @@ def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, 
 
 def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:
     loaded, options = encoder(start, args.tokens, seed)
-    passages = Passages.of(texts, loaded, 1)
+    passages = Passages(texts.tokens, loaded.room, 1)
     pool = [passages.get(d).tolist() for d in test.pool.tolist()]
     if how == "untrained":
         return {"recall": recall_of(test, loaded.encode(pool)).tolist()}

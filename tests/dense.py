@@ -12,7 +12,7 @@ from rerank import Workspace
 from rerank.config import options_of, over, values_of
 from rerank.engines.base import SearchRequest
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document

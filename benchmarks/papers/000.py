@@ -60,8 +60,8 @@ from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -172,7 +172,7 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
 def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarray]:
     """Return measure -> one value per document or sentence."""
     loaded.model.eval()
-    passages = Passages.of(of.texts, loaded, 1)
+    passages = Passages(of.texts.tokens, loaded.room, 1)
     usable = np.flatnonzero(of.texts.usable)
     encoded = loaded.encode([passages.get(d).tolist() for d in usable.tolist()])
     vectors = np.zeros((len(of.texts.tokens), encoded.shape[1]), np.float32)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.losses import Contrastive, RowLoss, SemanticLoss, TripletLoss, Vectors, make_loss
-from rerank.rankers.dense.neighbors import Neighbors, StructuralPair, by_pagerank
-from rerank.rankers.dense.structure import Structure
-from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.neighbors import Neighbors, StructuralPair, Structure, by_pagerank
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.dense.triplets import Triplet, TripletSampler
 from rerank.rankers.encoder.batching import Loss

@@ -10,18 +10,15 @@ import pytest
 
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.corruption import Vocabulary
+from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.losses import TripletLoss
-from rerank.rankers.dense.neighbors import CitedNeighbors
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.structure import Structure
-from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.dense.triplets import EACH
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citation_graph import CitationGraph, held_out
-from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.citations import CitationGraph, Citations, held_out
 from rerank.rankers.graphs.cocitation import Mention
 from rerank.records import Document
 from tests.dense import with_changes

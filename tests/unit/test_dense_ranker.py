@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rerank.arrays import passage_cosines
 from rerank.errors import UsageError, WorkspaceError
 from rerank.rankers.dense.ranker import DenseRanker, quantized
 from rerank.rankers.encoder.bert import Bert, erf, readable
-from rerank.rankers.encoder.passages import decayed_sum, windows
-from rerank.rankers.encoder.tokens import Tokens
+from rerank.rankers.encoder.tokens import Tokens, decayed_sum, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Query
@@ -78,8 +78,7 @@ def test_int8_keeps_cosines_to_three_digits():
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     stored = np.zeros((500, 385), dtype=np.int8)
     stored[:, :-1], stored[:, -1] = quantized(vectors), 1
-    ranker = DenseRanker(name="dense", width=384, passages=1)
-    assert np.abs(ranker.cosines(vectors[0], stored)[:, 0] - vectors @ vectors[0]).max() < 2e-3
+    assert np.abs(passage_cosines(vectors[0], stored, 1)[:, 0] - vectors @ vectors[0]).max() < 2e-3
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +186,7 @@ def test_sentence_transformers_and_the_ranker_read_each_others_files(tiny, tmp_p
         again = load_ranker(tmp_path / pooling)
         np.testing.assert_allclose([again.encode_query(Query("", one)) for one in texts], expected, atol=1e-5)
         features = again.encode_documents([Document("d", text=one) for one in texts])
-        cosines = np.diag([again.cosines(vector, features)[:, 0] for vector in expected])
+        cosines = np.diag([passage_cosines(vector, features, 1)[:, 0] for vector in expected])
         np.testing.assert_allclose(cosines, 1, atol=1e-3)
         theirs.save(str(tmp_path / f"{pooling} again"))
         loaded = TextEncoder.load(str(tmp_path / f"{pooling} again"), longest=16)
@@ -213,7 +212,7 @@ def test_sentence_transformers_prompts_precede_queries_and_passages(tiny, tmp_pa
         vector = one.encode_query(Query("", text))
         np.testing.assert_allclose(vector, theirs.encode(text, prompt=query), atol=1e-2)  # or bfloat16
         features = one.encode_documents([Document("d", text=text), Document("e", text="w1 " * 40)])
-        cosines = one.cosines(theirs.encode(text, prompt=document), features)
+        cosines = passage_cosines(theirs.encode(text, prompt=document), features, 3)
         assert cosines[0, 0] > 0.999
         assert (cosines[1] != 0).all()
     (tmp_path / "config_sentence_transformers.json").write_text(

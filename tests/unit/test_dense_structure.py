@@ -6,7 +6,7 @@ import pytest
 
 from rerank.errors import TrainingError
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.structure import Structure
+from rerank.rankers.dense.neighbors import Structure
 from rerank.rankers.dense.texts import Texts
 from rerank.records import Document
 from tests.words import Words

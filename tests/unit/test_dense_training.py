@@ -10,10 +10,9 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.neighbors import by_pagerank
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -215,7 +214,7 @@ def test_equal_seeds_give_equal_batches_from_any_start(tiny):
     of = by_pagerank(graph, texts.usable, 8)
 
     def sampler(seed=0):
-        passages = Passages.of(texts, encoder, 4)
+        passages = Passages(texts.tokens, encoder.room, 4)
         return QuintupletSampler(of, passages, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
 
     def flat(batches):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rerank.evaluation.ranks import NDCG
 from rerank.rankers.encoder.batching import Encode
-from rerank.rankers.graphs.citation_graph import CitationGraph
+from rerank.rankers.graphs.citations import CitationGraph
 from rerank.rankers.graphs.links import LinkGraph
 
 ANCHORS = 500

@@ -95,17 +95,14 @@ class TripletLoss(RowLoss):
         super().__init__()
         self.margin, self.by_level = margin, by_level
 
-    def margins(self, level: Tensor) -> Tensor:
-        """Return margins, (B,)."""
-        return self.margin / (level.clamp_min(1) if self.by_level else torch.ones_like(level))
-
     def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
         """Require a structural pair."""
         assert vectors.positive is not None
         assert vectors.negative is not None
         near = distance(vectors.anchor, vectors.positive)
         far = distance(vectors.anchor, vectors.negative)
-        return (near - far + self.margins(vectors.level).to(near.dtype)).relu(), vectors.level > 0
+        levels = vectors.level.clamp_min(1) if self.by_level else 1
+        return (near - far + self.margin / levels).relu(), vectors.level > 0
 
 
 class SemanticLoss(RowLoss):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
 from rerank.rankers.dense.texts import Passages
 
@@ -17,6 +16,54 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rerank.rankers.dense.losses import Vectors
+
+
+SHARE = 0.25
+"""Share of replaced tokens (Raman et al. 2021, section 4.2)."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Replacement tokens: ``ordinary`` and optional ``mask``."""
+
+    ordinary: NDArray[np.int32]
+    mask: int | None
+
+    @classmethod
+    def of(cls, tokenizer: object) -> Vocabulary:
+        """Return the vocabulary without special tokens."""
+        special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
+        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # type: ignore[attr-defined,arg-type]
+        kept = [
+            i
+            for i, name in enumerate(names)
+            if i not in special and name is not None and not name.startswith("[unused")
+        ]
+        mask = tokenizer.mask_token_id  # type: ignore[attr-defined]
+        return cls(np.array(kept, dtype=np.int32), None if mask is None else int(mask))
+
+    def corrupt(self, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
+        """Replace max(1, round(SHARE T)) of T tokens, half by the mask.
+
+        >>> vocabulary = Vocabulary(np.arange(10, 20, dtype=np.int32), mask=3)
+        >>> before = np.arange(10, 18, dtype=np.int32)
+        >>> after = vocabulary.corrupt(before, np.random.default_rng(0))
+        >>> int((before != after).sum())
+        2
+        """
+        count = len(tokens)
+        if not count:
+            return tokens
+        changed: NDArray[np.int32] = tokens.copy()
+        where = rng.choice(count, size=min(count, max(1, round(SHARE * count))), replace=False)
+        drawn = self.ordinary[rng.integers(len(self.ordinary), size=len(where))]
+        for _ in range(100):
+            same = drawn == tokens[where]
+            drawn[same] = self.ordinary[rng.integers(len(self.ordinary), size=int(same.sum()))]
+        if self.mask is not None:
+            drawn[rng.random(len(where)) < 0.5] = self.mask
+        changed[where] = drawn
+        return changed
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank import arrays
-from rerank.rankers.encoder.passages import BEST, decayed_sum, windows
+from rerank.rankers.base import check_width
 from rerank.rankers.encoder.stored import EncoderRanker
-from rerank.rankers.encoder.tokens import document_tokens
+from rerank.rankers.encoder.tokens import BEST, decayed_sum, document_tokens, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
 
@@ -53,14 +53,13 @@ class DenseRanker(EncoderRanker):
         separator: bool = False,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
-        version = f"{encoder.version()}-{passages}-{best}{'-sep' * separator}"
         return cls(
             name=name,
             width=encoder.width,
-            passages=passages,
-            version=version,
-            best=best,
+            version=f"{encoder.version()}-{passages}-{best}{'-sep' * separator}",
             trained=trained,
+            passages=passages,
+            best=best,
             separator=separator,
             _encoder=encoder,
         )
@@ -90,18 +89,9 @@ class DenseRanker(EncoderRanker):
 
         Raises WorkspaceError for wrong feature width.
         """
-        self.check(features, arrays.feature_width(self.passages, self.width))
-        counts = features[:, -1].astype(np.int64)
-        cosines = self.cosines(query, features)
-        return decayed_sum(cosines, counts, best=self.best)
-
-    def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
-        """Return passage cosines, (n, F); 0 after the last."""
-        return arrays.passage_cosines(query, features, self.passages)
-
-    def own_record(self) -> dict[str, Any]:
-        """Return fields of ``ranker.json``."""
-        return {"passages": self.passages, "best": self.best, "separator": self.separator}
+        check_width(self, features, arrays.feature_width(self.passages, self.width))
+        cosines = arrays.passage_cosines(query, features, self.passages)
+        return decayed_sum(cosines, features[:, -1].astype(np.int64), best=self.best)
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:

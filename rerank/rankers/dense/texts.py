@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.rankers.cnn.towers import Ragged
-from rerank.rankers.encoder.passages import windows
-from rerank.rankers.encoder.tokens import document_tokens
+from rerank.rankers.encoder.tokens import document_tokens, windows
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citation_graph import CitationGraph
-from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.citations import CitationGraph, Citations
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
@@ -62,9 +60,7 @@ class Texts:
         if isinstance(graph, CitationGraph):
             names = [graph.citations.titles[key] for key in outside]
             flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(names)]
-        joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
-        offsets = np.cumsum([0, *(len(one) for one in flat)]).astype(np.int64)
-        return cls(Ragged(joined, offsets), graph, len(outside))
+        return cls(Ragged.of(flat), graph, len(outside))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
         """Return the maximum passage count, from 1 to ``most``."""
@@ -83,11 +79,6 @@ class Passages:
     tokens: Ragged
     size: int
     most: int | None
-
-    @classmethod
-    def of(cls, texts: Texts, encoder: TextEncoder, most: int | None) -> Passages:
-        """Return passages for an encoder."""
-        return cls(texts.tokens, encoder.room, most)
 
     def starts(self, document: int) -> list[int]:
         """Return passage starts."""

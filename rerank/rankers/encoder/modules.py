@@ -73,38 +73,33 @@ class Modules:
         ]
         means = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
         pooling = {one: name == self.pooling for name, one in means.items()}
+        files: dict[str, object] = {
+            "modules.json": listed,
+            LENGTHS: {"max_seq_length": self.longest, "do_lower_case": False},
+            f"{names[1]}/config.json": {"word_embedding_dimension": width, **pooling},
+        }
+        if self.query_prompt or self.document_prompt:
+            files[PROMPTS] = {"prompts": {"query": self.query_prompt, "document": self.document_prompt}}
         for name in names[1:]:
             (folder / name).mkdir()
-        _write(folder / "modules.json", listed)
-        _write(folder / LENGTHS, {"max_seq_length": self.longest, "do_lower_case": False})
-        _write(folder / names[1] / "config.json", {"word_embedding_dimension": width, **pooling})
-        if self.query_prompt or self.document_prompt:
-            _write(
-                folder / PROMPTS, {"prompts": {"query": self.query_prompt, "document": self.document_prompt}}
-            )
         if self.projection is not None:
             from safetensors.numpy import save
 
-            _write(
-                folder / names[2] / "config.json",
-                {
-                    "in_features": width,
-                    "out_features": self.projection.shape[1],
-                    "bias": False,
-                    "activation_function": "torch.nn.modules.linear.Identity",
-                },
-            )
+            files[f"{names[2]}/config.json"] = {
+                "in_features": width,
+                "out_features": self.projection.shape[1],
+                "bias": False,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            }
             weight = np.ascontiguousarray(self.projection.T)
             write_bytes(folder / names[2] / WEIGHTS, save({"linear.weight": weight}))
+        for name, content in files.items():
+            write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 def _config(path: Path) -> dict[str, Any]:
     config: dict[str, Any] = parse_json(path.read_text("utf-8"))
     return config
-
-
-def _write(path: Path, content: object) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def _prompts(folder: Path) -> tuple[str, str]:

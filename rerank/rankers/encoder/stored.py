@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
 from rerank.files import parse_json
 from rerank.rankers.base import Ranker, unreadable, write_record
 from rerank.rankers.encoder.bert import Bert, readable
@@ -65,23 +64,12 @@ class EncoderRanker(Ranker):
                 vectors[rows] = encoder.encode([tokens[row] for row in rows])
         return vectors
 
-    def check(self, features: NDArray[Any], numbers: int) -> None:
-        """Raise WorkspaceError for wrong feature width."""
-        if features.shape[1:] != (numbers,):
-            raise WorkspaceError(
-                f"the stored {self.name} features have {features.shape[-1]} numbers, not {numbers};"
-                f" train {self.name} again"
-            )
-
-    def own_record(self) -> dict[str, Any]:
-        """Return fields for ``ranker.json``."""
-        return {}
-
     def save(self, folder: Path) -> None:
         """Write ``ranker.json`` and ``model/``, a model of sentence-transformers."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
-        write_record(self, folder, width=self.width, **self.own_record(), trained=dict(self.trained))
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
+        write_record(self, folder, **numbers, trained=dict(self.trained))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -91,11 +79,11 @@ class EncoderRanker(Ranker):
             del record["family"], record["variant"]
             if not (folder / "model" / "config.json").is_file():
                 raise ValueError("its model is missing")
-            return cls(**cls.own_fields(record, folder), folder=folder)
+            return cls(**record, **cls.own_files(folder), folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unreadable(folder, error) from error
 
     @classmethod
-    def own_fields(cls, record: dict[str, Any], folder: Path) -> dict[str, Any]:
-        """Return the class arguments."""
-        return record
+    def own_files(cls, folder: Path) -> dict[str, Any]:
+        """Return the fields that are stored in other files."""
+        return {}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
@@ -68,9 +66,7 @@ class EncoderTask(Task):
     ) -> None:
         self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
         self.progress, self.steps_per_epoch = progress or Progress(), sampler.steps()
-        self.checkpoint = None
-        if checkpoint is not None:
-            self.checkpoint = Checkpoint(checkpoint, self._key())
+        self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
         if torch.cuda.is_available():
             encoder.model.to("cuda")
         encoder.precision = config.precision
@@ -104,8 +100,11 @@ class EncoderTask(Task):
             digest.update(part)
         return digest.hexdigest()
 
-    def trainer(self) -> Trainer:
-        """Return the trainer."""
+    def fit(self) -> TrainingRun:
+        """Train, and leave the best encoder, possibly untrained, on the CPU.
+
+        Raises TrainingError for insufficient memory or failure.
+        """
         config, each = self.config, self.steps_per_epoch
         options = TrainerOptions(
             steps=config.steps or config.epochs * each,
@@ -114,15 +113,14 @@ class EncoderTask(Task):
             average=config.average,
             seed=config.seed,
         )
-        return Trainer(self, options, self.checkpoint, self.progress)
-
-    def fit(self) -> TrainingRun:
-        """Train, and leave the best encoder, possibly untrained, on the CPU.
-
-        Raises TrainingError for insufficient memory or failure.
-        """
-        with _memory_errors(self.config.batch):
-            run = self.trainer().fit()
+        try:
+            run = Trainer(self, options, self.checkpoint, self.progress).fit()
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(part in str(error) for part in NO_MEMORY):
+                raise
+            raise TrainingError(
+                f"a batch of {config.batch} does not fit into memory; lower --batch or --passage-tokens"
+            ) from error
         self.encoder.precision = "auto"
         self.encoder.model.to("cpu").eval()
         return run
@@ -142,12 +140,9 @@ class EncoderTask(Task):
     def backward(self, batch: Batch) -> float:
         """Add the gradient."""
         reads = self.objective.reads
-
-        def loss(encoded: Tensor) -> Tensor:
-            value: Tensor = self.objective(batch.with_vectors(encoded, reads))
-            return value
-
-        return self.encoding.backward(batch.texts(reads), loss)
+        return self.encoding.backward(
+            batch.texts(reads), lambda encoded: self.objective(batch.with_vectors(encoded, reads))
+        )
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
@@ -160,17 +155,15 @@ class EncoderTask(Task):
     def on_start(self, resumed: bool) -> None:
         """Fill the cache and report data."""
         if self.encoding.keeps:
-            self.fill_cache()
+            total = len({passage.tobytes() for passage in self.passages()})
+            with self.progress.step("frozen layers", total, "text") as advance:
+                filled = self.encoding.fill(self.passages, advance)
+            if not filled:
+                self.progress.say(
+                    "frozen layers: their outputs do not fit into memory; computed at every step"
+                )
         if not resumed:
             self.report_data()
-
-    def fill_cache(self) -> None:
-        """Run the frozen layers."""
-        total = len({passage.tobytes() for passage in self.passages()})
-        with self.progress.step("frozen layers", total, "text") as advance:
-            filled = self.encoding.fill(self.passages, advance)
-        if not filled:
-            self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
     def on_epoch_start(self, epoch: int) -> None:
         """Notify the loss."""
@@ -213,16 +206,3 @@ class EncoderTask(Task):
             [(one.step, one.loss, one.value) for one in run.history if one.share == 1],
             self.checkpoint.discard if self.checkpoint and not run.interrupted else dict,
         )
-
-
-@contextmanager
-def _memory_errors(batch: int) -> Iterator[None]:
-    """Convert memory errors to TrainingError."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(part in str(error) for part in NO_MEMORY):
-            raise
-        raise TrainingError(
-            f"a batch of {batch} does not fit into memory; lower --batch or --passage-tokens"
-        ) from error

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -51,8 +52,11 @@ def model_folder(name: str) -> Path:
         return Path(spec.origin).parent / "model"
     path = Path(name)
     if not path.is_dir():
-        if cached := _cached(name):
-            return cached
+        from huggingface_hub import try_to_load_from_cache
+
+        with suppress(ValueError):  # for example a path
+            if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
+                return Path(cached).parent
         raise UsageError(
             f"{name}: no model on this machine; give a folder with config.json and weights, a model of the"
             f" Hugging Face cache, or {', '.join(PACKAGED)}"
@@ -62,17 +66,6 @@ def model_folder(name: str) -> Path:
             f"{name}: not a model: config.json is missing; give a folder in Hugging Face's layout"
         )
     return path
-
-
-def _cached(name: str) -> Path | None:
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        return None
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None
-    found = try_to_load_from_cache(name, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
 
 
 @dataclass
@@ -116,7 +109,7 @@ class TextEncoder:
             modules = replace(modules, pooling=pooling or modules.pooling, longest=longest)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
             torch.manual_seed(0)  # of weights that are missing and unused
-            model = _load_weights(name, folder, config, options)
+            model = _load_weights(name, folder, transformers.AutoModel, config=config, **options)
         except UsageError:
             raise
         except Exception as error:  # transformers raises many kinds of errors
@@ -283,15 +276,12 @@ def _check_config(name: str, config: Any, layers: int | None, longest: int | Non
     return longest or min(usual, most)
 
 
-def _load_weights(name: str, folder: Path, config: Any, options: dict[str, bool]) -> Any:
-    _, transformers = _libraries()
+def _load_weights(name: str, folder: Path, kind: Any, **options: Any) -> Any:
     if not any(folder.glob("*.safetensors")):
         raise UsageError(
             f"{name}: has no weights in safetensors, and pickled weights can run code; convert them"
         )
-    model, info = transformers.AutoModel.from_pretrained(
-        folder, config=config, use_safetensors=True, output_loading_info=True, **options
-    )
+    model, info = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **options)
     missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise UsageError(
