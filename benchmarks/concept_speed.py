@@ -34,7 +34,7 @@ from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.ranker import PARTS, ConceptRanker, Head
 from rerank.rankers.dense.ranker import SCALE, quantized
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.trainer import Trainer
+from rerank.rankers.training.trainer import Trainer, TrainerOptions
 
 
 def best_of(repeats: int, *ways: Callable[[], object]) -> list[float]:
@@ -79,7 +79,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
     for one in trainers:
         one.encoding.fill(lambda: iter(drawn.tokens))
-    loops = [one.trainer() for one in trainers]
+    loops = [Trainer(one, TrainerOptions(steps=repeats)) for one in trainers]
 
     def step(loop: Trainer) -> None:
         loop.step(drawn, 0)

@@ -37,6 +37,7 @@ from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.bert import Bert
 from rerank.rankers.encoder.tokens import decayed_sum, windows
 from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.training.trainer import Trainer, TrainerOptions
 
 
 def best_of(repeats: int, *ways) -> list[float]:
@@ -272,7 +273,7 @@ def training(args: argparse.Namespace) -> None:
         passage_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch
     )
     trainer = DenseTask(texts, encoder, config)
-    loop = trainer.trainer()
+    loop = Trainer(trainer, TrainerOptions(steps=args.repeats))
     model = encoder.model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
     batches = [batch for batch, _ in zip(trainer.sampler.epoch(0), range(args.repeats))]
