@@ -245,8 +245,9 @@ class Writer(Reader):
         count = self.index.count(index=target)
         if self.index.uuid(target) != uuid or count != expected:
             raise EngineError(
-                f"index {target!r} at {self._settings.where} was changed by another client (it has {count:,}"
-                f" documents, not {expected:,}); nothing was replaced: remove it, and run again"
+                f"index {target!r} at {self._settings.where} was changed by another client (it has"
+                f" {plural(count, 'document[|s]')} instead of {expected:,}); nothing was replaced:"
+                " remove it, and run again"
             )
 
     def _next(self, current: str) -> str:
