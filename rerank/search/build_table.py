@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,7 +39,7 @@ class ScoringReport:
     unknown_categories: int = 0
     without_hits: int = 0
     inferred_categories: int = 0
-    recomputed: dict[str, int] = field(default_factory=dict)
+    recomputed: Counter[str] = field(default_factory=Counter)
     candidate_recall: dict[str, float] = field(default_factory=dict)
     not_found: dict[str, int] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
@@ -49,7 +50,7 @@ class ScoringReport:
             self.silent.append(scored.query.id)
         self.without_hits = len(self.silent)
         self.inferred_categories += scored.inferred
-        self._recompute(scored.recomputed)
+        self.recomputed.update(scored.recomputed)
 
     def add(self, other: ScoringReport) -> None:
         """Add another first stage's report on the same queries."""
@@ -58,12 +59,8 @@ class ScoringReport:
         if other.without_hits >= self.without_hits:
             self.without_hits, self.silent = other.without_hits, other.silent
         self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
-        self._recompute(other.recomputed)
+        self.recomputed.update(other.recomputed)
         self.not_found |= other.not_found
-
-    def _recompute(self, counts: Mapping[str, int]) -> None:
-        for name, count in counts.items():
-            self.recomputed[name] = self.recomputed.get(name, 0) + count
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,12 +166,10 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
-    if not candidates.retrieved_by:
-        return {first_stage: int(hits.sum()) / len(relevant)}
-    found = {name: int((hits & where).sum()) for name, where in candidates.retrieved_by.items()}
+    found = {name: hits & where for name, where in candidates.retrieved_by.items()} or {first_stage: hits}
     if len(found) > 1:
-        found["together"] = int(hits.sum())
-    return {name: count / len(relevant) for name, count in found.items()}
+        found["together"] = hits
+    return {name: int(where.sum()) / len(relevant) for name, where in found.items()}
 
 
 def _case(scored: ScoringResult, scorer: Scorer) -> str:
@@ -183,30 +178,16 @@ def _case(scored: ScoringResult, scorer: Scorer) -> str:
     return expected if scored.case == "none" else scored.case
 
 
-def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
-    """Return the mean recall of candidates."""
-    shares = [
-        len(relevant.keys() & ids) / len(relevant)
-        for query, ids in zip(table.query_ids, map(set, table.document_ids))
-        if (relevant := qrels.relevant(query))
-    ]
-    return math.fsum(shares) / len(shares)
-
-
 def _candidates(
     pipeline: Pipeline, request: TableRequest, known: set[str]
 ) -> Iterator[tuple[Query, Candidates]]:
     """known: relevant documents in the engine."""
-    features, first_stage, depth = (
-        pipeline.features(request.signals),
-        request.first_stage,
-        request.protocol.count,
-    )
+    features, depth = pipeline.features(request.signals), request.protocol.count
     pools = iter(()) if request.retrieved else _pools(pipeline.engine, request, known)
     searches: list[SearchRequest] = []
     for query in request.queries:
         text = query.search_text(pipeline.engine.lang)
-        one = SearchRequest(text, first_stage, depth, features=features, filters=request.filters)
+        one = SearchRequest(text, request.first_stage, depth, request.filters, features=features)
         if request.search is not None:
             one = replace(one, features={}, template=FilledTemplate(request.search, query))
         elif request.retrieved:
@@ -236,17 +217,3 @@ def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[l
             text, size = query.search_text(engine.lang), count + len(excluded)
             drawn = engine.find(SearchRequest(text, request.first_stage, size)).ids
         yield relevant + [d for d in drawn if d not in excluded][:count]
-
-
-def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
-    """Keep the ``depth`` best candidates per query by the first stage."""
-    column = table.signals.index(first_stage)
-
-    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        for i, query in enumerate(table.query_ids):
-            scores = table.scores[i, : table.counts[i]]
-            # Documents are in id order, so a stable sort breaks ties by id.
-            kept = np.sort(np.argsort(-scores[:, column], kind="stable")[:depth])
-            yield query, [table.document_ids[i][d] for d in kept.tolist()], scores[kept]
-
-    return ScoreTable.build(table.signals, rows(), cases=table.cases)

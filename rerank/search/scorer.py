@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,14 +20,7 @@ from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
 from rerank.search.vector_cache import VectorCache
-from rerank.stack.signals import (
-    SEARCH,
-    FieldSignal,
-    LexicalSignal,
-    RankerSignal,
-    Signal,
-    is_given,
-)
+from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, RankerSignal, Signal, is_given
 
 Array = NDArray[np.float64]
 
@@ -43,12 +36,9 @@ class StageTimer:
     def __init__(self) -> None:
         self.seconds = {}
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Time the block."""
-        return self._timed(name)
-
     @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the block."""
         begin = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin

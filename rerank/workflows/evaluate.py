@@ -71,9 +71,8 @@ def evaluate(
     report = EvaluationReport(baseline=next(iter(named)), compared=compared, top=keep, stacks=named)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
     new_qrels, dropped = _find_leaks(report, experiment, measures)
-    deepest = max((one.count for one in parsed if one.kind == "retrieved"), default=0)
     for protocol in parsed:
-        rankings = rank_all(experiment, named, protocol, deepest=deepest, keep=keep)
+        rankings = rank_all(experiment, named, protocol, keep=keep)
         _add(report, str(protocol), rankings, experiment, measures)
         if (new := report.new_documents) is not None:
             runs = rankings.ids(without=dropped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rerank.combiners.score_table import ScoreTable
@@ -15,7 +15,7 @@ from rerank.formats.templates import check_values
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
-from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
+from rerank.search.build_table import ScoringReport, TableRequest, score_table
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
 from rerank.search.vector_cache import VectorCache
 from rerank.text import plural
@@ -55,7 +55,6 @@ class Experiment:
     seed: int
     progress: Progress | None
     filters: Sequence[Filter] = ()
-    _tables: dict[object, tuple[ScoreTable, ScoringReport]] = field(default_factory=dict)
 
     @classmethod
     def prepare(
@@ -112,36 +111,25 @@ class Experiment:
         *,
         search: SearchTemplate | None = None,
         every_case: bool = False,
-        deepest: int = 0,
     ) -> tuple[ScoreTable, ScoringReport]:
-        """Score the candidates of every query; equal calls share one table.
+        """Score the candidates of every query.
 
-        search: if ``first_stage`` is ``search``. every_case: a row per query and case. deepest: largest N of
-        ``retrieved:N``.
+        search: if ``first_stage`` is ``search``. every_case: a row per query and case.
         """
-        # The first stage at a smaller depth returns the top of its list at a larger depth.
-        shared = protocol.kind == "retrieved" and not retrieve
-        asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
-        key = asked, tuple(signals), first_stage, tuple(retrieve), search, every_case
-        if key not in self._tables:
-            request = TableRequest(
-                queries=self.queries,
-                qrels=self.qrels,
-                signals=signals,
-                first_stage=first_stage,
-                protocol=asked,
-                retrieve=retrieve,
-                search=search,
-                filters=self.filters,
-                every_case=every_case,
-                seed=self.seed,
-            )
-            table, report = score_table(self.pipeline, request, self.progress)
-            self._tables[key] = table, replace(report, unknown_queries=self.unknown_queries)
-        table, report = self._tables[key]
-        if asked != protocol:
-            table = top(table, first_stage, protocol.count)
-            report = replace(report, candidate_recall={first_stage: candidate_recall(table, self.qrels)})
+        request = TableRequest(
+            queries=self.queries,
+            qrels=self.qrels,
+            signals=signals,
+            first_stage=first_stage,
+            protocol=protocol,
+            retrieve=retrieve,
+            search=search,
+            filters=self.filters,
+            every_case=every_case,
+            seed=self.seed,
+        )
+        table, report = score_table(self.pipeline, request, self.progress)
+        report.unknown_queries = self.unknown_queries
         return table, report
 
 

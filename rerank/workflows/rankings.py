@@ -54,13 +54,9 @@ def rank_all(
     stacks: Mapping[str, Stack],
     protocol: Protocol,
     *,
-    deepest: int = 0,
     keep: int = 0,
 ) -> Rankings:
-    """Rank the candidates of all queries by each stack.
-
-    deepest: largest N of ``retrieved:N``. keep: hits to keep.
-    """
+    """Rank the candidates of all queries by each stack. keep: hits to keep."""
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
     for label, stack in stacks.items():
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
@@ -69,7 +65,7 @@ def rank_all(
     ranked: dict[str, Ranked] = {}
     for (first, retrieve, search), labels in groups.items():
         signals = list(dict.fromkeys((*(s for label in labels for s in stacks[label].signals), first)))
-        table, report = experiment.table(protocol, signals, first, retrieve, search=search, deepest=deepest)
+        table, report = experiment.table(protocol, signals, first, retrieve, search=search)
         rankings.scoring.add(report)
         if report.candidate_recall:
             rankings.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
@@ -86,8 +82,7 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
     """Rank with the stack's own retrievers: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
         template_of(stack)  # raises if its file is missing
-    protocol = Protocol("retrieved", stack.depth)
-    rankings = rank_all(experiment, {"": stack}, protocol, deepest=stack.depth)
+    rankings = rank_all(experiment, {"": stack}, Protocol("retrieved", stack.depth))
     return {query: ids[:cut] for query, (ids, _) in rankings.ranked[""].items()}
 
 

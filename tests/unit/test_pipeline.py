@@ -13,7 +13,7 @@ from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.records import Document, Qrels, Query
-from rerank.search.build_table import TableRequest, score_table, top
+from rerank.search.build_table import TableRequest, score_table
 from rerank.search.pipeline import Pipeline
 from rerank.search.scorer import INFERENCE_DEPTH
 from rerank.search.vector_cache import VectorCache
@@ -267,14 +267,6 @@ def test_a_pool_infers_the_same_categories_as_its_first_stage(engine):
                 d: value for d, value in found.items() if d in values
             }
         assert report.inferred_categories == 1
-
-
-@pytest.mark.parametrize("depth", [10, 20, 26, 27, 100])
-def test_a_table_cut_to_a_depth_equals_the_table_of_that_depth(engine, depth):
-    whole, _ = table_of(engine, ("retrieved", 1000))
-    cut, (direct, _) = top(whole, "tfidf", depth), table_of(engine, ("retrieved", depth))
-    assert cut.document_ids == direct.document_ids
-    np.testing.assert_array_equal(cut.scores, direct.scores)
 
 
 def test_a_repeated_query_is_not_encoded_again(engine):
