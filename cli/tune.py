@@ -116,10 +116,10 @@ def _show_signals(report: TuneReport) -> None:
 
 def _show_place(workspace: Workspace, report: TuneReport) -> None:
     click.echo(f"\nwritten to {report.path}")
-    stack, active = report.stack, workspace.releases.active
-    if active is not None and active.stack == stack:
+    stack, active = report.stack, workspace.releases
+    if active.stack == stack:
         click.echo(f"active: version {active.number}")
-    elif active is not None and active.name == report.path.stem:
+    elif active.name == report.path.stem:
         promote = suggested("stack", "promote", "--queries", "QUERIES", "--qrels", "QRELS")
         use = suggested("stack", "use", active.name)
         click.echo(

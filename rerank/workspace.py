@@ -245,9 +245,9 @@ class Workspace(WorkspaceFolder):
             return Stack.load(text)
         releases = self.releases
         if text.isdecimal():
-            return releases.find(int(text)).stack
-        if not latest and releases.active is not None and text == releases.name:
-            return releases.active.stack
+            return releases.find(int(text))
+        if not latest and releases.stack is not None and text == releases.name:
+            return releases.stack
 
         def tuned(signals: Sequence[str]) -> Stack | None:
             path = self.stack_path(signals)
@@ -288,10 +288,11 @@ class Workspace(WorkspaceFolder):
         """Activate the previous stack. Raises UsageError if it or a ranker is missing."""
         with self._installed.changing():
             releases = self.releases
-            release = releases.previous()
-            self._check_versions(release.stack, f"version {release.number}, {release.stack},")
+            number = releases.previous()
+            stack = releases.find(number)
+            self._check_versions(stack, f"version {number}, {stack},")
             releases.roll_back()
-        return release.stack
+        return stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
         for ranker in stack.rankers:

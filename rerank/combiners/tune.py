@@ -5,6 +5,7 @@ Step size, normalizations and the average for few queries are ours.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,7 +106,7 @@ class TuningResult:
     def record(self) -> dict[str, Any]:
         """Return the fields for the stack file as JSON values."""
         kept = {name: value for name, value in vars(self).items() if name not in ("combiner", "per_query")}
-        return {name: _rounded(plain(value)) for name, value in kept.items()}
+        return json.loads(json.dumps(plain(kept)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,6 @@ class TuningProblem:
     grids: list[Grid]
     first: int | None
     first_value: float
-    parts: int
 
     @classmethod
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
@@ -137,8 +137,6 @@ class TuningProblem:
         measure = RankMeasure.parse(options.measure, options.cut)
         chosen = table.only(options.signals or table.signals)
         signals = chosen.signals
-        for normalization in options.normalizations:
-            Linear(signals, (1,) * len(signals), normalization)  # raises early
         judged, none_relevant = judge(chosen, qrels, measure)
         grids = [
             _grid(chosen, judged, normalization, measure, options.parts)
@@ -150,16 +148,7 @@ class TuningProblem:
             (sums,) = sum_values(table.only([first]), judged, alone, measure, [0] * len(judged))
             value = float(sums[0, 0]) / len(judged)
         column = signals.index(first) if first in signals else None
-        return cls(
-            chosen,
-            measure,
-            judged,
-            none_relevant,
-            grids,
-            column,
-            value,
-            options.parts,
-        )
+        return cls(chosen, measure, judged, none_relevant, grids, column, value)
 
     def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
         """Return summed values per grid: (groups, G)."""
@@ -257,18 +246,8 @@ def tune(
     return problem.result([total[0] / len(problem.judged) for total in sums])
 
 
-def _is_complete(table: ScoreTable, parts: int) -> bool:
-    count = len(table.signals)
-    settings = math.comb(parts + count - 1, count - 1)
-    return settings <= FULL or settings * int(table.counts.sum()) <= WORK
-
-
 def _grid(
-    table: ScoreTable,
-    judged: Sequence[Judged],
-    normalization: str,
-    measure: RankMeasure,
-    parts: int,
+    table: ScoreTable, judged: Sequence[Judged], normalization: str, measure: RankMeasure, parts: int
 ) -> Grid:
     """Return all settings, or a shortlist from some queries."""
     count = len(table.signals)
@@ -281,7 +260,8 @@ def _grid(
     spread = np.ones(count)
     if normalization == "none" and rows:  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
-    if _is_complete(table, parts):
+    settings = math.comb(parts + count - 1, count - 1)
+    if settings <= FULL or settings * int(table.counts.sum()) <= WORK:
         return Grid(normalization, weight_grid(normalization, count, parts), spread)
     if not queries:
         return Grid(normalization, np.eye(count))
@@ -295,11 +275,3 @@ def _grid(
         return Grid(normalization, weights / parts)
     thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
     return Grid("none", thousandths / RAW_PARTS, spread)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return round(value, 6) if isinstance(value, float) else value

@@ -68,8 +68,8 @@ class Snapshot:
             stack, names = Stack.load(path), frozenset(path.stem.split(","))
             if names.issuperset(stack.signals):
                 tuned[names] = stack
-        if self._releases.active is not None:
-            tuned[frozenset(self._releases.active.name.split(","))] = self._releases.active.stack
+        if self._releases.stack is not None:
+            tuned[frozenset(self._releases.stack.name.split(","))] = self._releases.stack
         return tuned
 
     def _default(self, wanted: str | None) -> Stack:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from rerank.text import plural
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class SignalScore:
+class SignalScore(NamedTuple):
     """A document's score by one signal."""
 
     raw: float
@@ -47,10 +46,7 @@ class Hit:
 
     def explanation(self) -> dict[str, dict[str, float]]:
         """Return raw, normalized and weighted scores per signal."""
-        return {
-            name: {"raw": s.raw, "normalized": s.normalized, "weighted": s.weighted}
-            for name, s in self.signals.items()
-        }
+        return {name: score._asdict() for name, score in self.signals.items()}
 
     def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
         """Return JSON values. The text replaces a missing title."""

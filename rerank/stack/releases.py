@@ -23,19 +23,6 @@ _HISTORY = 100  # activations kept
 _CHOOSE = "`rerank stack use STACK`"
 
 
-@dataclass(frozen=True)
-class Release:
-    """A stack version that is or was active. Numbers count from 1."""
-
-    number: int
-    stack: Stack
-
-    @property
-    def name(self) -> str:
-        """The stack name."""
-        return self.stack.name
-
-
 class Activation(msgspec.Struct, frozen=True):
     """A version that became active.
 
@@ -63,9 +50,9 @@ class Releases:
     >>> releases = Releases.load(Path(tempfile.mkdtemp()))
     >>> for text in ("bm25", "tfidf"):
     ...     releases = releases.activate(Stack.parse(text))
-    >>> releases.name, releases.previous().name, releases.roll_back().name
-    ('tfidf', 'bm25', 'bm25')
-    >>> [(one.number, one.name) for one in releases.all()]
+    >>> releases.name, releases.previous(), releases.roll_back().name
+    ('tfidf', 1, 'bm25')
+    >>> [(number, stack.name) for number, stack in releases.all().items()]
     [(2, 'tfidf'), (1, 'bm25')]
     """
 
@@ -74,9 +61,19 @@ class Releases:
     stacks: Mapping[int, Any] = field(default_factory=dict)
 
     @cached_property
-    def active(self) -> Release | None:
-        """The active version, or None. Raises WorkspaceError if missing or damaged."""
-        return None if self.number is None else self._release(self.number)
+    def stack(self) -> Stack | None:
+        """The active stack. Raises WorkspaceError if it is missing or damaged."""
+        return None if self.number is None else self.find(self.number)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the active stack."""
+        return self.stack.name if self.stack else None
+
+    @property
+    def number(self) -> int | None:
+        """The number of the active version."""
+        return self._live[-1].number if self._live else None
 
     @property
     def rolled_back(self) -> bool:
@@ -87,47 +84,32 @@ class Releases:
     def _live(self) -> list[Activation]:
         return [one for one in self.history if not one.undone]
 
-    @property
-    def stack(self) -> Stack | None:
-        """The active stack."""
-        return self.active.stack if self.active else None
+    def all(self) -> dict[int, Stack]:
+        """Read all versions: number -> stack, newest first. Raises WorkspaceError for a damaged one."""
+        return {number: self.find(number) for number in sorted(self.stacks, reverse=True)}
 
-    @property
-    def name(self) -> str | None:
-        """The name of the active stack."""
-        return self.active.name if self.active else None
-
-    @property
-    def number(self) -> int | None:
-        """The active version number."""
-        return self._live[-1].number if self._live else None
-
-    @property
-    def numbers(self) -> list[int]:
-        """All version numbers, newest first."""
-        return sorted(self.stacks, reverse=True)
-
-    def all(self) -> list[Release]:
-        """Read all versions, newest first. Raises WorkspaceError for a damaged one."""
-        return [self._release(number) for number in self.numbers]
-
-    def recent(self, count: int) -> list[Release]:
+    def recent(self, count: int) -> list[Stack]:
         """Read up to ``count`` versions, active first, then by last activation."""
-        latest = [one.number for one in (*self._live[-1:], *reversed(self.history))]
-        return [self._release(number) for number in list(dict.fromkeys(latest))[:count]]
+        latest = dict.fromkeys(one.number for one in (*self._live[-1:], *reversed(self.history)))
+        return [self.find(number) for number in [*latest][:count]]
 
-    def find(self, number: int) -> Release:
-        """Return a version. Raises UsageError for an unknown number."""
-        if number not in self.numbers:
+    def find(self, number: int) -> Stack:
+        """Return a version. Raises UsageError for an unknown number, WorkspaceError for a damaged version."""
+        if number not in self.stacks:
             raise UsageError(
                 f"{self.folder}: no stack has the version {number}; `rerank stack list` shows them"
             )
-        return self._release(number)
+        try:
+            return Stack.from_json(self.stacks[number])
+        except (InputError, WorkspaceError) as error:
+            raise WorkspaceError(
+                f"{self.folder / FILE}: version {number}: {error}; choose another stack: {_CHOOSE}"
+            ) from error
 
     def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
         """Activate a stack; an equal one keeps its number. The caller must hold a lock."""
         data = msgspec.json.decode(msgspec.json.encode(stack.to_json()))
-        number = next((one for one in self.numbers if self.stacks[one] == data), None)
+        number = next((one for one, stored in self.stacks.items() if stored == data), None)
         if number is not None and number == self.number:
             return self
         number = number or max((*self.stacks, 0)) + 1
@@ -135,9 +117,9 @@ class Releases:
         history = (*self.history, Activation(number, now, dict(gate or {})))
         return Releases(self.folder, history[-_HISTORY:], {**self.stacks, number: data})._saved()
 
-    def previous(self) -> Release:
-        """Return the previously active version. Raises UsageError if there is none."""
-        return self._release(self.history[self._before()].number)
+    def previous(self) -> int:
+        """Return the number of the previously active version. Raises UsageError if there is none."""
+        return self.history[self._before()].number
 
     def roll_back(self) -> Releases:
         """Activate the previous version. Raises UsageError if there is none."""
@@ -163,23 +145,13 @@ class Releases:
         except FileNotFoundError:
             return cls(folder)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            known: RerankError | None = trouble(error, path)
-            raise (
-                known or WorkspaceError(f"{path}: damaged ({error}); remove it and choose a stack: {_CHOOSE}")
-            ) from error
+            damaged = WorkspaceError(f"{path}: damaged ({error}); remove it and choose a stack: {_CHOOSE}")
+            raise (trouble(error, path) or damaged) from error
 
     def _saved(self) -> Releases:
         text = msgspec.json.format(msgspec.json.encode(_File(self.history, dict(self.stacks))), indent=2)
         write_text(self.folder / FILE, f"{text.decode()}\n")
         return self
-
-    def _release(self, number: int) -> Release:
-        try:
-            return Release(number, Stack.from_json(self.stacks[number]))
-        except (InputError, WorkspaceError) as error:
-            raise WorkspaceError(
-                f"{self.folder / FILE}: version {number}: {error}; choose another stack: {_CHOOSE}"
-            ) from error
 
 
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:
@@ -190,8 +162,7 @@ def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[st
     found: dict[str, dict[str, None]] = {}
     try:
         releases = Releases.load(folder)
-        last = releases.all() if recent is None else releases.recent(recent)
-        stacks = [release.stack for release in last]
+        stacks = [*releases.all().values()] if recent is None else releases.recent(recent)
         stacks += [Stack.load(path) for path in sorted((folder / "stacks").glob("*.json"))]
     except RerankError:
         return None

@@ -12,7 +12,6 @@ from rerank.evaluation.significance import compare
 from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
 from rerank.results import Report, plain
-from rerank.stack.releases import Release
 from rerank.stack.stack import Stack
 from rerank.text import join_names
 from rerank.workflows.encode import encode
@@ -93,7 +92,7 @@ def promote(
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, ignore_categories=ignore_categories, **shared)
     releases = workspace.releases
-    active = releases.active
+    active = releases.stack
     if active is None:
         raise UsageError(
             f"{workspace.folder}: no stack is in use, so there is nothing to compare with; `rerank tune` or"
@@ -101,7 +100,7 @@ def promote(
         )
     named, tuned, candidate = _candidate(workspace, active, stack)
     (measure,) = check_measures([measure or str(candidate.tuned.get("measure", "nDCG"))])
-    report = _compare(workspace, judged, active.stack, candidate, measure)
+    report = _compare(workspace, judged, active, candidate, measure)
     report.newer = workspace.outdated(tuned)
     if report.value >= report.before_value and not dry_run:
         if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
@@ -112,20 +111,21 @@ def promote(
     return report
 
 
-def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tuple[str, Stack, Stack]:
+def _candidate(workspace: Workspace, active: Stack, stack: str | None) -> tuple[str, Stack, Stack]:
     """Return name, tuned stack, and stack with current rankers."""
-    named = stack or (active.name if active.stack.tuned else ",".join(active.stack.signals))
+    named = stack or (active.name if active.tuned else ",".join(active.signals))
     tuned = workspace.stack(named, latest=True)
     # Weights typed by a user have no versions. The measured versions become active.
     candidate = replace(tuned, versions=workspace.versions(tuned))
-    if replace(candidate, tuned={}) == replace(active.stack, tuned={}):
+    if replace(candidate, tuned={}) == replace(active, tuned={}):
         newer = workspace.outdated(tuned)
         reason = (
             f"{join_names(newer)} {'was' if len(newer) == 1 else 'were'} trained again: " if newer else ""
         )
         raise UsageError(
-            f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
-            f" is nothing to promote; {reason}tune it again, or name another stack:"
+            f"the candidate {candidate} ranks exactly as the stack in use (version"
+            f" {workspace.releases.number}), so there is nothing to promote; {reason}tune it again, or name"
+            f" another stack:"
             f" `rerank tune --stack {','.join(candidate.tuned_for)} --queries QUERIES --qrels QRELS`"
         )
     return named, tuned, candidate
@@ -176,9 +176,10 @@ def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress 
     'bm25*0.50 + tfidf*0.50'
     """
     releases = workspace.releases
-    before, active = releases.previous(), releases.active
-    assert active is not None
-    report = Rollback(before.number, before.stack, active.number, active.stack, dry_run)
+    before = releases.previous()
+    assert releases.number is not None
+    assert releases.stack is not None
+    report = Rollback(before, releases.find(before), releases.number, releases.stack, dry_run)
     if dry_run:
         return report
     workspace.rollback()

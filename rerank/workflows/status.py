@@ -105,19 +105,16 @@ def stacks(workspace: Workspace) -> Stacks:
     [(1, 'bm25*0.50 + tfidf*0.50', True)]
     """
     releases = workspace.releases
-    active = releases.active
     since = {one.number: one.since for one in releases.history}
     gates = {one.number: one.gate for one in releases.history if one.gate}
     candidates = [
-        _state(workspace, Stack.load(path), path, active is not None and Stack.load(path) == active.stack)
+        _state(workspace, Stack.load(path), path, Stack.load(path) == releases.stack)
         for path in sorted((workspace.folder / "stacks").glob("*.json"))
     ]
     versions = []
-    for one in releases.all():
-        path = workspace.folder / "releases.json"
-        row = _state(workspace, one.stack, path, active is not None and one.number == active.number)
-        row.version, row.since = one.number, since.get(one.number)
-        row.gate = gates.get(one.number, {})
+    for number, stack in releases.all().items():
+        row = _state(workspace, stack, workspace.folder / "releases.json", number == releases.number)
+        row.version, row.since, row.gate = number, since.get(number), gates.get(number, {})
         versions.append(row)
     return Stacks(candidates, versions)
 

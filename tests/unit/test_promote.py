@@ -72,8 +72,8 @@ def missing_by_version(workspace: Workspace) -> dict[str, int]:
 
 def test_training_and_tuning_do_not_change_the_stack_in_use(workspace: Workspace) -> None:
     """This also holds if a stack of the same signals has weights tuned with another ranker version."""
-    (release,) = workspace.releases.all()
-    assert (release.number, release.name, release.stack.versions) == (1, "lsi,tfidf", {"lsi": "v1"})
+    ((number, stack),) = workspace.releases.all().items()
+    assert (number, stack.name, stack.versions) == (1, "lsi,tfidf", {"lsi": "v1"})
     assert [dict(one.gate) for one in workspace.releases.history] == [{}]
     before, used = ranking(workspace), workspace.releases
     train_version(workspace, "v3", 3)
@@ -128,7 +128,7 @@ def test_promoted_versions_are_never_lost(workspace: Workspace) -> None:
     assert workspace.stack(STACK, latest=True) == refused  # the stack in use does not overwrite a candidate
     assert workspace.use_stack("2") == promoted
     assert ranking(workspace) == best
-    assert [one.number for one in workspace.releases.all()] == [3, 2, 1]
+    assert [*workspace.releases.all()] == [3, 2, 1]
     assert [rollback(workspace).version for _ in range(2)] == [3, 1]
     with pytest.raises(UsageError, match="no stack has the version 9"):
         workspace.use_stack("9")
