@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import secrets
-import stat
 import time
 import zlib
 from collections.abc import Iterator
@@ -54,7 +53,8 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
     ...     (Path(folder) / "run.txt").read_text()
     'done'
     """
-    if follow and _no_file(path):
+    special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    if follow and special:
         try:
             with open(path, "wb") as stream:
                 yield stream
@@ -63,34 +63,22 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
         return
     target = Path(os.path.realpath(path)) if follow else Path(path)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    in_block = False
     try:
-        file = open(temporary, "xb")  # noqa: SIM115 (closed by the next block)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    try:
-        with file:
+        with open(temporary, "xb") as file:
+            in_block = True
             yield file
+            in_block = False
             file.flush()
             os.fsync(file.fileno())
-        try:
-            os.replace(temporary, target)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
+        os.replace(temporary, target)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        if isinstance(error, OSError) and (not in_block or error.errno in DISK_ERRORS):
             raise _cannot_write(path, error) from error
         raise
     sync_folder(target.parent)
-
-
-def _no_file(path: str | os.PathLike[str]) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = False) -> None:
@@ -110,15 +98,11 @@ def check_output(path: str | os.PathLike[str], mark: str) -> None:
         return
     try:
         with open(path, "rb") as file:
-            start = file.read(_START)
+            start = file.read(1000)
     except OSError:  # the writer reports the error
         return
     if start and mark.encode() not in start:
         raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
-
-
-_START = 1000
-"""Bytes of an existing file that are compared."""
 
 
 def check_name(name: str) -> None:
@@ -191,20 +175,6 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
-    """Lock an open file; False if another process holds the lock. Raises WorkspaceError without locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise WorkspaceError(
-            f"{os.fspath(folder)}: the file system cannot lock files ({error.strerror}), so nothing was"
-            " written; move the folder to another file system"
-        ) from error
-    return True
-
-
 @contextmanager
 def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock of a folder (on NFS: of its file ``.lock``).
@@ -212,20 +182,26 @@ def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float =
     Raises BusyError (``another process is`` + ``doing``) after ``patience`` seconds, WorkspaceError without
     locks.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor, is_folder = os.open(folder, os.O_RDONLY), True
     give_up = time.monotonic() + patience
     try:
-        try:
-            locked = try_lock(descriptor, folder)
-        except WorkspaceError:
-            os.close(descriptor)
-            descriptor = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-            locked = try_lock(descriptor, folder)
-        while not locked:
-            if time.monotonic() >= give_up:
-                raise BusyError(f"another process is {doing}; try again when it is done")
-            time.sleep(0.01)
-            locked = try_lock(descriptor, folder)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= give_up:
+                    raise BusyError(f"another process is {doing}; try again when it is done") from None
+                time.sleep(0.01)
+            except OSError as error:
+                if not is_folder:
+                    raise WorkspaceError(
+                        f"{os.fspath(folder)}: the file system cannot lock files ({error.strerror}), so"
+                        " nothing was written; move the folder to another file system"
+                    ) from error
+                os.close(descriptor)
+                descriptor = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+                is_folder = False
         yield
     finally:
         os.close(descriptor)

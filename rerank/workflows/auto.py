@@ -15,7 +15,7 @@ from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
 from rerank.files import write_text
-from rerank.formats import read_qrels, read_queries
+from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.report_page.page import evaluation_page
@@ -159,7 +159,7 @@ class _Auto:
         judged = {name: read_qrels(path, conflicts=options.conflicts) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
         self.say("files", str(files))
-        record = Record.of(folder, files, options.seed, options.conflicts, options.model or MODEL)
+        record = Record(folder, files, options.seed, options.conflicts, options.model or MODEL)
         self.workspace = self._ingest(folder, record, opensearch, lang or self._language())
         ids = {*self.workspace.engine.ids()}
         self.splits = splits = split(judged, self.queries, ids, seed=options.seed)
@@ -203,12 +203,10 @@ class _Auto:
 
     def _language(self) -> str | None:
         """Return the language of documents without ``lang``, by their words."""
-        some = list(islice(self.files.documents(), SOME))
+        some = list(islice(read_corpus(self.files.corpus), SOME))
         lang = None if any(one.lang for one in some) else guess_language(one.content for one in some)
         if lang is not None:
-            self.say(
-                "ingest", f"the documents have no `lang`; by their words it is {lang}; --lang sets another"
-            )
+            self.say("ingest", f"the documents have no `lang`; by their words it is {lang} (else --lang)")
         return lang
 
     def _ingest(
@@ -217,14 +215,12 @@ class _Auto:
         files = self.files
         existing = Workspace.open(folder) if Workspace.exists(folder) else None
         if existing is not None and not record.trained:
-            others = {*existing.engine.ids()} - {document.id for document in files.documents()}
-            trained = [] if record.known else existing.trained()
-            if others or trained:
-                what = (
-                    f"rankers of another training ({', '.join(trained)})"
-                    if trained
-                    else f"{plural(len(others), 'document[|s]')} not in {files.path} ({min(others)!r} first)"
-                )
+            what = ""
+            if not record.known and (trained := existing.trained()):
+                what = f"rankers of another training ({', '.join(trained)})"
+            elif others := {*existing.engine.ids()} - {document.id for document in read_corpus(files.corpus)}:
+                what = f"{plural(len(others), 'document[|s]')} not in {files.path} ({min(others)!r} first)"
+            if what:
                 raise WorkspaceError(f"{folder}: has {what}; choose another folder with -w")
         done = ingest(
             existing or folder,

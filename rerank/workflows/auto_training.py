@@ -26,8 +26,6 @@ LATEST = 0.75
 """Share of the time after which trainings stop, on a machine that is slower than the plan."""
 MODEL, READS = "minilm", "en"
 """Default encoder, and its language."""
-ENCODERS = ("dense", "adapter")
-"""Rankers with an encoder."""
 _LATE = "the machine was slower than the plan"
 
 
@@ -112,7 +110,7 @@ class Trainings:
         elapsed, (before, step, _) = time.monotonic() - self.options.begun, rule.cost(self.budget.facts)
         slow = max(1 / ranker_choice.CORES, elapsed / (self.budget.spent or math.inf))  # s per planned s
         of_passages = rule.steps == ranker_choice.PARTS
-        if clock.late(slow * (before + step * of_passages)):
+        if clock.seconds() < slow * (before + step * of_passages):
             return replace(choice, trained=False, reason=_LATE)
         fitting = int((clock.seconds() / slow - before) / step) if of_passages else choice.steps
         if fitting >= choice.steps:
@@ -141,18 +139,17 @@ class Trainings:
     def _fit(self, rule: Rule, choice: RankerChoice, first: str, clock: _Clock) -> TrainingResult:
         variant, options = rule.variant or rule.ranker, self.options
         config: dict[str, Any] = {"seed": options.seed} if rule.steps == "epochs" else {}
-        config |= {**rule.config, **({"model": options.model or MODEL} if variant in ENCODERS else {})}
+        config |= rule.config
+        if variant in ("dense", "adapter"):
+            config["model"] = options.model or MODEL
         if rule.steps == ranker_choice.PARTS:
             config |= ranker_choice.read_parts(choice.steps)
         elif choice.minutes is not None:
             config[rule.steps] = choice.steps
-        judged: dict[str, Any] = {
-            "queries": self.queries,
-            "qrels": self.splits.train,
-            "dev_qrels": self.splits.dev,
-            "first_stage": first,
-        }
-        learns = judged if rule.judged else {}
+        learns: dict[str, Any] = {}
+        if rule.judged:
+            learns = {"qrels": self.splits.train, "dev_qrels": self.splits.dev, "first_stage": first}
+            learns["queries"] = self.queries
         done = train(self.workspace, [variant], as_name=rule.ranker, config=config, progress=clock, **learns)
         (result,) = done.rankers
         return result
@@ -173,16 +170,13 @@ class _Clock(Progress):
     def seconds(self) -> float:
         return self.deadline - time.monotonic()
 
-    def late(self, seconds: float = 0.0) -> bool:
-        return self.seconds() < seconds
-
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         self._training = unit in ("batch", "step", "iteration")
         self.progress.start(title, total, unit)
 
     def advance(self, count: int = 1) -> None:
         self.progress.advance(count)
-        if self._training and self.late():
+        if self._training and self.seconds() < 0:
             self.ended, self._training = True, False
             raise KeyboardInterrupt
 

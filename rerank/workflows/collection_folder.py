@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rerank.errors import InputError
-from rerank.formats import read_corpus
-from rerank.records import Document
 from rerank.text import join_names
 
 SPLITS = ("train", "dev", "test")
@@ -31,10 +29,6 @@ class Folder:
     queries: Path
     qrels: Mapping[str, Path]
     categories: Path | None = None
-
-    def documents(self) -> Iterator[Document]:
-        """Read all documents."""
-        return read_corpus(self.corpus)
 
     def files(self) -> list[Path]:
         """Return all files that are read."""

@@ -11,7 +11,7 @@ dense is skipped: its encoder is not on this machine; --model names another one
 adapter is skipped: fewer than 50 train queries
 text is skipped: fewer than 50 train queries
 dense_judged is skipped: fewer than 50 train queries
-dense_links is skipped: the documents have no links
+dense_links is skipped: 0.00 links per document; 0.5 are needed
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rerank.records import Document, Query
@@ -68,17 +69,18 @@ class CollectionFacts:
         cls, documents: Iterable[Document], queries: Sequence[Query], splits: Splits, **more: Any
     ) -> CollectionFacts:
         """Count documents and judgments. more: other fields."""
-        ids, langs, targets = set[str](), Counter[str](), Counter[str]()
+        ids, langs, targets = set[str](), Counter[str | None](), Counter[str]()
         words = categories = 0
         for document in documents:
             ids.add(document.id)
             words += len(document.content.split())
             categories += bool(document.categories)
             targets.update({*document.links} - {document.id})
-            langs.update(filter(None, [language_or_none(document.lang)]))
-        asked = Counter(code for query in queries if (code := language_or_none(query.lang)))
-        languages = [next((code for code, _ in one.most_common(1)), None) for one in (langs, asked)]
-        languages[1] = languages[1] or guess_language(query.text for query in queries)
+            langs[language_or_none(document.lang)] += 1
+        asked = Counter(language_or_none(query.lang) for query in queries)
+        lang, query_lang = (
+            max(filter(None, one), key=one.__getitem__, default=None) for one in (langs, asked)
+        )
         return cls(
             documents=len(ids),
             words=words,
@@ -88,15 +90,9 @@ class CollectionFacts:
             test_queries=len(splits.test),
             with_categories=categories / max(len(ids), 1),
             links=sum(n for id, n in targets.items() if id in ids) / max(len(ids), 1),
-            languages=(languages[0], languages[1]),
+            languages=(lang, query_lang or guess_language(query.text for query in queries)),
             **more,
         )
-
-    @property
-    def two_languages(self) -> bool:
-        """Whether queries and documents differ in language."""
-        documents, queries = self.languages
-        return None not in self.languages and documents != queries
 
 
 Need = Callable[[CollectionFacts], str | None]
@@ -114,16 +110,12 @@ def _few_queries(facts: CollectionFacts) -> str | None:
 def _categories(facts: CollectionFacts) -> str | None:
     if facts.with_categories >= LEAST_CATEGORIES:
         return None
-    if not facts.with_categories:
-        return "the documents have no categories"
     return f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
 
 
 def _links(facts: CollectionFacts) -> str | None:
     if facts.links >= LEAST_LINKS:
         return None
-    if not facts.links:
-        return "the documents have no links"
     return f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
 
 
@@ -132,16 +124,11 @@ def _local(facts: CollectionFacts) -> str | None:
 
 
 def _encoder(facts: CollectionFacts) -> str | None:
-    documents, queries = facts.languages
-    if not facts.model:
+    others = dict.fromkeys(lang for lang in facts.languages if lang not in (facts.reads, None))
+    if not facts.model or facts.reads is None or not others:
         return _local(facts)
-    if facts.reads is None or {facts.reads, None} >= {documents, queries}:
-        return None
-    texts = f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
-    wanted = repr(documents or queries)
-    if facts.two_languages:
-        texts, wanted = f"documents are in {documents!r}, queries in {queries!r}", "both"
-    return f"its encoder reads {facts.reads!r}, and {texts}; --model names one that reads {wanted}"
+    texts = " and ".join(map(repr, others))
+    return f"its encoder reads {facts.reads!r}, but there are texts in {texts}; --model names another encoder"
 
 
 def read_parts(parts: int) -> dict[str, int | None]:
@@ -157,22 +144,13 @@ Cost = Callable[[CollectionFacts], tuple[float, float, int]]
 """Seconds before the first step, seconds of a step, and the number of steps of a complete training."""
 
 
-def _cnn(vectors: float) -> Cost:
-    def cost(facts: CollectionFacts) -> tuple[float, float, int]:
-        measured = 1e-3 * min(facts.dev_queries, 800)
-        step = 2e-4 * facts.train_pairs + 2e-4 * facts.documents + measured
-        return vectors + 1e-3 * facts.documents, step, 12
-
-    return cost
+def _cnn(facts: CollectionFacts, vectors: float) -> tuple[float, float, int]:
+    step = 2e-4 * facts.train_pairs + 2e-4 * facts.documents + 1e-3 * min(facts.dev_queries, 800)
+    return vectors + 1e-3 * facts.documents, step, 12
 
 
 def _s2net(facts: CollectionFacts) -> tuple[float, float, int]:
     return 5 + 2e-3 * facts.documents, 2.2e-8 * facts.train_pairs * min(facts.documents, 4096), 120
-
-
-def _parts(facts: CollectionFacts) -> int:
-    """Return the parts of a document, about 45 words each."""
-    return min(8, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))
 
 
 def _candidates(facts: CollectionFacts) -> float:
@@ -182,7 +160,8 @@ def _candidates(facts: CollectionFacts) -> float:
 
 def _encoding(facts: CollectionFacts) -> tuple[float, float, int]:
     scoring = SCORING_PASSAGES * _candidates(facts) / 4  # four parts are a passage
-    return 5.0, ENCODING * facts.documents + scoring, _parts(facts)
+    parts = min(8, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))  # of about 45 words
+    return 5.0, ENCODING * facts.documents + scoring, parts
 
 
 def _adapter(facts: CollectionFacts) -> tuple[float, float, int]:
@@ -207,15 +186,13 @@ def _judged_encoder(facts: CollectionFacts) -> tuple[float, float, int]:
 class Rule:
     """A ranker, its needs, its use and its training.
 
-    worth_across: use for two languages. variant: what is trained; default: ``ranker``. judged: whether it
-    learns from the train queries. steps: option that limits them. share: largest part of the time that is
-    left.
+    variant: what is trained; default: ``ranker``. judged: whether it learns from the train queries. steps:
+    option that limits them. share: largest part of the time that is left.
     """
 
     ranker: str
     needs: tuple[Need, ...]
     worth: str
-    worth_across: str = ""
     variant: str = ""
     judged: bool = True
     cost: Cost = lambda facts: (0.0, 0.0, 0)
@@ -229,13 +206,12 @@ RULES = (
         "meta",
         (_queries, _categories),
         "it learns which categories of documents match which categories of queries",
-        cost=_cnn(5),
+        cost=partial(_cnn, vectors=5),
     ),
     Rule(
         "s2net",
         (_queries,),
-        "it learns a space of terms and parts of words, which helps with rare words",
-        "it learns a space that terms of both languages share",
+        "it learns a space of terms and parts of words, which helps with rare words and other languages",
         cost=_s2net,
         config={"init": "lsi"},
     ),
@@ -259,8 +235,7 @@ RULES = (
         "text",
         (_queries,),
         "it learns which words of documents match which words of queries",
-        "it learns which words of documents match which words of the queries' language",
-        cost=_cnn(15),
+        cost=partial(_cnn, vectors=15),
     ),
     Rule(
         "dense_judged",
@@ -326,16 +301,15 @@ class Budget:
         failed = next((reason for need in rule.needs if (reason := need(facts))), None)
         if failed is not None:
             return RankerChoice(rule.ranker, False, failed)
-        worth = rule.worth_across if facts.two_languages and rule.worth_across else rule.worth
         before, step, complete = rule.cost(facts)
         allowed, needed = self.left * rule.share, before + step * complete
         if needed <= allowed:
-            return RankerChoice(rule.ranker, True, worth, complete)
+            return RankerChoice(rule.ranker, True, rule.worth, complete)
         minutes = math.ceil(self.minutes + (needed - allowed) / rule.share / 60 / CORES)
         steps = int((allowed - before) / step) if step else 0
         if steps < max(1, LEAST_STEPS * complete):
             return RankerChoice(rule.ranker, False, "its training is too long", 0, minutes)
-        reason = f"{worth}; time for {steps} of {complete} {rule.steps}"
+        reason = f"{rule.worth}; time for {steps} of {complete} {rule.steps}"
         return RankerChoice(rule.ranker, True, reason, steps, minutes)
 
     def spend(self, rule: Rule, steps: int, *, reused: bool = False) -> None:

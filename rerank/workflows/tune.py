@@ -80,10 +80,9 @@ class TuneReport(Report):
             }
             for name, weight in self.tuned.combiner.shares().items()
         ]
-        gone = (
-            {"signal": name, "weight": 0.0, "single_signal": value} for name, value in self.dropped.items()
-        )
-        return rows + [{**row, "ablation": self.tuned.value} for row in gone]
+        for name, value in self.dropped.items():
+            rows.append({"signal": name, "weight": 0.0, "single_signal": value, "ablation": self.tuned.value})
+        return rows
 
 
 def tune(
@@ -134,37 +133,11 @@ def tune(
     RankMeasure.parse(measure)  # raises before the long work
     phase = None if then is None else read_second_phase(then, top)
     asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
-    first, search = _first_stage(workspace, signals, retrieve, first_stage)
-    retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
-    searches = [] if search is None else [search]
-    experiment = Experiment.prepare(workspace, signals, judged, retrieve=retrieve, searches=searches)
-    if search is not None:
-        search = workspace.engine.check_template(search, experiment.queries[0])
-    options = {
-        "first_stage": first,
-        "measure": measure,
-        "cut": asked.cut,
-        "normalizations": tuple(normalizations) or _normalizations(workspace, search),
-    }
-    weights = _Weights(experiment, asked, retrieve, search, options)
-    weights.tune(signals)
-    validated = None if folds is None else weights.cross_validate(folds)
-    chosen = weights.stack(signals, asked.count if asked.kind == "retrieved" else depth)
-    chosen, second = (chosen, None) if phase is None else weights.second_phase(chosen, phase)
-    ids = [query.id for query in experiment.queries]
-    return TuneReport(
-        stack=chosen,
-        cases=weights.tuned,
-        dropped=weights.dropped,
-        leaks=leakage(workspace.training_records(chosen), "", ids, ["trained"]),
-        validated=validated,
-        path=_save(workspace, chosen, out),
-        scoring=weights.scoring,
-        protocol=str(asked),
-        second_phase=second,
-    )
+    weights = _Weights(workspace, signals, judged, asked, tuple(retrieve), first_stage)
+    weights.tune(measure, tuple(normalizations))
+    return weights.report(asked.count if asked.kind == "retrieved" else depth, folds, phase, out)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
@@ -202,34 +175,44 @@ def _first_stage(
     return first, search
 
 
-def _normalizations(workspace: Workspace, search: SearchTemplate | None) -> Sequence[str]:
-    """Return defaults; scores of shared engines depend on their scale."""
-    return PER_QUERY if search is not None or workspace.engine.shared else TRIED
-
-
 class _Weights:
     """Weights per case, without useless signals."""
 
     def __init__(
         self,
-        experiment: Experiment,
+        workspace: Workspace,
+        signals: tuple[str, ...],
+        judged: JudgedQueries,
         protocol: Protocol,
         retrieve: tuple[str, ...],
-        search: SearchTemplate | None,
-        options: dict[str, Any],
+        first_stage: str | None,
     ) -> None:
-        self.experiment, self.protocol, self.options = experiment, protocol, options
-        self.retrieve, self.search, self.progress = retrieve, search, experiment.progress or Progress()
-        self.dropped: dict[str, float] = {}
+        self.workspace, self.requested, self.protocol = workspace, signals, protocol
+        self.progress, self.dropped = judged.progress or Progress(), dict[str, float]()
+        self.first, search = _first_stage(workspace, signals, retrieve, first_stage)
+        self.retrieve = () if retrieve == (self.first,) else retrieve
+        self.experiment = Experiment.prepare(
+            workspace, signals, judged, retrieve=self.retrieve, searches=[] if search is None else [search]
+        )
+        if search is not None:
+            search = workspace.engine.check_template(search, self.experiment.queries[0])
+        self.search, self.ids = search, [query.id for query in self.experiment.queries]
 
-    def tune(self, signals: tuple[str, ...]) -> None:
-        first = self.options["first_stage"]
-        scorer = self.experiment.pipeline.scorer(signals, first)
+    def tune(self, measure: str, normalizations: tuple[str, ...]) -> None:
+        shared = self.search is not None or self.workspace.engine.shared  # then, scales of scores vary
+        self.options: dict[str, Any] = {
+            "first_stage": self.first,
+            "measure": measure,
+            "cut": self.protocol.cut,
+            "normalizations": normalizations or (PER_QUERY if shared else TRIED),
+        }
+        signals = self.requested
+        scorer = self.experiment.pipeline.scorer(signals, self.first)
         reading = {signal.name for signal in scorer.signals if signal.uses_categories}
         table, self.scoring = self.experiment.table(
             self.protocol,
-            list(dict.fromkeys((*signals, first))),
-            first,
+            list(dict.fromkeys((*signals, self.first))),
+            self.first,
             self.retrieve,
             search=self.search,
             every_case=bool(reading),
@@ -242,17 +225,33 @@ class _Weights:
                     case: tune_table(*one, signals=signals, **self.options, progress=advance)
                     for case, one in self.tables.items()
                 }
-            weighted = {
-                name
-                for one in self.tuned.values()
-                for name, weight in one.combiner.shares().items()
-                if weight
-            }
+            weights = [weight for one in self.tuned.values() for weight in one.combiner.shares().items()]
+            weighted = {name for name, weight in weights if weight}
             if weighted.issuperset(signals):
                 return
             single = next(iter(self.tuned.values())).single_signal
             self.dropped |= {name: single[name] for name in signals if name not in weighted}
             signals = tuple(name for name in signals if name in weighted)
+
+    def report(
+        self, depth: int, folds: int | None, phase: SecondPhase | None, out: str | os.PathLike[str] | None
+    ) -> TuneReport:
+        """Cross-validate in ``folds``, tune the second phase, and save the stack."""
+        validated = None if folds is None else self.cross_validate(folds)
+        stack, second = self.stack(depth), None
+        if phase is not None:
+            stack, second = self.second_phase(stack, phase)
+        return TuneReport(
+            stack=stack,
+            cases=self.tuned,
+            dropped=self.dropped,
+            leaks=leakage(self.workspace.training_records(stack), "", self.ids, ["trained"]),
+            validated=validated,
+            path=_save(self.workspace, stack, out),
+            scoring=self.scoring,
+            protocol=str(self.protocol),
+            second_phase=second,
+        )
 
     def cross_validate(self, folds: int) -> CrossValidated:
         main, seed = next(iter(self.tables.values())), self.experiment.seed
@@ -261,19 +260,19 @@ class _Weights:
                 *main, folds=folds, seed=seed, signals=self.signals, **self.options, progress=advance
             )
 
-    def stack(self, signals: Sequence[str], depth: int) -> Stack:
-        """Return the tuned stack. signals: the requested ones."""
+    def stack(self, depth: int) -> Stack:
+        """Return the tuned stack."""
         main, *others = (one.combiner for one in self.tuned.values())
         used = {*self.signals, *retriever_depths(self.retrieve)}
         rankers = self.experiment.pipeline.rankers.items()
         return Stack(
             replace(main, cases=dict(zip([*self.tuned][1:], others))),
-            self.options["first_stage"],
+            self.first,
             depth=depth,
             retrieve=self.retrieve,
             versions={name: ranker.version for name, ranker in rankers if name in used},
             search=self.search,
-            tuned=self._record(signals),
+            tuned=self._record(),
         )
 
     def second_phase(self, stack: Stack, then: SecondPhase) -> tuple[Stack, TuningResult]:
@@ -296,29 +295,25 @@ class _Weights:
         values = {"value": round(tuned.value, 6), "first_stage_value": round(tuned.first_stage_value, 6)}
         return replace(stack, then=then, tuned={**stack.tuned, "then": values}), tuned
 
-    def _record(self, signals: Sequence[str]) -> dict[str, Any]:
-        experiment = self.experiment
-        ids = [query.id for query in experiment.queries]
+    def _record(self) -> dict[str, Any]:
         records = {case: one.record() for case, one in self.tuned.items()}
         main = next(iter(records))
-        more: dict[str, Any] = {}
+        recall = self.scoring.candidate_recall
+        record = {
+            **records[main],
+            "signals": list(self.requested),
+            "protocol": str(self.protocol),
+            "candidate_recall": {name: round(share, 6) for name, share in recall.items()},
+            "seen": TrainingRecord.of(self.experiment.qrels, tuned=self.ids).to_json(),
+        }
         if main:
             names = ("queries", "value", "first_stage_value")
-            more["cases"] = {case: {name: one[name] for name in names} for case, one in records.items()}
+            record["cases"] = {case: {name: one[name] for name in names} for case, one in records.items()}
         if self.dropped:
-            more["dropped"] = {name: round(value, 6) for name, value in self.dropped.items()}
-        if experiment.filters:
-            more["filters"] = [str(one) for one in experiment.filters]
-        return {
-            **records[main],
-            "signals": list(signals),
-            "protocol": str(self.protocol),
-            "candidate_recall": {
-                name: round(share, 6) for name, share in self.scoring.candidate_recall.items()
-            },
-            "seen": TrainingRecord.of(experiment.qrels, tuned=ids).to_json(),
-            **more,
-        }
+            record["dropped"] = {name: round(value, 6) for name, value in self.dropped.items()}
+        if self.experiment.filters:
+            record["filters"] = [str(one) for one in self.experiment.filters]
+        return record
 
 
 def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:

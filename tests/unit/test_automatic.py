@@ -201,8 +201,8 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
         assert ("dense" in trained(**{**of, "train_queries": 20}, reads="en")) == reads, languages
         assert "adapter" in trained(**of, reads="en"), languages
         assert "dense_links" in trained(**of), languages
-    across = choices(train_queries=500, languages=("it", "en"))
-    assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
+    unread = choices(**rich, languages=("it", "en"), reads="en")[-1].reason
+    assert "reads 'en', but there are texts in 'it'; --model" in unread
 
 
 LSI = Rule("lsi", (), "it is quick")
