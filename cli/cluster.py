@@ -49,18 +49,13 @@ def settings(values: dict[str, Any]) -> Settings | None:
 def _profile(name: str) -> tuple[dict[str, Any], str]:
     """A table of the profile file, with absolute paths, and its name for messages."""
     from rerank import config_file
-    from rerank.errors import InputError, UsageError
+    from rerank.errors import UsageError
 
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     file = Path(os.environ.get(VARIABLE) or Path(base) / "rerank" / "profiles.toml")
-    try:
-        if file.stat().st_uid not in (0, os.geteuid()):
-            raise UsageError(f"{file}: belongs to another user; profiles must be your own")
-        tables = config_file.load(file)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); write a table [{name}]") from error
-    except ValueError as error:
-        raise InputError(f"{file}: not TOML ({error})") from error
+    tables = config_file.load(file)
+    if file.stat().st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{file}: belongs to another user; profiles must be your own")
     table = tables.get(name)
     if not isinstance(table, dict):
         raise UsageError(f"{file}: no profile {name!r}; profiles: {', '.join(tables) or 'none'}")

@@ -10,7 +10,6 @@ import click
 
 from rerank.config import Option as Setting
 from rerank.config import Options, options_of, over
-from rerank.errors import InputError
 
 from .options import Command, Option
 
@@ -70,22 +69,13 @@ class SettingsCommand(Command):
 
 def given(values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
     """Settings of the running command: options override the file."""
+    from rerank import config_file
+
     context = click.get_current_context()
     assert isinstance(context.command, SettingsCommand)
     known = [one for name in context.meta[__name__] for one in options_of(context.command.families[name])]
     found = {one.name: values[one.name] for one in known if values[one.name] not in (None, ())}
-    return over(_read(file) if file else {}, found, known)
-
-
-def _read(file: str) -> dict[str, Any]:
-    from rerank import config_file
-
-    try:
-        return config_file.load(file)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); check the path") from error
-    except ValueError as error:
-        raise InputError(f"{file}: not TOML ({error}); write one `name = value` per line") from error
+    return over(config_file.load(file) if file else {}, found, known)
 
 
 def _values(one: Setting) -> str:

@@ -124,7 +124,7 @@ def compare(
     names = [Path(run).name for run in runs]
     if len(set(names)) < len(names):
         names = list(runs)
-    if len(set(names)) < len(names):
+    if len(set(runs)) < len(runs):
         raise click.UsageError("a run is named twice; name each run once")
     rankings = {
         name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
@@ -133,15 +133,11 @@ def compare(
     report = compare(rankings, qrels, **settings)
     if per_query is not None:
         _write(per_query, report.per_query_table())
-
-    def show_all() -> None:
-        show(report)
-        for name, count in report.empty.items():
-            if count:
-                of = plural(report.queries, output.QUERIES)
-                output.note(f"{name} has no documents for {count} of {of}, counted as 0")
-
-    return Output(report, show_all)
+    for name, count in report.empty.items():
+        if count:
+            of = plural(report.queries, output.QUERIES)
+            output.note(f"{name} has no documents for {count} of {of}, counted as 0")
+    return Output(report, lambda: show(report))
 
 
 def _write(path: str, text: str) -> None:
@@ -153,11 +149,10 @@ def _write(path: str, text: str) -> None:
 
 def show_remarks(report: EvaluationReport) -> None:
     """Print the remarks of each scoring once."""
-    shown: list[object] = []
-    for scoring in report.scoring.values():
-        if scoring not in shown:
+    scorings = list(report.scoring.values())
+    for place, scoring in enumerate(scorings):
+        if scoring not in scorings[:place]:
             output.remarks(scoring)
-            shown.append(scoring)
 
 
 def in_use(workspace: Workspace) -> str:
@@ -190,10 +185,9 @@ def show(report: EvaluationReport) -> None:
     for result in report.results:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
             click.echo(f"{result.stack}: {result.text} ({result.normalization})")
-    for line in output.counted(
-        (report.none_relevant, "judged quer[y has|ies have] no relevant document and [is|are] left out"),
-    ):
-        output.note(line)
+    if report.none_relevant:
+        text = "judged quer[y has|ies have] no relevant document and [is|are] left out"
+        output.note(plural(report.none_relevant, text))
     for path in report.runs:
         output.note(f"run written to {path}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -153,14 +154,10 @@ def test(
 def _installed(report: InstallReport) -> Output:
     for line in report.warnings:
         output.note(f"warning: {line}")
-    return Output(report, lambda: _show_done(report))
-
-
-def _show_done(report: InstallReport) -> None:
-    for request in report.requests:
-        click.echo(f"{'would ' if report.dry_run else ''}{request}")
-    if report.dry_run or not report.requests:
-        click.echo("nothing was changed" if report.requests else "nothing to change")
+    lines = [f"{'would ' if report.dry_run else ''}{request}" for request in report.requests]
+    if report.dry_run or not lines:
+        lines.append("nothing was changed" if lines else "nothing to change")
+    return Output(report, lambda: click.echo("\n".join(lines)))
 
 
 def _show_status(report: Status) -> None:
@@ -173,8 +170,7 @@ def _show_status(report: Status) -> None:
     for node, plugin in report.nodes.items():
         click.echo(f"plugin on {node}: {plugin or 'missing'}")
     if report.service is not None:
-        stack = report.service.get("stack", "shown only with its token")
-        click.echo(f"service: ready, its stack: {stack}")
+        click.echo(f"service: ready, its stack: {report.service.get('stack', 'shown only with its token')}")
     for url, found in report.statistics.items():
         passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
         click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")
@@ -200,11 +196,8 @@ def _show_trial(report: SearchTrial) -> None:
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
     if used := report.weights:
         click.echo(output.weights_line(used["stack"], used["normalization"], used["case"]))
-    rows = [
-        [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
-        for columns in [(report.plain, report.reranked, report.expected)]
-        for place in range(max(map(len, columns)))
-    ]
+    columns = zip_longest(report.plain, report.reranked, report.expected, fillvalue="")
+    rows = [[str(place), *ids] for place, ids in enumerate(columns, 1)]
     click.echo(table(["", "without", "with the hook", "rerank query"], rows, left=range(4)))
     click.echo(f"the order {'is the same' if report.same else 'DIFFERS'}")
     if report.difference is not None:

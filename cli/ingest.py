@@ -47,9 +47,12 @@ def command(
     CORPUS is one or more files of JSON lines (- is stdin) or of articles in JATS. All documents are checked
     before the first change. If interrupted, run the same command again.
     """
+    from rerank.formats.lines import read_texts
     from rerank.workflows.ingest import ingest
 
-    ids = _ids_to_delete(delete, delete_from)
+    ids = [id for group in delete for id in group.split(",") if id]
+    if delete_from:
+        ids += [text.strip() for _, text in read_texts(delete_from)]
     _check(corpus, ids, settings)
     opensearch = cluster.settings(settings)
     for file in corpus:
@@ -73,13 +76,6 @@ def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
     for name, count in report.encoded.items():
         if count:
             click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
-
-
-def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
-    from rerank.formats.lines import read_texts
-
-    ids = [id for group in delete for id in group.split(",") if id]
-    return ids + [text.strip() for _, text in (read_texts(file) if file else ())]
 
 
 def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -96,11 +97,6 @@ class Real(click.FloatRange):
         return number
 
 
-def either(names: Sequence[str]) -> str:
-    """``a, b or c``."""
-    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-
-
 def argument(name: str, **about: Any) -> click.Argument:
     """Make an argument for :func:`command`."""
     return click.Argument([name], **about)
@@ -172,7 +168,7 @@ dry_run = option("--dry-run", "Show the result and change nothing.")
 def first_stage(default: str, *forms: str, rare: bool = False) -> Option:
     """Make --first-stage."""
     texts = [*LEXICAL, "template:FILE", "stored:ID", *forms]
-    return option("--first-stage NAME", f"First stage: {either(texts)}. Default: {default}.", rare=rare)
+    return option("--first-stage NAME", f"First stage: {', '.join(texts)}. Default: {default}.", rare=rare)
 
 
 first_stage_or_run = first_stage("the first stage of the stack", "run:FILE")
@@ -245,7 +241,9 @@ def command(
             _read_judged(values)
             done = function(progress=output.Bar(quiet=as_json), **values)
             if as_json:
-                output.print_json(done.report)
+                from rerank.results import plain
+
+                click.echo(json.dumps(plain(done.report), ensure_ascii=False, indent=2))
             else:
                 done.show()
             if done.code:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -30,9 +29,9 @@ INTERVAL = 30.0
 """Seconds between two lines of progress if stderr is not a terminal."""
 QUERIES = "quer[y|ies]"
 CASES = {
-    "given": "quer[y|ies] with categories",
-    "inferred": "quer[y|ies] with inferred categories",
-    "none": "quer[y|ies] without categories",
+    "given": "queries with categories",
+    "inferred": "queries with inferred categories",
+    "none": "queries without categories",
 }
 """The case of a stack -> its name in tables."""
 
@@ -100,13 +99,6 @@ def suggested(*words: str) -> str:
     return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
 
 
-def print_json(value: object) -> None:
-    """Print one JSON object."""
-    from rerank.results import plain
-
-    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
-
-
 class Bar(Progress):
     """Progress on stderr: a bar, or a line every half minute."""
 
@@ -172,7 +164,7 @@ class Bar(Progress):
 
 def weights_line(stack: str, remark: str, *cases: str) -> str:
     """Weights for queries of these cases; without cases, all."""
-    queries = f"{' and '.join(plural(2, CASES[case])[2:] for case in cases)}: " if cases else ""
+    queries = f"{' and '.join(CASES[case] for case in cases)}: " if cases else ""
     return f"{queries}{stack}   ({remark})"
 
 
@@ -245,20 +237,10 @@ def p_value(p: float) -> str:
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-def is_terminal() -> bool:
-    """Whether stdout is a terminal."""
-    return sys.stdout.isatty()
-
-
-def cut(text: str, width: int) -> str:
-    """Cut to one line, on a terminal of at most ``width``."""
-    line = " ".join(text.split())
-    return f"{line[: width - 1]}…" if is_terminal() and len(line) > width else line
-
-
-def room(taken: int) -> int:
-    """Remaining width of the terminal, at least 16."""
-    return max(shutil.get_terminal_size().columns - taken, 16)
+def cut(text: str, taken: int) -> str:
+    """Cut to one line, on a terminal to the width that is left, at least 16."""
+    line, width = " ".join(text.split()), max(shutil.get_terminal_size().columns - taken, 16)
+    return f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line
 
 
 def _many(noun: str) -> str:

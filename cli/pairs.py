@@ -32,11 +32,7 @@ def command() -> None:
     option("--ranker NAME", "A trained ranker, tfidf or bm25.", required=True),
     option("--pairs FILE", "Pairs of documents, with or without labels.", required=True),
     _dev_pairs,
-    option(
-        "--threshold X",
-        "Lowest score of related pairs. Default: of the ranker.",
-        type=float,
-    ),
+    option("--threshold X", "Lowest score of related pairs. Default: of the ranker.", type=float),
     group=command,
 )
 def predict(workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None, **settings: Any) -> Output:

@@ -93,8 +93,7 @@ def command(
     def show_all() -> None:
         show(answer, stack, hits, explain, filtered=bool(filters))
         if timings:
-            steps = (f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items())
-            click.echo("  ".join(steps))
+            click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
 
     seconds = {"seconds": dict(answer.seconds)} if timings else {}
     return Output(answer.to_json(hits) | seconds, show_all)
@@ -103,8 +102,8 @@ def command(
 def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **changes: Any) -> Stack:
     from dataclasses import replace
 
-    if stack is None:
-        stack = first_stage if first_stage in options.LEXICAL else "search" if first_stage else None
+    if stack is None and first_stage:
+        stack = first_stage if first_stage in options.LEXICAL else "search"
     found = workspace.stack(stack or workspace.default_stack)
     search = workspace.first_stage_of(first_stage)[1] if first_stage else None
     if search is not None:
@@ -172,10 +171,7 @@ def check_params(params: dict[str, Any], stack: Stack) -> None:
     from rerank.stack.signals import SEARCH
 
     if stack.first_stage != SEARCH:
-        raise click.UsageError(
-            f"--param is for your own search, not for {stack.first_stage}; leave it out, or give"
-            " --first-stage template:FILE"
-        )
+        raise click.UsageError("--param is for your own search; give --first-stage template:FILE")
     known = fields_of(stack.search) if stack.search is not None and stack.search.source else {*params}
     for name in params:
         if name not in known:
@@ -192,14 +188,14 @@ def show(
         click.echo(
             f"no {document} shares a word with this query"
             if len(stack.retrievers) == 1
-            else f"{options.either([*stack.retrievers])} finds no {document} for this query"
+            else f"{', '.join(stack.retrievers)} found no {document} for this query"
         )
         return
     if explain:
         _show_stack(answer, stack)
     for hit in hits:
         place = f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  "
-        click.echo((place + output.cut(hit["title"], output.room(len(place)))).rstrip())
+        click.echo((place + output.cut(hit["title"], len(place))).rstrip())
         if explain:
             _show_signals(hit, stack, several=len(answer.found) > 1)
 

@@ -74,7 +74,7 @@ def _show_weights(report: TuneReport) -> None:
             f"{format_leakage(report.leaks, tuned.queries + tuned.none_relevant)}; its weight is too"
             " large; tune on other queries\n"
         )
-    first = _first(report)
+    first = f"{report.stack.first_stage}{_union(report)}"
     for case, one in report.cases.items():
         click.echo(output.weights_of(one.combiner, *([case] if case else [])))
         click.echo(
@@ -133,7 +133,3 @@ def _show_place(workspace: Workspace, report: TuneReport) -> None:
 def _union(report: TuneReport) -> str:
     stack = report.stack
     return f" over the candidates of {' and '.join(stack.retrievers)}" if stack.retrieve else ""
-
-
-def _first(report: TuneReport) -> str:
-    return f"{report.stack.first_stage}{_union(report)}"

@@ -63,19 +63,14 @@ _MODULES = {
     "rerank.search.pipeline": ("Pipeline", "SearchResult"),
     "rerank.stack.ranking": ("Hit", "Ranking"),
     "rerank.stack.stack": ("Stack",),
-    "rerank.workflows.attach": ("attach",),
-    "rerank.workflows.auto": ("auto",),
-    "rerank.workflows.compare": ("compare",),
-    "rerank.workflows.encode": ("encode",),
-    "rerank.workflows.evaluate": ("evaluate",),
-    "rerank.workflows.ingest": ("ingest",),
     "rerank.workflows.mine": ("mine_cocitation",),
     "rerank.workflows.pairs": ("evaluate_pairs", "predict_pairs"),
     "rerank.workflows.promote": ("promote", "rollback"),
-    "rerank.workflows.status": ("status",),
-    "rerank.workflows.train": ("train",),
-    "rerank.workflows.tune": ("tune",),
     "rerank.workspace": ("Workspace",),
+    **{
+        f"rerank.workflows.{name}": (name,)
+        for name in ("attach", "auto", "compare", "encode", "evaluate", "ingest", "status", "train", "tune")
+    },
 }
 """Module -> its public names, which are imported on first use."""
 

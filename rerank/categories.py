@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -35,11 +36,8 @@ def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
     >>> path_edges(["C.2.4"])
     [('C.2.4', 'C.2'), ('C.2', 'C')]
     """
-    edges: dict[tuple[str, str], None] = {}
-    for category in categories:
-        chain = [category, *parents_of_path(category)]
-        edges.update(dict.fromkeys(pairwise(chain)))
-    return list(edges)
+    chains = ([category, *parents_of_path(category)] for category in categories)
+    return list(dict.fromkeys(edge for chain in chains for edge in pairwise(chain)))
 
 
 def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
@@ -48,10 +46,8 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     >>> co_occurrence_edges([("b", "a"), ("a", "c")])
     [('a', 'b'), ('a', 'c')]
     """
-    edges: dict[tuple[str, str], None] = {}
-    for categories in sets:
-        edges.update(dict.fromkeys(combinations(sorted(set(categories[:MAX_CO_OCCURRING])), 2)))
-    return list(edges)
+    names = (sorted(set(categories[:MAX_CO_OCCURRING])) for categories in sets)
+    return list(dict.fromkeys(edge for some in names for edge in combinations(some, 2)))
 
 
 @dataclass(frozen=True)
@@ -98,24 +94,22 @@ class CategoryGraph:
         return cls(names, adjacency)
 
 
-def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:
-    """Infer up to ``most`` categories with a quarter of the candidates' votes, most votes first.
+def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str, ...]:
+    """Infer up to four categories with a quarter of the candidates' votes, most votes first.
 
     ranked: (first-stage score, categories); the score is the weight of the vote.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')
     """
-    votes: dict[str, float] = {}
+    votes: dict[str, float] = defaultdict(float)
     cast = 0.0
     for score, categories in ranked:
-        if not categories:
-            continue
-        cast += score
+        cast += score if categories else 0.0
         for category in set(categories):
-            votes[category] = votes.get(category, 0.0) + score
+            votes[category] += score
     kept = sorted((-v, c) for c, v in votes.items() if v >= 0.25 * cast)
-    return tuple(c for _, c in kept[:most])
+    return tuple(c for _, c in kept[:4])
 
 
 def nearest_known(category: str, known: Container[str]) -> str | None:
@@ -149,7 +143,6 @@ class CategoryNames:
         folded = nearest_known(category.casefold(), self._folded)
         return None if folded is None else self._folded[folded]
 
-    def similar(self, category: str, most: int = 3) -> list[str]:
+    def similar(self, category: str) -> list[str]:
         """Return known categories with similar names, best first."""
-        matches = get_close_matches(category.casefold(), self._folded, most, 0.6)
-        return [self._folded[name] for name in matches]
+        return [self._folded[name] for name in get_close_matches(category.casefold(), self._folded)]

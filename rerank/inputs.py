@@ -47,10 +47,7 @@ def as_queries(queries: Queries) -> list[Query]:
     found = list(queries) if isinstance(queries, Iterable) else [queries]
     for one in found:
         if not isinstance(one, Query):
-            raise UsageError(
-                f"queries: {_short(one)} is not a Query; give Query objects, a mapping of ids to texts, or a"
-                " file"
-            )
+            raise UsageError(f"queries: {_short(one)} is not a Query; give queries, texts by id, or a file")
     return found
 
 
@@ -81,8 +78,7 @@ def as_run(name: str, run: Run) -> dict[str, list[str]]:
         return {query: _ids(hits) for query, hits in run.items()}
     except (TypeError, ValueError, AttributeError):
         raise UsageError(
-            f"run {name!r}: {_short(run)} is not a run; give query ids with lists of document ids or of"
-            " (id, score) pairs, or a file"
+            f"run {name!r}: {_short(run)} is not a run; give lists of document ids by query id, or a file"
         ) from None
 
 

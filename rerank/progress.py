@@ -40,10 +40,7 @@ class Progress:
         self, items: Iterable[Item], title: str, total: int | None = None, unit: str = ""
     ) -> Iterator[Item]:
         """Yield the items, counting each."""
-        self.start(title, total, unit)
-        try:
+        with self.step(title, total, unit):
             for item in items:
                 yield item
                 self.advance()
-        finally:
-            self.finish()

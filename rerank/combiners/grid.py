@@ -41,10 +41,7 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     if n_signals < 1 or parts < 1:
         raise UsageError("a weight grid needs one signal and one part at least")
     if math.comb(parts + n_signals - 1, n_signals - 1) > _TOO_MANY:
-        raise UsageError(
-            f"{n_signals} signals in steps of 1/{parts} make more than {_TOO_MANY:,} settings; "
-            "take fewer signals or a coarser step"
-        )
+        raise UsageError(f"{n_signals} signals make more than {_TOO_MANY:,} settings; take fewer signals")
     # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 places separate the parts.
     places = parts + n_signals - 1
     chosen = list(itertools.combinations(range(places), n_signals - 1))

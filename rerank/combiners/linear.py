@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from rerank.combiners.normalize import NORMALIZATIONS, combine, normalize
 from rerank.errors import TrainingError, UsageError
-from rerank.text import plural
 
 Array = NDArray[np.float64]
 
@@ -114,13 +113,8 @@ class Linear:
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
         if not np.isfinite(scores).all():
-            wrong = ~np.isfinite(scores)
-            name = self.signals[int(wrong.any(axis=0).argmax())]
-            raise TrainingError(
-                f"signal {name} gave {int(wrong.any(axis=1).sum())} of"
-                f" {plural(len(scores), 'candidate[|s]')} a score that is not finite;"
-                f" train {name} again or leave it out of the stack"
-            )
+            name = self.signals[int((~np.isfinite(scores)).any(axis=0).argmax())]
+            raise TrainingError(f"a score of {name} is not finite; train {name} again or leave it out")
         normalized = normalize(scores, self.normalization)
         return Combined(combine(normalized, self.values), normalized, normalized * self.values)
 

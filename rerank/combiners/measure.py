@@ -15,7 +15,6 @@ from rerank.combiners.score_table import ScoreTable
 from rerank.errors import InputError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
-from rerank.text import plural
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -65,19 +64,11 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
     if not judged:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     if all(query.row < 0 for query in judged):
-        raise InputError(
-            f"of {plural(len(judged), 'judged quer[y|ies]')} none was scored; "
-            "check that the queries and the qrels are of the same set"
-        )
+        raise InputError("no judged query was scored; check that the queries and the qrels belong together")
     return judged, none_relevant
 
 
-def query_values(
-    raw: Array,
-    query: Judged,
-    grid: Grid,
-    measure: RankMeasure,
-) -> Array:
+def query_values(raw: Array, query: Judged, grid: Grid, measure: RankMeasure) -> Array:
     """Return one query's measure per setting: raw (n, S) -> (G,). Ties keep the order of ids."""
     result = np.zeros(len(grid))
     columns = normalize(raw, grid.normalization).T  # (S, n)

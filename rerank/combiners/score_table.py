@@ -67,10 +67,7 @@ class ScoreTable:
             wrong = ~np.isfinite(block)
             if wrong.any():
                 name = signals[int(wrong.any(axis=0).argmax())]
-                raise TrainingError(
-                    f"signal {name} gave query {query!r} a score that is not finite; "
-                    f"train {name} again or leave it out"
-                )
+                raise TrainingError(f"query {query!r}: a score of {name} is not finite; train {name} again")
             if len(set(documents)) < len(documents):
                 raise ValueError(f"query {query!r}: a document occurs twice among its candidates")
             order = sorted(range(len(documents)), key=documents.__getitem__)

@@ -43,7 +43,9 @@ def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], 
             beam = found
             measured(one for setting in beam for one in _neighbors(setting, step, absent))
 
-    measured(_coarse(n_signals, parts))
+    # The finest even grid of at most COARSE settings.
+    steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
+    measured(_rounded(one, parts) for one in compositions(n_signals, steps).tolist())
     singles = [tuple(parts * (i == signal) for i in range(n_signals)) for signal in range(n_signals)]
     measured(singles)
     for step in sorted({max(parts // 10, 1), max(parts // 20, 1), 1}, reverse=True):
@@ -52,12 +54,6 @@ def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], 
             climb(2, step, signal)
     without = [one for signal in range(n_signals) for one in best(1, signal)]
     return np.array(list(dict.fromkeys((*best(kept), *without, *singles))), dtype=np.int64)
-
-
-def _coarse(n_signals: int, parts: int) -> list[Setting]:
-    """Return the finest even grid of at most COARSE settings."""
-    steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
-    return [_rounded(one, parts) for one in compositions(n_signals, steps).tolist()]
 
 
 def _rounded(setting: Setting, parts: int) -> Setting:

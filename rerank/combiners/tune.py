@@ -218,11 +218,7 @@ class TuningProblem:
 
 
 def tune(
-    table: ScoreTable,
-    qrels: Qrels,
-    *,
-    progress: Callable[[int], object] | None = None,
-    **options: Any,
+    table: ScoreTable, qrels: Qrels, *, progress: Callable[[int], object] | None = None, **options: Any
 ) -> TuningResult:
     """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
 

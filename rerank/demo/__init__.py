@@ -80,10 +80,7 @@ def fresh_folder(folder: str | Path) -> Path:
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
-            raise WorkspaceError(
-                f"{path}: the folder is not empty and is not from an earlier demo;"
-                f" choose another folder with -w"
-            )
+            raise WorkspaceError(f"{path}: not empty, and not an earlier demo; choose another folder with -w")
         shutil.rmtree(path)
     return path
 

@@ -88,16 +88,12 @@ class TableRequest:
         if self.retrieved:
             return
         object.__setattr__(self, "retrieve", ())
-        if self.filters:
-            raise UsageError(
-                f"{self.protocol}: a pool holds the relevant documents, whatever they are; leave"
-                f" --filter out, or use --protocol retrieved:N"
-            )
-        if self.search is not None:
-            raise UsageError(
-                f"{self.protocol}: a pool holds what no search has found, so {self.search} cannot score it;"
-                f" use --protocol retrieved:N"
-            )
+        for name, given in (("--filter", self.filters), ("--first-stage", self.search)):
+            if given:
+                raise UsageError(
+                    f"{self.protocol}: a pool contains documents that no search finds; leave {name} out, or"
+                    " use --protocol retrieved:N"
+                )
 
     @property
     def retrieved(self) -> bool:
@@ -157,8 +153,10 @@ def _by_case(
         tried += [(scorer, bare)] * scorer.infers + [(replace(scorer, infer=False), bare)]
     found: dict[str, ScoringResult] = {}
     for one, asked in tried:
-        scored = one.score(asked, given, voters=voters)
-        found.setdefault(_case(scored, one), scored)
+        scored, case = one.score(asked, given, voters=voters), ""
+        if not len(scored.ids) and not asked.categories:  # the case that candidates would give
+            case = "inferred" if one.infers else "none"
+        found.setdefault(case or scored.case, scored)
     return found
 
 
@@ -170,12 +168,6 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     if len(found) > 1:
         found["together"] = hits
     return {name: int(where.sum()) / len(relevant) for name, where in found.items()}
-
-
-def _case(scored: ScoringResult, scorer: Scorer) -> str:
-    """Without candidates, return the expected case."""
-    expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
-    return expected if scored.case == "none" else scored.case
 
 
 def _candidates(

@@ -104,22 +104,16 @@ class ScoringResult:
     raw:        (n, S) float64 raw scores.
     query:      with the categories used.
     inferred:   whether these were inferred.
-    unknown_categories: ignored, because no signal knows them.
     missing:    ranker -> number of features fetched or computed.
     recomputed: ranker -> number of features computed.
-    unknown:    number of candidates not in the engine.
-    seconds:    per stage: ``engine``, ``encode``, ``score``.
     """
 
     ids: Sequence[str]
     raw: Array
     query: Query
     inferred: bool = False
-    unknown_categories: tuple[str, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
     recomputed: Mapping[str, int] = field(default_factory=dict)
-    unknown: int = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def case(self) -> str:
@@ -200,11 +194,9 @@ class Scorer:
         voters: candidates for inferring categories; None: the given ones.
         """
         stages = stages or StageTimer()
-        query, unknown_categories = self.with_known_categories(query)
+        query, _ = self.with_known_categories(query)
         if not len(given.ids):
-            empty = np.zeros((0, len(self.signals)))
-            return ScoringResult(given.ids, empty, query, unknown_categories=unknown_categories)
-        before = dict(stages.seconds)
+            return ScoringResult(given.ids, np.zeros((0, len(self.signals))), query)
         with stages.stage("engine"):
             known = self.fetched(query, given, stages)
             documents = self._documents(known, stages)
@@ -232,11 +224,8 @@ class Scorer:
             raw,
             used,
             inferred=used.categories != query.categories,
-            unknown_categories=unknown_categories,
             missing=recomputed | fetched,
             recomputed=recomputed,
-            unknown=sum(document is None for document in documents.values()),
-            seconds={name: spent - before.get(name, 0.0) for name, spent in stages.seconds.items()},
         )
 
     def fetched(self, query: Query, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
@@ -341,10 +330,7 @@ def vote(
     if len(scores) and scores.min() < 0:  # scores of a run file
         scores = scores - scores.min()
     where = np.flatnonzero(scores > 0)
-    if len(where) > INFERENCE_DEPTH:  # ids only matter for ties at the limit
-        where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]
-    order = rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]
-    best = where[order].tolist()
+    best = where[rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]].tolist()
     return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
 
 

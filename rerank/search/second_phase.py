@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,18 +18,6 @@ Read = Callable[[Sequence[str]], Sequence[Document | None]]
 """Ids -> documents, None if unknown."""
 
 
-def model_scores(
-    then: SecondPhase, query: Query, ids: Sequence[str], read: Read, seconds: float = math.inf
-) -> Iterator[float]:
-    """Yield the model's score per document; an unknown one is empty. Ends early after these seconds."""
-    encoder = then.encoder()
-    end = time.monotonic() + seconds
-    for document in read(ids):
-        if time.monotonic() > end:
-            return
-        yield encoder.score(query.text, document.content if document is not None else "")
-
-
 def rescore(
     ranking: Ranking, query: Query, then: SecondPhase, read: Read, seconds: float = math.inf
 ) -> Ranking:
@@ -38,11 +26,14 @@ def rescore(
     Their scores are the weighted sums of both phases. If necessary, all other scores are lowered by a
     constant, so that scores descend. After ``seconds``, the whole order is kept, and ``late`` is True.
     """
-    ids = ranking.ids[: then.top]
-    scores = list(model_scores(then, query, ids, read, seconds))
-    count = len(scores)
-    if count < len(ids) or not ids:
-        return replace(ranking, late=count < len(ids))
+    ids, encoder, end = ranking.ids[: then.top], then.encoder(), time.monotonic() + seconds
+    scores, count = [], len(ids)
+    for document in read(ids):
+        if time.monotonic() > end:
+            return replace(ranking, late=True)
+        scores.append(encoder.score(query.text, document.content if document is not None else ""))
+    if not ids:
+        return ranking
     raw = np.column_stack((ranking.scores[:count], scores))
     first = Stack(then.linear(), STACK).rank(ids, raw)
     rest = ranking.scores[count:]

@@ -6,8 +6,8 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,11 +81,13 @@ class RequestContext(StageTimer):
     timeout: float = math.inf
     query: str | None = None
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
         """Time a stage. Raises DeadlineError."""
         if time.monotonic() > self.deadline:
             raise DeadlineError
-        return super().stage(name)
+        with super().stage(name):
+            yield
 
     def leaves(self) -> None:
         """Raise EventLoopError before a slow step."""

@@ -230,6 +230,5 @@ def check_retrieves(ranker: Ranker) -> None:
     """Raise UsageError for a ranker that cannot retrieve."""
     if not ranker.retrieves:
         raise UsageError(
-            f"ranker {ranker.name} cannot retrieve: its score is not an inner product of two vectors; leave"
-            f" it out of --retrieve"
+            f"ranker {ranker.name} cannot retrieve: its score is no inner product; leave it out of --retrieve"
         )

@@ -153,10 +153,7 @@ class Stack:
         return replace(self, combiner=combiner, first_stage=SEARCH, retrieve=(), search=search)
 
     def rank(
-        self,
-        ids: Sequence[str],
-        raw: NDArray[Any],
-        found: Mapping[str, NDArray[np.bool_]] | None = None,
+        self, ids: Sequence[str], raw: NDArray[Any], found: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> Ranking:
         """Rank n ids in first-stage order by raw (n, S) scores. Raises TrainingError for a non-finite score.
 

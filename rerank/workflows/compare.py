@@ -21,11 +21,7 @@ class RunsReport(EvaluationReport):
 
 
 def compare(
-    runs: Mapping[str, Run],
-    qrels: Judgments,
-    *,
-    measures: Sequence[str] = (),
-    seed: int = 0,
+    runs: Mapping[str, Run], qrels: Judgments, *, measures: Sequence[str] = (), seed: int = 0
 ) -> RunsReport:
     """Measure runs and compare them with the first one.
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rerank.engines.base import Encoder, WriteResult
 from rerank.errors import BusyError, InputError, UsageError
@@ -208,11 +208,9 @@ def _create(
         errors = files.errors
         skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
         raise InputError(f"{files.names}: no documents{skipped}; {_LAYOUTS[files.format]}")
-    engine: dict[str, Any] = {}
-    if opensearch is not None:
-        engine = {"engine": "opensearch", "settings": opensearch.table()}
-    workspace = Workspace.create(folder, lang=lang or _language(sample), **engine)
-    return workspace, chain(sample, documents)
+    engine, settings = ("local", {}) if opensearch is None else ("opensearch", opensearch.table())
+    lang = lang or _language(sample)
+    return Workspace.create(folder, lang=lang, engine=engine, settings=settings), chain(sample, documents)
 
 
 def _write(

@@ -61,8 +61,7 @@ def mine_cocitation(workspace: Workspace, *, progress: Progress | None = None) -
     citations = workspace.citations(progress)
     if not citations.mentions:
         raise InputError(
-            f"{workspace.folder}: no document has citations; ingest articles"
-            " (`rerank ingest ARCHIVE --format jats`), or documents with links or citations"
+            f"{workspace.folder}: no document has citations; ingest documents with links, or JATS articles"
         )
     refs = set(citations.references)
     network = citations.network()

@@ -156,7 +156,9 @@ def evaluate_pairs(
     >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
     1.0
     """
-    _check_disjoint(pairs, dev_pairs)
+    if both := {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}:
+        some = plural(len(both), "pair[ is|s are] also in --dev-pairs")
+        raise UsageError(f"{some}, first {' and '.join(min(both))}; remove these from one of the files")
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
@@ -167,7 +169,9 @@ def evaluate_pairs(
         scores[name], threshold = _scores(workspace, name, pairs, dev_pairs, progress)
         if threshold is None:
             raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
-        results.append(PairRow(name, threshold, _measures(scores[name], labels, threshold)))
+        binary = (measure(scores[name], labels, threshold) for measure in (accuracy, f1))
+        values = dict(zip(MEASURES, (*binary, auc(scores[name], labels))))
+        results.append(PairRow(name, threshold, values))
     first = [(scores[baseline], results[0].threshold)]
     tests = [
         paired_test(
@@ -181,11 +185,6 @@ def evaluate_pairs(
             delta = one.measures[measure] - results[0].measures[measure]
             one.comparisons.append(PairComparison(measure, delta, test[measure], next(corrected)))
     return PairsReport(len(pairs), sum(labels), len(dev_pairs), baseline, results, scores)
-
-
-def _measures(scores: Array, labels: Sequence[bool], threshold: float) -> dict[str, float]:
-    values = accuracy(scores, labels, threshold), f1(scores, labels, threshold), auc(scores, labels)
-    return dict(zip(MEASURES, values))
 
 
 def _scores(
@@ -206,13 +205,3 @@ def _scores(
         return scores, best_threshold(dev, [pair.related for pair in dev_pairs])
     ranker = rankers.get(name)
     return scores, ranker.threshold if isinstance(ranker, Relates) else None
-
-
-def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPair]) -> None:
-    both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
-    if both:
-        a, b = min(both)
-        raise UsageError(
-            f"{plural(len(both), 'pair[ is|s are]')} also in --dev-pairs, for example {a!r}"
-            f" and {b!r}; remove {'it' if len(both) == 1 else 'them'} from one of the files"
-        )

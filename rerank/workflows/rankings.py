@@ -50,11 +50,7 @@ class Rankings:
 
 
 def rank_all(
-    experiment: Experiment,
-    stacks: Mapping[str, Stack],
-    protocol: Protocol,
-    *,
-    keep: int = 0,
+    experiment: Experiment, stacks: Mapping[str, Stack], protocol: Protocol, *, keep: int = 0
 ) -> Rankings:
     """Rank the candidates of all queries by each stack. keep: hits to keep."""
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}

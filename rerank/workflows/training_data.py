@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rerank.engines.base import FilledTemplate, SearchRequest
-from rerank.errors import TrainingError, option_name
+from rerank.errors import TrainingError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.formats import write_qrels
 from rerank.progress import Progress
@@ -126,10 +126,7 @@ def training_data(
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
     pairs = inputs.pairs
     if len(pairs) < 2:
-        raise TrainingError(
-            f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --text-pairs or"
-            f" --queries and --qrels"
-        )
+        raise TrainingError(f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --text-pairs")
     collection = Collection(workspace, progress)
     order = np.random.default_rng(inputs.seed).permutation(len(pairs)).tolist()
     report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))
@@ -166,17 +163,12 @@ def _of_judgments(
     report.first_stage, candidates = _candidates(workspace, inputs, asked, depths, progress)
     queries, judged = _with_positions(collection, candidates, grades, inputs.infer, report)
     report.without_hits = len(report.silent)
-    train, dev = (
-        [one for one in part if len(one.documents)]
-        for part in (judged[: len(train_ids)], judged[len(train_ids) :])
-    )
+    train = [one for one in judged[: len(train_ids)] if len(one.documents)]
+    dev = [one for one in judged[len(train_ids) :] if len(one.documents)]
     report.train_queries, report.dev_queries = len(train), len(dev)
-    for part, name, setting in ((train, "", "qrels"), (dev, "dev ", "dev_qrels")):
+    for part, option in ((train, "--qrels"), (dev, "--dev-qrels")):
         if not part:
-            raise TrainingError(
-                f"no judged {name}query has a relevant document in the workspace; check"
-                f" {option_name(setting)}"
-            )
+            raise TrainingError(f"{option}: no query has a relevant document in the workspace; check the ids")
     # Word vectors do not use dev queries, as they do not use test queries.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
     return TrainingData(
@@ -254,16 +246,11 @@ def _split(
         dev = usable(dev_qrels)
         overlap = set(train) & set(dev)
         if overlap:
-            raise TrainingError(
-                f"{plural(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgments"
-                f" ({min(overlap)!r} first); early stopping needs different queries"
-            )
+            both = plural(len(overlap), "quer[y is|ies are] in both the train and the dev judgments")
+            raise TrainingError(f"{both} ({min(overlap)!r} first); early stopping needs different queries")
         return train, dev
     shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
-    held = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0
-    dev_positions = set(shuffled[:held])
-    report.held_out_queries = [q for i, q in enumerate(train) if i in dev_positions]
-    return (
-        [q for i, q in enumerate(train) if i not in dev_positions],
-        report.held_out_queries,
-    )
+    count = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0
+    held_out = sorted(train[i] for i in shuffled[:count])
+    report.held_out_queries = held_out
+    return sorted({*train} - {*held_out}), held_out

@@ -67,7 +67,6 @@ def test_a_document_deleted_before_its_lookup_counts_as_empty(
     scored = scorer.score(QUERY, candidates)
     assert sorted(scored.ids) == IDS
     assert scored.recomputed == {"words": 5}
-    assert scored.unknown == len(gone)
     for id, (tfidf, words, _) in by_id(scored).items():
         assert words == (0 if id in gone else before[id][1])
         if candidates.scores:

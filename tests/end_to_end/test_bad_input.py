@@ -64,7 +64,7 @@ BAD = [
     ("ingest {ok} -w {folder}", 1, "not empty, and not a workspace"),
     ("ingest x --format csv", 2, "'--format': 'csv'"),
     ("ingest -w {ws}", 2, "nothing to do"),
-    ("demo -w {folder} --json", 1, "not from an earlier demo"),
+    ("demo -w {folder} --json", 1, "not an earlier demo"),
     *(
         (f"{command} -w {{new}}", 1, "no workspace here; make one with `rerank ingest CORPUS -w")
         for command in (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
-from rerank.cli import output
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,7 +114,7 @@ def test_titles_are_cut_only_in_a_terminal(run, made, monkeypatch):
     command = ("query", "night", "--stack", "bm25", "-w", made / "ws")
     whole = run(*command).out
     assert "at night " * 19 + "at night\n" in whole
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(io, "StringIO", type("Screen", (io.StringIO,), {"isatty": lambda self: True}))
     monkeypatch.setenv("COLUMNS", "60")
     lines = run(*command).out.splitlines()
     assert max(map(len, lines)) == 60

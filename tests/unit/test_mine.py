@@ -35,7 +35,7 @@ def test_mine_reports_the_sizes_of_cocitation_levels(run, tmp_path, write_lines)
 
 def test_mine_refuses_a_collection_without_citations(run, tmp_path, write_lines):
     run("ingest", write_lines(tmp_path / "c.jsonl", [{"_id": "d", "text": "x"}]), "-w", tmp_path / "ws")
-    run("mine", "cocitation", "-w", tmp_path / "ws").fails(1, "no document has citations; ingest articles")
+    run("mine", "cocitation", "-w", tmp_path / "ws").fails(1, "no document has citations; ingest documents")
 
 
 def test_mine_uses_links_if_there_are_no_citations(run, tmp_path, write_lines):

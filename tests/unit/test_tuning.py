@@ -93,7 +93,7 @@ def test_the_raw_grid_reaches_near_zero_without_duplicates(n_signals):
 
 
 def test_a_grid_that_is_too_large_is_refused():
-    with pytest.raises(UsageError, match="coarser step"):
+    with pytest.raises(UsageError, match="take fewer signals"):
         compositions(8, 20)
     with pytest.raises(UsageError, match="one signal"):
         compositions(0)
@@ -325,7 +325,7 @@ def test_impossible_tunings_are_refused():
         tune(table, qrels, first_stage="bm25", normalizations=[])
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
-    with pytest.raises(InputError, match="of 1 judged query none was scored"):
+    with pytest.raises(InputError, match="no judged query was scored"):
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 
 
@@ -382,7 +382,7 @@ def test_the_score_table_is_sorted_by_id():
         ([("q", ["a", "a"], np.ones((2, 1)))], ValueError, "a document occurs twice"),
         ([("q", ["a"], np.ones((1, 1)))] * 2, ValueError, "a query occurs twice"),
         ([("q", ["a"], np.ones((1, 2)))], ValueError, r"scores must be \(1, 1\)"),
-        ([("q", ["a"], np.full((1, 1), np.nan))], TrainingError, "signal bm25 gave query 'q' a score"),
+        ([("q", ["a"], np.full((1, 1), np.nan))], TrainingError, "query 'q': a score of bm25 is not finite"),
     ],
 )
 def test_invalid_rows_of_a_table_are_refused(rows, error, what):

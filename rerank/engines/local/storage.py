@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -70,14 +70,9 @@ class Storage:
         """The newest version of the documents."""
         return self.documents.versions()[-1]
 
-    @contextmanager
-    def connection(self) -> Iterator[Documents]:
+    def connection(self) -> closing[Documents]:
         """Open another connection to the database."""
-        documents = Documents(self.folder / "documents.db")
-        try:
-            yield documents
-        finally:
-            documents.close()
+        return closing(Documents(self.folder / "documents.db"))
 
     # -- deriving (the caller holds the write lock) ------------------------------------------------------
 
