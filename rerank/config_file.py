@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 
 from rerank.engines.base import FIRST_STAGES
-from rerank.errors import UsageError
+from rerank.errors import InputError, UsageError
 from rerank.text import language
 
 FORMAT = 1
@@ -72,12 +72,17 @@ def _quoted(value: object) -> str:
 
 
 def load(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a settings file. Raises OSError or ValueError."""
-    with open(file, "rb") as opened:
-        data = opened.read(_LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise ValueError(f"more than {_LONGEST:,} bytes")
-    return read(data.decode("utf-8-sig"))
+    """Read a settings file. Raises InputError."""
+    try:
+        with open(file, "rb") as opened:
+            data = opened.read(_LONGEST + 1)
+        if len(data) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST:,} bytes")
+        return read(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); check the path") from error
+    except ValueError as error:
+        raise InputError(f"{file}: cannot be read as TOML ({error}); correct it") from error
 
 
 def read(text: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import secrets
 import time
 import zlib
@@ -154,7 +155,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def trouble(error: BaseException, where: object) -> RerankError | None:
+def trouble(error: BaseException | None, where: object) -> RerankError | None:
     """Return the error for a system problem such as a full disk; None: invalid file.
 
     >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
@@ -163,16 +164,10 @@ def trouble(error: BaseException, where: object) -> RerankError | None:
     if not isinstance(error, OSError) or error.errno not in _MACHINE:
         return None
     place = error.filename if isinstance(error.filename, (str, os.PathLike)) else where
-    return WorkspaceError(f"{place}: {_MACHINE[error.errno].format(user=_user())}")
-
-
-def _user() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
+    user = str(os.geteuid())
+    with suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return WorkspaceError(f"{place}: {_MACHINE[error.errno].format(user=user)}")
 
 
 @contextmanager

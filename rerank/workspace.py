@@ -145,8 +145,7 @@ class Workspace(WorkspaceFolder):
             owner = record.family, record.variant
         if owner not in (None, (family, variant)):
             raise UsageError(
-                f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); choose"
-                " another name"
+                f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); choose another"
             )
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rerank import config_file
 from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
-from rerank.errors import BusyError, NoCollectionError, RerankError, UsageError, WorkspaceError
+from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.files import LOCK, folder_lock, trouble, write_text
 from rerank.records import SearchTemplate
 from rerank.stack.signals import SEARCH
@@ -99,22 +99,15 @@ class WorkspaceFolder:
         file = path / "rerank.toml"
         try:
             config = config_file.load(file)
-        except (FileNotFoundError, NotADirectoryError):
-            raise WorkspaceError(
-                f"{path}: no workspace here; make one with `rerank ingest CORPUS -w {shlex.quote(str(path))}`"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise (
-                trouble(error, file)
-                or WorkspaceError(
-                    f"{file}: cannot be read ({error}); correct it, or ingest again into another workspace"
-                )
-            ) from error
+        except InputError as error:
+            if isinstance(cause := error.__cause__, (FileNotFoundError, NotADirectoryError)):
+                make = f"make one with `rerank ingest CORPUS -w {shlex.quote(str(path))}`"
+                raise WorkspaceError(f"{path}: no workspace here; {make}") from None
+            raise (trouble(cause, file) or WorkspaceError(str(error))) from error
         if config.get("format") != config_file.FORMAT:
             raise WorkspaceError(
                 f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
-                f" {config_file.FORMAT}; use the version that wrote it, or ingest the documents into a new"
-                " workspace"
+                f" {config_file.FORMAT}; ingest the documents into a new workspace"
             )
         config_file.check(config, file)
         return cls(path, config)

@@ -95,40 +95,22 @@ class CollectionFacts:
         )
 
 
-Need = Callable[[CollectionFacts], str | None]
-"""Why a collection does not fit, or None."""
-
-
-def _queries(facts: CollectionFacts) -> str | None:
-    return f"fewer than {LEAST_TRAIN} train queries" if facts.train_queries < LEAST_TRAIN else None
-
-
-def _few_queries(facts: CollectionFacts) -> str | None:
-    return None if _queries(facts) else "adapter is the same encoder, and learns from the train queries"
-
-
-def _categories(facts: CollectionFacts) -> str | None:
-    if facts.with_categories >= LEAST_CATEGORIES:
-        return None
-    return f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
-
-
-def _links(facts: CollectionFacts) -> str | None:
-    if facts.links >= LEAST_LINKS:
-        return None
-    return f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
-
-
-def _local(facts: CollectionFacts) -> str | None:
-    return None if facts.model else "its encoder is not on this machine; --model names another one"
-
-
-def _encoder(facts: CollectionFacts) -> str | None:
-    others = dict.fromkeys(lang for lang in facts.languages if lang not in (facts.reads, None))
-    if not facts.model or facts.reads is None or not others:
-        return _local(facts)
-    texts = " and ".join(map(repr, others))
-    return f"its encoder reads {facts.reads!r}, but there are texts in {texts}; --model names another encoder"
+def unmet(facts: CollectionFacts) -> dict[str, str]:
+    """Return need -> why the collection does not meet it."""
+    few = facts.train_queries < LEAST_TRAIN
+    others = sorted({lang for lang in facts.languages if lang and facts.reads not in (lang, None)})
+    reads = f"its encoder reads {facts.reads!r}, but there are texts in {' and '.join(map(repr, others))}"
+    part = f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
+    links = f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
+    needs = {
+        "queries": (not few, f"fewer than {LEAST_TRAIN} train queries"),
+        "few queries": (few, "adapter is the same encoder, and learns from the train queries"),
+        "categories": (facts.with_categories >= LEAST_CATEGORIES, part),
+        "links": (facts.links >= LEAST_LINKS, links),
+        "model": (facts.model, "its encoder is not on this machine; --model names another one"),
+        "language": (not others, f"{reads}; --model names another encoder"),
+    }
+    return {need: reason for need, (met, reason) in needs.items() if not met}
 
 
 def read_parts(parts: int) -> dict[str, int | None]:
@@ -184,14 +166,14 @@ def _judged_encoder(facts: CollectionFacts) -> tuple[float, float, int]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A ranker, its needs, its use and its training.
+    """A ranker, its needs (see :func:`unmet`), its use and its training.
 
     variant: what is trained; default: ``ranker``. judged: whether it learns from the train queries. steps:
     option that limits them. share: largest part of the time that is left.
     """
 
     ranker: str
-    needs: tuple[Need, ...]
+    needs: tuple[str, ...]
     worth: str
     variant: str = ""
     judged: bool = True
@@ -204,20 +186,20 @@ class Rule:
 RULES = (
     Rule(
         "meta",
-        (_queries, _categories),
+        ("queries", "categories"),
         "it learns which categories of documents match which categories of queries",
         cost=partial(_cnn, vectors=5),
     ),
     Rule(
         "s2net",
-        (_queries,),
+        ("queries",),
         "it learns a space of terms and parts of words, which helps with rare words and other languages",
         cost=_s2net,
         config={"init": "lsi"},
     ),
     Rule(
         "dense",
-        (_few_queries, _encoder),
+        ("few queries", "model", "language"),
         "its encoder knows more words than the judgments can teach",
         judged=False,
         cost=_encoding,
@@ -226,20 +208,20 @@ RULES = (
     ),
     Rule(
         "adapter",
-        (_queries, _local),  # also adds to a stack in languages that the encoder does not read
+        ("queries", "model"),  # also adds to a stack in languages that the encoder does not read
         "it learns a map of the encoder's vectors from the judgments",
         cost=_adapter,
         steps=PARTS,
     ),
     Rule(
         "text",
-        (_queries,),
+        ("queries",),
         "it learns which words of documents match which words of queries",
         cost=partial(_cnn, vectors=15),
     ),
     Rule(
         "dense_judged",
-        (_queries, _encoder),
+        ("queries", "model", "language"),
         "it is the encoder of dense, and also learns from the judgments",
         variant="dense",
         cost=_judged_encoder,
@@ -248,7 +230,7 @@ RULES = (
     ),
     Rule(
         "dense_links",
-        (_links, _encoder),
+        ("links", "model", "language"),
         "it is the encoder of dense, and also learns from the links",
         variant="dense",
         judged=False,
@@ -298,9 +280,9 @@ class Budget:
     def choose(self, rule: Rule) -> RankerChoice:
         """Apply a rule."""
         facts = self.facts
-        failed = next((reason for need in rule.needs if (reason := need(facts))), None)
-        if failed is not None:
-            return RankerChoice(rule.ranker, False, failed)
+        reasons = unmet(facts)
+        if failed := [reasons[need] for need in rule.needs if need in reasons]:
+            return RankerChoice(rule.ranker, False, failed[0])
         before, step, complete = rule.cost(facts)
         allowed, needed = self.left * rule.share, before + step * complete
         if needed <= allowed:

@@ -126,23 +126,15 @@ def _complete(pools: Pools, draw: Draw, notes: list[str]) -> None:
     missing = next((name for name in ("dev", "train") if name not in pools), None)
     if missing is not None:
         queries = pools["train" if missing == "dev" else "dev"]
+        pools["dev"], pools["train"] = queries, []
+        how = "the others are too few to train: they become dev queries"
         if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
-            pools["dev"], pools["train"] = draw(queries, DRAWN)
-            notes.append(
-                f"no {missing} judgments: the others are split into train {len(pools['train']):,}"
-                f" and dev {len(pools['dev']):,}"
-            )
-        else:
-            notes.append(
-                f"no {missing} judgments, and too few queries to train: all except test become dev queries"
-            )
-            pools["dev"], pools["train"] = queries, []
+            pools["dev"], pools["train"] = dev, train = draw(queries, DRAWN)
+            how = f"the others are split into train {len(train):,} and dev {len(dev):,}"
+        notes.append(f"no {missing} judgments: {how}")
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        few = plural(
-            len(pools["train"]),
-            "train quer[y is|ies are] too few: [it becomes a dev query|they become dev queries]",
-        )
-        notes.append(few)
+        few = "train quer[y is|ies are] too few: [it becomes a dev query|they become dev queries]"
+        notes.append(plural(len(pools["train"]), few))
         pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
 
 
