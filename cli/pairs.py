@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,12 +48,10 @@ def predict(workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None
 def _show_predictions(found: PairScores) -> None:
     rows = found.rows()
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    text = io.StringIO()
-    table = csv.writer(text, delimiter="\t", lineterminator="\n")
+    table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
     table.writerow(kept)
     for row in rows:
         table.writerow(["" if row[n] is None else _written(row[n]) for n in kept])
-    click.echo(text.getvalue(), nl=False)
     if found.threshold is not None:
         output.note(f"related: scores of at least {found.threshold:.4g}")
     else:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,13 +87,6 @@ class Linear:
         digits = next(exact, DECIMALS)
         return " + ".join(f"{name}*{weight:.{digits}f}" for name, weight in self.shares().items())
 
-    @cached_property
-    def values(self) -> Array:
-        """The weights as an array, (S,)."""
-        values = np.array(self.weights, dtype=np.float64)
-        values.setflags(write=False)
-        return values
-
     def shares(self) -> dict[str, float]:
         """Return signal -> weight."""
         return dict(zip(self.signals, self.weights))
@@ -115,8 +107,8 @@ class Linear:
         if not np.isfinite(scores).all():
             name = self.signals[int((~np.isfinite(scores)).any(axis=0).argmax())]
             raise TrainingError(f"a score of {name} is not finite; train {name} again or leave it out")
-        normalized = normalize(scores, self.normalization)
-        return Combined(combine(normalized, self.values), normalized, normalized * self.values)
+        normalized, weights = normalize(scores, self.normalization), np.array(self.weights)
+        return Combined(combine(normalized, weights), normalized, normalized * weights)
 
     def relevance(self, final: Array) -> Array:
         """Map final scores s to [0, 1].

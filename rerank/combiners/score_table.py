@@ -46,7 +46,7 @@ class ScoreTable:
 
         cases: one per row.
 
-        Raises ValueError for duplicates or wrong shapes, TrainingError for non-finite scores.
+        Raises ValueError for wrong shapes, TrainingError for non-finite scores.
 
         >>> rows = [("q1", ["b", "a"], np.array([[2.0, 0.1], [1.0, 0.3]]))]
         >>> table = ScoreTable.build(["bm25", "text"], rows)
@@ -57,25 +57,15 @@ class ScoreTable:
         ids: list[tuple[str, ...]] = []
         blocks: list[Array] = []
         for query, documents, raw in rows:
-            block = np.asarray(raw, dtype=np.float64)
-            if block.size == 0 and not documents:
-                block = block.reshape(0, len(signals))
-            if block.shape != (len(documents), len(signals)):
-                raise ValueError(
-                    f"query {query!r}: scores must be ({len(documents)}, {len(signals)}), not {block.shape}"
-                )
+            block = np.asarray(raw, dtype=np.float64).reshape(len(documents), len(signals))
             wrong = ~np.isfinite(block)
             if wrong.any():
                 name = signals[int(wrong.any(axis=0).argmax())]
                 raise TrainingError(f"query {query!r}: a score of {name} is not finite; train {name} again")
-            if len(set(documents)) < len(documents):
-                raise ValueError(f"query {query!r}: a document occurs twice among its candidates")
             order = sorted(range(len(documents)), key=documents.__getitem__)
             queries.append(query)
             ids.append(tuple(documents[position] for position in order))
             blocks.append(block[order])
-        if len(set(zip(queries, cases) if cases else queries)) < len(queries):
-            raise ValueError("a query occurs twice")
         counts = np.array([len(block) for block in blocks], dtype=np.int64)
         scores = np.full((len(blocks), int(counts.max(initial=0)), len(signals)), np.nan)
         for query_index, block in enumerate(blocks):

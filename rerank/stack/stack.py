@@ -21,7 +21,6 @@ from rerank.stack.file import SecondPhase, decode, read
 from rerank.stack.parse import RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
-from rerank.text import plural
 
 FORMAT = 2
 """Version of the stack file."""
@@ -160,8 +159,6 @@ class Stack:
         found: retriever -> (n,) whether it found a candidate.
         """
         scores = np.asarray(raw, dtype=np.float64)
-        if len(scores) != len(ids):
-            raise ValueError(f"{len(ids)} ids, but scores of {plural(len(scores), 'document[|s]')}")
         combined = self.combiner.combine(scores)
         order = rank(ids, combined.final)
         return Ranking(

@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import shutil
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -102,18 +102,13 @@ def _load(path: Path) -> NDArray[Any]:
 # -- building --------------------------------------------------------------------------------------------
 
 
-class _Vocabulary(dict[str, int]):
-    def __missing__(self, term: str) -> int:
-        number = self[term] = len(self)
-        return number
-
-
 class TfIdfWriter:
     """Adds new rows to the version ``before``, or to nothing."""
 
     def __init__(self, folder: Path, before: TfIdf | None) -> None:
         self._folder, self._before = folder, before
-        self._vocabulary = _Vocabulary(zip(before.terms(), range(2**31)) if before else ())
+        self._vocabulary = defaultdict[str, int](None, zip(before.terms() if before else (), count()))
+        self._vocabulary.default_factory = self._vocabulary.__len__  # new terms are numbered
         self._new = TemporaryFile(dir=folder)  # noqa: SIM115 (closed by write)
 
     def add(self, rows: Sequence[int], texts: Sequence[Sequence[str]]) -> None:
