@@ -115,7 +115,6 @@ def compare(
     The runs can come from any system, or from `rerank evaluate --save-run`.
     """
     from rerank.files import check_output
-    from rerank.formats import read_run
     from rerank.report_page.tables import PER_QUERY
     from rerank.workflows.compare import compare
 
@@ -126,11 +125,7 @@ def compare(
         names = list(runs)
     if len(set(runs)) < len(runs):
         raise click.UsageError("a run is named twice; name each run once")
-    rankings = {
-        name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
-        for name, run in zip(names, runs)
-    }
-    report = compare(rankings, qrels, **settings)
+    report = compare(dict(zip(names, runs)), qrels, **settings)
     if per_query is not None:
         _write(per_query, report.per_query_table())
     for name, count in report.empty.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,13 +94,8 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     progress = progress or Progress()
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
     split = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
-    graph = COLLECTION / "categories.tsv"
-    ingested = ingest(
-        path,
-        [str(COLLECTION / "corpus.jsonl.gz")],
-        categories=str(graph) if graph.exists() else None,
-        progress=progress,
-    )
+    corpus, graph = COLLECTION / "corpus.jsonl.gz", COLLECTION / "categories.tsv"
+    ingested = ingest(path, [corpus], categories=graph, progress=progress)
     workspace = ingested.workspace
     (path / _MARK).write_text("The demo made this folder and empties it when it runs again.\n", "utf-8")
     trained = train(
@@ -125,20 +119,14 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         tuned = [tune(workspace, stack, **dev) for stack in stacks[-2:]][-1]
     with_headings = evaluate(workspace, stacks, **test)
     evaluated = evaluate(workspace, stacks, ignore_categories=True, **test)
-    page = evaluation_page(
-        workspace, evaluated, without_headings(queries), "test.tsv", others={WITH_HEADINGS: with_headings}
-    )
+    bare = [replace(query, categories=()) for query in queries]
+    page = evaluation_page(workspace, evaluated, bare, "test.tsv", others={WITH_HEADINGS: with_headings})
     write_text(path / PAGE, page)
     stack = tuned.stack
     pipeline = workspace.pipeline(stack.signals)
-    by_id = {query.id: query for query in without_headings(queries)}
+    by_id = {query.id: query for query in bare}
     step = max(1, len(split["test"]) // EXAMPLES)
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
     answers = [(query, pipeline.answer(query, stack)) for query in chosen]
     examples = [(query, answer, stack, pipeline.hits(answer, 3)) for query, answer in answers]
     return Demo(stacks[-1], ingested, trained, tuned, evaluated, with_headings, examples)
-
-
-def without_headings(queries: Sequence[Query]) -> list[Query]:
-    """Return queries without categories."""
-    return [replace(query, categories=()) for query in queries]

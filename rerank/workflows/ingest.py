@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rerank.engines.base import Encoder, WriteResult
+from rerank.engines.base import WriteResult
 from rerank.errors import BusyError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.lines import Source, name_of
@@ -104,19 +104,19 @@ def ingest(
         workspace, documents = _create(workspace, files, lang, opensearch, progress)
     else:
         workspace, documents = _open(workspace, lang, opensearch), files.documents()
-    report = IngestReport(workspace, lang=workspace.lang)
+    report = IngestReport(workspace, lang=workspace.lang, category_edges=len(edges or ()))
     documents = files.check_some(_count(documents, report), replace, progress)
     workspace.recreate_engine()
     encoders = encoders_of(workspace, None, progress) if encode_features else []
     try:
-        done = _write(workspace, files, documents, delete, replace, encoders, progress)
+        options = {"delete": delete, "replace": replace, "encoders": encoders, "skip_refused": skip_invalid}
+        done = _write(workspace, documents, progress, **options)
     except BaseException as error:
         if created and not isinstance(error, BusyError):  # if busy, another process uses it
             workspace.discard()
         raise
     if edges is not None:
         workspace.save_category_edges(edges)
-        report.category_edges = len(edges)
     _fill(report, files, done)
     if encode_features:
         workspace.forget_rankers()
@@ -214,24 +214,13 @@ def _create(
 
 
 def _write(
-    workspace: Workspace,
-    files: _Files,
-    documents: Iterable[Document],
-    delete: Sequence[str],
-    replace: bool,
-    encoders: Sequence[Encoder],
-    progress: Progress,
+    workspace: Workspace, documents: Iterable[Document], progress: Progress, **options: Any
 ) -> WriteResult:
+    """Write documents. options: of :meth:`Engine.write`."""
     with ExitStack() as steps:
         sending = cache(lambda: steps.enter_context(progress.step("send", unit="doc")))
-        return workspace.engine.write(
-            progress.over(documents, "ingest", unit="doc"),
-            delete,
-            encoders=encoders,
-            replace=replace,
-            skip_refused=files.skip_invalid,
-            progress=lambda count: sending()(count),
-        )
+        read = progress.over(documents, "ingest", unit="doc")
+        return workspace.engine.write(read, progress=lambda count: sending()(count), **options)
 
 
 def _language(sample: Sequence[Document]) -> str | None:
