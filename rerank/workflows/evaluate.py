@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ from rerank.progress import Progress
 from rerank.records import Qrels
 from rerank.report_page.tables import EvaluationReport
 from rerank.search.pipeline import template_of
-from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment, JudgedQueries
-from rerank.workflows.rankings import Rankings, check_run_files, rank_all, save_runs
+from rerank.workflows.rankings import check_run_files, ids_of, rank_all, save_runs
 from rerank.workspace import Workspace
 
 
@@ -66,35 +65,20 @@ def evaluate(
     named = _named(workspace, stacks, baseline, first_stage, retrieve)
     if save_run is not None:  # before the long work
         check_run_files(Path(save_run), named, parsed, qrels)
-    experiment = _experiment(workspace, named, judged)
+    experiment = Experiment.of_stacks(workspace, named.values(), judged)
     compared, measures = list(check_measures(measures) if measures else MEASURES[:1]), measures or MEASURES
     report = EvaluationReport(baseline=next(iter(named)), compared=compared, top=keep, stacks=named)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
     new_qrels, dropped = _find_leaks(report, experiment, measures)
     for protocol in parsed:
-        rankings = rank_all(experiment, named, protocol, keep=keep)
-        _add(report, str(protocol), rankings, experiment, measures)
+        ranked = rank_all(experiment, named, protocol, report)
+        report.measure(str(protocol), ids_of(ranked), experiment.qrels, measures, seed)
         if (new := report.new_documents) is not None:
-            runs = rankings.ids(without=dropped)
-            new.measure(str(protocol), runs, new_qrels, measures, seed)
+            new.measure(str(protocol), ids_of(ranked, dropped), new_qrels, measures, seed)
         if save_run is not None:
-            report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
+            report.runs += save_runs(Path(save_run), protocol, ranked)
     report.correct()
     return report
-
-
-def _add(
-    report: EvaluationReport,
-    protocol: str,
-    rankings: Rankings,
-    experiment: Experiment,
-    measures: Sequence[str],
-) -> None:
-    report.scoring[protocol] = rankings.scoring
-    report.candidate_recall += rankings.recall
-    if report.top:
-        report.kept[protocol] = rankings.kept
-    report.measure(protocol, rankings.ids(), experiment.qrels, measures, experiment.seed)
 
 
 def _named(
@@ -126,16 +110,6 @@ def _named(
             label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
         named[label] = stack
     return named
-
-
-def _experiment(workspace: Workspace, named: Mapping[str, Stack], judged: JudgedQueries) -> Experiment:
-    stacks = named.values()
-    signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
-    retrievers = {name for stack in stacks for name in retriever_depths(stack.retrieve)}
-    searches = dict.fromkeys(stack.search for stack in stacks if stack.search is not None)
-    return Experiment.prepare(
-        workspace, list(signals), judged, retrieve=sorted(retrievers - {SEARCH}), searches=list(searches)
-    )
 
 
 def _label(stack: str | Stack) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rerank.combiners.score_table import ScoreTable
 from rerank.errors import EngineError, InputError, WorkspaceError
-from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter, filters_of
 from rerank.formats.templates import check_values
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
@@ -18,6 +17,8 @@ from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, score_table
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
 from rerank.search.vector_cache import VectorCache
+from rerank.stack.parse import retriever_depths
+from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.workflows.encode import encode
 from rerank.workspace import Workspace
@@ -43,18 +44,30 @@ class JudgedQueries:
         return cls(queries=as_queries(queries), qrels=as_qrels(qrels), filters=filters_of(filter), **more)
 
 
-@dataclass
-class Experiment:
-    """Judged queries and their pipeline. unknown_queries: judged queries without text."""
+@dataclass(frozen=True, kw_only=True)
+class Experiment(JudgedQueries):
+    """Judged queries and their pipeline. unknown_queries: without text. searches: in their current form."""
 
     workspace: Workspace
     pipeline: Pipeline
-    queries: list[Query]
-    qrels: Qrels
     unknown_queries: int
-    seed: int
-    progress: Progress | None
-    filters: Sequence[Filter] = ()
+    searches: Sequence[SearchTemplate]
+
+    @classmethod
+    def of_stacks(
+        cls,
+        workspace: Workspace,
+        stacks: Collection[Stack],
+        judged: JudgedQueries,
+        versions: Mapping[str, str] | None = None,
+    ) -> Experiment:
+        """Prepare the signals, retrievers and searches of stacks; see :meth:`prepare`."""
+        signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
+        retrieve = dict.fromkeys(name for stack in stacks for name in retriever_depths(stack.retrieve))
+        searches = dict.fromkeys(stack.search for stack in stacks if stack.search is not None)
+        return cls.prepare(
+            workspace, [*signals], judged, retrieve=retrieve, searches=[*searches], versions=versions
+        )
 
     @classmethod
     def prepare(
@@ -85,50 +98,24 @@ class Experiment:
             problem = "no judged query is in the query file" if queries else "no queries are given"
             raise InputError(f"{problem}; check that --queries and --qrels belong together")
         check_filters(searches, judged.filters)
-        for search in searches:
-            checked = check_search(workspace, search, known)
-            if len(searches) == 1 and search.kind != "run":
-                check_clauses(checked, signals)
+        searches = [check_search(workspace, search, known) for search in searches]
+        if len(searches) == 1 and searches[0].kind != "run":
+            check_clauses(searches[0], signals)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: features are computed per query
             encode(workspace, pipeline.rankers.values(), progress=judged.progress)
         return cls(
-            workspace,
-            replace(pipeline, vectors=VectorCache()),  # a query is searched and scored in several cases
-            known,
-            kept,
-            len(qrels) - len(known),
-            judged.seed,
-            judged.progress,
-            judged.filters,
+            workspace=workspace,
+            # A query is searched and scored in several cases.
+            pipeline=replace(pipeline, vectors=VectorCache()),
+            unknown_queries=len(qrels) - len(known),
+            searches=searches,
+            **vars(replace(judged, queries=known, qrels=kept)),
         )
 
-    def table(
-        self,
-        protocol: Protocol,
-        signals: Sequence[str],
-        first_stage: str,
-        retrieve: Sequence[str] = (),
-        *,
-        search: SearchTemplate | None = None,
-        every_case: bool = False,
-    ) -> tuple[ScoreTable, ScoringReport]:
-        """Score the candidates of every query.
-
-        search: if ``first_stage`` is ``search``. every_case: a row per query and case.
-        """
-        request = TableRequest(
-            queries=self.queries,
-            qrels=self.qrels,
-            signals=signals,
-            first_stage=first_stage,
-            protocol=protocol,
-            retrieve=retrieve,
-            search=search,
-            filters=self.filters,
-            every_case=every_case,
-            seed=self.seed,
-        )
-        table, report = score_table(self.pipeline, request, self.progress)
+    def table(self, **options: Any) -> tuple[ScoreTable, ScoringReport]:
+        """Score the candidates of every query. options: other fields of :class:`TableRequest`."""
+        options |= {"queries": self.queries, "qrels": self.qrels, "filters": self.filters, "seed": self.seed}
+        table, report = score_table(self.pipeline, TableRequest(**options), self.progress)
         report.unknown_queries = self.unknown_queries
         return table, report
 
@@ -141,16 +128,11 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
     if search.kind == "run":
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
         if not hits:
-            raise InputError(
-                f"{search}: has none of {plural(len(queries), 'quer[y|ies]')}; make the run with the ids of"
-                f" --queries"
-            )
+            raise InputError(f"{search}: has none of the queries; make the run with the ids of --queries")
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:
-            raise InputError(
-                f"{search}: {len(unknown):,} of its {plural(len(hits), 'document[ is|s are]')} not in the"
-                f" workspace ({unknown[0]!r} first); make the run of the same documents"
-            )
+            known = plural(len(unknown), "document[ is|s are] not in the workspace")
+            raise InputError(f"{search}: {known} ({unknown[0]!r} first); make the run of the same documents")
     checked = workspace.engine.check_template(search, queries[0])
     check_values(checked, queries)
     return checked

@@ -19,9 +19,6 @@ from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import ranked_ids
 from rerank.workspace import Workspace
 
-_GATE = ("measure", "queries", "value", "before_value", "p")
-"""Fields of the comparison that are stored with the active stack."""
-
 
 @dataclass
 class Promotion(Report):
@@ -106,7 +103,8 @@ def promote(
         if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack changed during the comparison; compare again")
         values: dict[str, Any] = plain(report)
-        workspace.use_stack(candidate, gate={one: values[one] for one in _GATE})
+        stored = ("measure", "queries", "value", "before_value", "p")
+        workspace.use_stack(candidate, gate={name: values[name] for name in stored})
         report.promoted, report.version = True, workspace.releases.number
     return report
 
@@ -136,14 +134,7 @@ def _compare(
 ) -> Promotion:
     runs = {}
     for label, stack in (("before", before), ("candidate", candidate)):
-        experiment = Experiment.prepare(
-            workspace,
-            stack.signals,
-            judged,
-            retrieve=stack.retrieve,
-            searches=[stack.search] if stack.search is not None else [],
-            versions=workspace.versions(stack),
-        )
+        experiment = Experiment.of_stacks(workspace, [stack], judged, workspace.versions(stack))
         runs[label] = ranked_ids(experiment, stack, min(before.depth, candidate.depth))
     evaluation = evaluate_runs(runs, experiment.qrels, [measure])
     (comparison,) = compare(evaluation, "before", seed=judged.seed)

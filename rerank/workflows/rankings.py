@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.report_page.tables import Recall
+from rerank.report_page.tables import EvaluationReport, Recall
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
 from rerank.search.second_phase import rescore
@@ -28,58 +27,50 @@ Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 """Query -> document ids and their scores, best first."""
 
 
-@dataclass
-class Rankings:
-    """Rankings under one protocol.
-
-    ranked: stack -> rankings. kept: stack -> query -> first hits and relevant documents.
-    """
-
-    scoring: ScoringReport
-    ranked: dict[str, Ranked] = field(default_factory=dict)
-    recall: list[Recall] = field(default_factory=list)
-    kept: dict[str, dict[str, list[Hit]]] = field(default_factory=dict)
-
-    def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
-        """Return stack -> query -> ids, without these (query, document) pairs."""
-        gone = set(without)
-        return {
-            label: {query: [d for d in ids if (query, d) not in gone] for query, (ids, _) in ranked.items()}
-            for label, ranked in self.ranked.items()
-        }
+def ids_of(
+    rankings: Mapping[str, Ranked], without: Iterable[tuple[str, str]] = ()
+) -> dict[str, dict[str, list[str]]]:
+    """Return stack -> query -> ids, without these (query, document) pairs."""
+    gone = set(without)
+    return {
+        label: {query: [d for d in ids if (query, d) not in gone] for query, (ids, _) in ranked.items()}
+        for label, ranked in rankings.items()
+    }
 
 
 def rank_all(
-    experiment: Experiment, stacks: Mapping[str, Stack], protocol: Protocol, *, keep: int = 0
-) -> Rankings:
-    """Rank the candidates of all queries by each stack. keep: hits to keep."""
+    experiment: Experiment, stacks: Mapping[str, Stack], protocol: Protocol, report: EvaluationReport
+) -> dict[str, Ranked]:
+    """Rank the candidates of all queries: stack -> rankings. The report receives counts, recall and hits."""
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
     for label, stack in stacks.items():
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), []).append(label)
-    rankings = Rankings(ScoringReport(unknown_queries=experiment.unknown_queries))
+    scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
     ranked: dict[str, Ranked] = {}
     for (first, retrieve, search), labels in groups.items():
         signals = list(dict.fromkeys((*(s for label in labels for s in stacks[label].signals), first)))
-        table, report = experiment.table(protocol, signals, first, retrieve, search=search)
-        rankings.scoring.add(report)
-        if report.candidate_recall:
-            rankings.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
+        table, counts = experiment.table(
+            signals=signals, protocol=protocol, first_stage=first, retrieve=retrieve, search=search
+        )
+        scoring.add(counts)
+        if counts.candidate_recall:
+            report.candidate_recall.append(
+                Recall(str(protocol), retrieve or (first,), counts.candidate_recall)
+            )
         for label in labels:
-            stack = stacks[label]
-            ranked[label], kept = _rank(experiment, table, stack, first, keep, protocol.cut)
-            if keep:
-                rankings.kept[label] = kept
-    rankings.ranked = {label: ranked[label] for label in stacks}
-    return rankings
+            ranked[label], kept = _rank(experiment, table, stacks[label], first, report.top, protocol.cut)
+            if report.top:
+                report.kept.setdefault(str(protocol), {})[label] = kept
+    return {label: ranked[label] for label in stacks}
 
 
 def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list[str]]:
     """Rank with the stack's own retrievers: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
         template_of(stack)  # raises if its file is missing
-    rankings = rank_all(experiment, {"": stack}, Protocol("retrieved", stack.depth))
-    return {query: ids[:cut] for query, (ids, _) in rankings.ranked[""].items()}
+    ranked = rank_all(experiment, {"": stack}, Protocol("retrieved", stack.depth), EvaluationReport(""))
+    return {query: ids[:cut] for query, (ids, _) in ranked[""].items()}
 
 
 def _rank(

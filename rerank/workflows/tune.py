@@ -194,9 +194,8 @@ class _Weights:
         self.experiment = Experiment.prepare(
             workspace, signals, judged, retrieve=self.retrieve, searches=[] if search is None else [search]
         )
-        if search is not None:
-            search = workspace.engine.check_template(search, self.experiment.queries[0])
-        self.search, self.ids = search, [query.id for query in self.experiment.queries]
+        self.search = next(iter(self.experiment.searches), None)
+        self.ids = [query.id for query in self.experiment.queries]
 
     def tune(self, measure: str, normalizations: tuple[str, ...]) -> None:
         shared = self.search is not None or self.workspace.engine.shared  # then, scales of scores vary
@@ -210,10 +209,10 @@ class _Weights:
         scorer = self.experiment.pipeline.scorer(signals, self.first)
         reading = {signal.name for signal in scorer.signals if signal.uses_categories}
         table, self.scoring = self.experiment.table(
-            self.protocol,
-            list(dict.fromkeys((*signals, self.first))),
-            self.first,
-            self.retrieve,
+            protocol=self.protocol,
+            signals=list(dict.fromkeys((*signals, self.first))),
+            first_stage=self.first,
+            retrieve=self.retrieve,
             search=self.search,
             every_case=bool(reading),
         )
@@ -237,28 +236,32 @@ class _Weights:
         self, depth: int, folds: int | None, phase: SecondPhase | None, out: str | os.PathLike[str] | None
     ) -> TuneReport:
         """Cross-validate in ``folds``, tune the second phase, and save the stack."""
-        validated = None if folds is None else self.cross_validate(folds)
+        validated = None
+        if folds is not None:
+            main = next(iter(self.tables.values()))
+            options = {**self.options, "signals": self.signals, "seed": self.experiment.seed}
+            with self.progress.step("weights", unit="query") as advance:
+                validated = cross_validate(*main, folds=folds, progress=advance, **options)
         stack, second = self.stack(depth), None
         if phase is not None:
             stack, second = self.second_phase(stack, phase)
+        path = self.workspace.stack_path(stack.tuned_for) if out is None else Path(out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stack.save(path, follow=out is not None)
+        better = stack.tuned["value"] >= stack.tuned["first_stage_value"]
+        if out is None and better and not self.workspace.releases.history:  # the first stack becomes active
+            self.workspace.use_stack(stack)
         return TuneReport(
             stack=stack,
             cases=self.tuned,
             dropped=self.dropped,
             leaks=leakage(self.workspace.training_records(stack), "", self.ids, ["trained"]),
             validated=validated,
-            path=_save(self.workspace, stack, out),
+            path=path,
             scoring=self.scoring,
             protocol=str(self.protocol),
             second_phase=second,
         )
-
-    def cross_validate(self, folds: int) -> CrossValidated:
-        main, seed = next(iter(self.tables.values())), self.experiment.seed
-        with self.progress.step("weights", unit="query") as advance:
-            return cross_validate(
-                *main, folds=folds, seed=seed, signals=self.signals, **self.options, progress=advance
-            )
 
     def stack(self, depth: int) -> Stack:
         """Return the tuned stack."""
@@ -327,14 +330,3 @@ def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
         if any(judged.relevant(query) for query in judged):
             cases[case] = rows, judged
     return cases or {"": (table, qrels)}
-
-
-def _save(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:
-    """Write the stack; the first becomes active unless it loses."""
-    path = workspace.stack_path(stack.tuned_for) if out is None else Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stack.save(path, follow=out is not None)
-    better = stack.tuned["value"] >= stack.tuned["first_stage_value"]
-    if out is None and better and not workspace.releases.history:
-        workspace.use_stack(stack)
-    return path
