@@ -29,7 +29,7 @@ from rerank.rankers.projection.fit import descend
 from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.records import Qrels
 from rerank.workflows.ingest import ingest
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 
 PARTS, DEPTH, WEIGHTS = 5, 1000, np.arange(21) / 20
 
@@ -114,7 +114,7 @@ class Collection:
         inputs = Inputs(
             queries=list(self.queries.values()), qrels=split["train"], dev_qrels=split["dev"], infer=False
         )
-        data = training_data(self.workspace, inputs, DataReport(), Progress())
+        data = training_data(self.workspace, inputs, TrainReport(), Progress())
         documents = self.means[[self.place[d] for d in data.document_ids]]
         begin, worked = time.perf_counter(), time.process_time()
         solver = self.config.solver()

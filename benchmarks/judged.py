@@ -34,7 +34,7 @@ from rerank.rankers.encoder.tokens import windows
 from rerank.rankers.projection.fit import descend
 from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.records import Qrels
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace
 
 STEP = np.arange(11) / 10
@@ -73,7 +73,7 @@ class Collection:
             dev_qrels=self.splits["dev"],
             infer=False,
         )
-        self.data = training_data(self.workspace, inputs, DataReport(), Progress())
+        self.data = training_data(self.workspace, inputs, TrainReport(), Progress())
         self.asked = {
             name: [q for q in self.splits[name] if self.splits[name].relevant(q)] for name in ("dev", "test")
         }

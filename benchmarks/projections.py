@@ -43,7 +43,7 @@ from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
 from rerank.workflows.ingest import ingest
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace
 
 SPEED_TERMS = 35, 290
@@ -149,7 +149,7 @@ def read(workspace: Workspace, queries: list[Query], split: dict[str, Qrels]) ->
     inputs = Inputs(
         queries=queries, qrels=split["train"], dev_qrels=split["dev"], first_stage="tfidf", infer=False
     )
-    return training_data(workspace, inputs, DataReport(), Progress())
+    return training_data(workspace, inputs, TrainReport(), Progress())
 
 
 def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from .options import Output, option
 
 if TYPE_CHECKING:
     from rerank.rankers.training.job import TrainingResult
-    from rerank.workflows.train import TrainReport
+    from rerank.workflows.training_data import TrainReport
     from rerank.workspace import Workspace
 
 

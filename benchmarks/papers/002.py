@@ -52,7 +52,7 @@ from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
 from rerank.workflows.ingest import ingest
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace
 
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)
@@ -163,7 +163,7 @@ def one_language(options: argparse.Namespace, name: str) -> dict[str, Any]:
     corpus, there = str(folder / "corpus.jsonl.gz"), options.work / f"{name}-one-language"
     workspace = Workspace.open(str(there)) if there.exists() else ingest(str(there), [corpus]).workspace
     inputs = Inputs(pairs=list(text_pairs(corpus)), first_stage="tfidf", infer=False)
-    data = training_data(workspace, inputs, DataReport(), Progress())
+    data = training_data(workspace, inputs, TrainReport(), Progress())
     trainer = make_trainer(data, ProjectionConfig(init="lsi"))
     terms, fit = trainer.vectors.terms, trainer.fit("s2net")
     assert isinstance(fit.ranker, Projection)

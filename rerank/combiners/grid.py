@@ -38,8 +38,6 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     >>> compositions(2, 2).tolist(), len(compositions(3))
     ([[2, 0], [1, 1], [0, 2]], 231)
     """
-    if n_signals < 1 or parts < 1:
-        raise UsageError("a weight grid needs one signal and one part at least")
     if math.comb(parts + n_signals - 1, n_signals - 1) > _TOO_MANY:
         raise UsageError(f"{n_signals} signals make more than {_TOO_MANY:,} settings; take fewer signals")
     # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 places separate the parts.

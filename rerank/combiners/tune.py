@@ -20,7 +20,6 @@ from rerank.combiners.measure import Judged, estimated_means, judge, sum_values
 from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
-from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.results import plain
@@ -130,10 +129,6 @@ class TuningProblem:
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
         """Prepare the choice. Raises the errors of :func:`tune`."""
         first = options.first_stage
-        if first not in table.signals:
-            raise UsageError(f"the first stage {first} was not scored; there are {', '.join(table.signals)}")
-        if not options.normalizations:
-            raise UsageError("name one normalization at least")
         measure = RankMeasure.parse(options.measure, options.cut)
         chosen = table.only(options.signals or table.signals)
         signals = chosen.signals
@@ -189,6 +184,12 @@ class TuningProblem:
             top = one.choose(reached, self.first)
             best[one.normalization] = BestSetting(str(self.linear(index, top)), float(reached[top]))
         alone = dict(zip(signals, self._alone(means[0])))
+        grids = list(zip(self.grids, means))
+        without = {
+            name: max(float(reached[grid.weights[:, signal] == 0].max()) for grid, reached in grids)
+            for signal, name in enumerate(signals)
+            if len(signals) > 1
+        }
         each = self.values((which, setting), range(len(self.judged)))
         return TuningResult(
             combiner=self.linear(which, setting),
@@ -201,7 +202,7 @@ class TuningProblem:
             settings=sum(map(len, self.grids)),
             best=best,
             single_signal=alone,
-            ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
+            ablation=without,
             per_query=dict(zip((query.query for query in self.judged), each.tolist())),
         )
 
@@ -210,11 +211,6 @@ class TuningProblem:
         for signal in range(weights.shape[1]):
             others = np.delete(weights, signal, axis=1)
             yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
-
-    def _ablation(self, means: Sequence[Array]) -> Iterator[float]:
-        for signal in range(len(self.table.signals)):
-            without = (values[grid.weights[:, signal] == 0] for grid, values in zip(self.grids, means))
-            yield max(float(values.max()) for values in without)
 
 
 def tune(

@@ -21,7 +21,8 @@ from rerank.search.pipeline import SearchResult
 from rerank.stack.stack import Stack
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import IngestReport, ingest
-from rerank.workflows.train import TrainReport, train
+from rerank.workflows.train import train
+from rerank.workflows.training_data import TrainReport
 from rerank.workflows.tune import TuneReport, tune
 
 COLLECTION = Path(__file__).parent / "collection"

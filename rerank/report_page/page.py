@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,7 +18,6 @@ import rerank
 from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
-from rerank.report_page.charts import score_bars
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.ranking import Hit
 from rerank.text import plural
@@ -26,34 +25,8 @@ from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
 """Largest number of queries on the page; losses and gains of the same number."""
-
-
-@dataclass(frozen=True)
-class QueryRow:
-    """One query. grades: relevant document -> grade.
-
-    baseline, stack: first hits with score bars. outside: other relevant documents: (id, grade, rank by the
-    baseline, rank by the stack); ranks may be None.
-    """
-
-    query: Query
-    before: float
-    after: float
-    baseline: Sequence[tuple[Hit, Markup]]
-    stack: Sequence[tuple[Hit, Markup]]
-    grades: Mapping[str, int]
-    outside: Sequence[tuple[str, int, int | None, int | None]]
-    no_relevant: bool
-
-    @property
-    def gain(self) -> float:
-        """Value of the stack minus value of the baseline."""
-        return self.after - self.before
-
-    @property
-    def outcome(self) -> str:
-        """``better``, ``worse`` or ``equal``."""
-        return "better" if self.gain > 0 else "worse" if self.gain < 0 else "equal"
+COLORS = 7
+"""Colors of signals; all later signals are gray."""
 
 
 def evaluation_page(
@@ -124,17 +97,14 @@ def _environment() -> Environment:
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
-    for c in report.comparisons:
-        if (c.protocol, c.stack, c.measure) == (protocol, stack, measure):
-            delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
-            p = f"p = {c.p_holm:.4f}" if c.p_holm >= 0.0001 else "p < 0.0001"
-            equal = report.queries - c.wins - c.losses
-            better = plural(c.wins, "quer[y|ies]")
-            return f"{delta} {measure} ({p}): {better} better, {c.losses} worse, {equal} equal"
-    (value,) = (
-        one.measures[measure] for one in report.results if (one.protocol, one.stack) == (protocol, stack)
-    )
-    return f"{value:.4f} {measure} over {plural(report.queries, 'quer[y|ies]')}"
+    c = _compared(report).get((protocol, stack))
+    if c is None:
+        values = {(one.protocol, one.stack): one.measures[measure] for one in report.results}
+        return f"{values[protocol, stack]:.4f} {measure} over {plural(report.queries, 'quer[y|ies]')}"
+    delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
+    p = f"p = {c.p_holm:.4f}" if c.p_holm >= 0.0001 else "p < 0.0001"
+    equal, better = report.queries - c.wins - c.losses, plural(c.wins, "quer[y|ies]")
+    return f"{delta} {measure} ({p}): {better} better, {c.losses} worse, {equal} equal"
 
 
 def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
@@ -143,8 +113,12 @@ def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
 
 def _query_rows(
     report: EvaluationReport, protocol: str, measure: str, stack: str, queries: Mapping[str, Query]
-) -> tuple[list[QueryRow], int]:
-    """Return the queries, largest loss first, and the number omitted."""
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the queries, largest loss first, and the number omitted.
+
+    baseline, stack: first hits with score bars. outside: other relevant documents: (id, grade, rank by the
+    baseline, rank by the stack); ranks may be None.
+    """
     evaluation, kept = report.per_query[protocol], report.kept[protocol]
     before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
     order = np.argsort(after - before, kind="stable")
@@ -157,31 +131,59 @@ def _query_rows(
         runs = kept[report.baseline].get(id, []), kept[stack].get(id, [])
         ranks = [{hit.id: hit.rank for hit in run} for run in runs]
         first = [[hit for hit in run if hit.rank <= report.top] for run in runs]
-        hits = [list(zip(some, score_bars(some, colors))) for some in first]
+        hits = [list(zip(some, _score_bars(some, colors))) for some in first]
         grades = report.relevant.get(id, {})
         rest = grades.keys() - {hit.id for some in first for hit in some}
         outside = [(d, grades[d], ranks[0].get(d), ranks[1].get(d)) for d in rest]
         rows.append(
-            QueryRow(
-                query=queries.get(id, Query(id, "")),
-                before=float(before[i]),
-                after=float(after[i]),
-                baseline=hits[0],
-                stack=hits[1],
-                grades=grades,
-                outside=sorted(outside, key=lambda one: (one[3] is None, one[3] or 0, one[0])),
-                no_relevant=not any(d in rank for d in grades for rank in ranks),
-            )
+            {
+                "query": queries.get(id, Query(id, "")),
+                "before": float(before[i]),
+                "after": float(after[i]),
+                "outcome": "better" if after[i] > before[i] else "worse" if after[i] < before[i] else "equal",
+                "baseline": hits[0],
+                "stack": hits[1],
+                "grades": grades,
+                "outside": sorted(outside, key=lambda one: (one[3] is None, one[3] or 0, one[0])),
+                "no_relevant": not any(d in rank for d in grades for rank in ranks),
+            }
         )
     return rows, len(order) - len(rows)
+
+
+def _score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
+    """Return a bar per hit, a color per signal. Negative parts extend left."""
+    parts = [[signal.weighted for signal in hit.signals.values()] for hit in hits]
+    low = min((sum(min(value, 0) for value in row) for row in parts), default=0.0)
+    high = max((sum(max(value, 0) for value in row) for row in parts), default=0.0)
+    scale = 100 / ((high - low) or 1)
+    bars = []
+    for hit, row in zip(hits, parts):
+        left = right = -low * scale
+        rects = []
+        for name, value in zip(hit.signals, row):
+            width = abs(value) * scale
+            begin = right if value >= 0 else left - width
+            left, right = min(left, begin), max(right, begin + width)
+            if width >= 0.01:
+                color = colors.get(name, COLORS)
+                kind = f"c{color}" if color < COLORS else "other"
+                rects.append(f'<rect x="{begin:.2f}" width="{width:.2f}" class="{kind}"/>')
+        bars.append(
+            Markup(
+                '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
+                f"{''.join(rects)}</svg>"
+            )
+        )
+    return bars
 
 
 def _signals(report: EvaluationReport, stack: str) -> list[str]:
     return list(dict.fromkeys((*report.stacks[report.baseline].signals, *report.stacks[stack].signals)))
 
 
-def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
-    ids = {hit.id for row in rows for hit, _ in (*row.baseline, *row.stack)}
-    ids |= {one[0] for row in rows for one in row.outside}
+def _titles(workspace: Workspace, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    ids = {hit.id for row in rows for hit, _ in (*row["baseline"], *row["stack"])}
+    ids |= {one[0] for row in rows for one in row["outside"]}
     documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
     return {d.id: (d.title or d.text)[:160] for d in documents}

@@ -17,7 +17,7 @@ from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
-from rerank.search.scorer import Scorer, ScoringInput, StageTimer
+from rerank.search.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
 from rerank.search.second_phase import rescore
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
@@ -29,17 +29,13 @@ from rerank.text import plural
 STAGES = ("engine", "transfer", "encode", "score", "then")
 
 
-@dataclass(frozen=True, repr=False)
-class SearchResult:
-    """The ranking of a query.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class SearchResult(ScoringResult):
+    """The ranking of a query, and the scores of its candidates.
 
-    query:      with the categories used.
-    stack:      with the weights used.
-    inferred:   whether categories were inferred.
-    found:      retriever -> number of candidates.
-    recomputed: ranker -> number of features computed.
-    seconds:    per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``, ``then``.
-    case:       source of categories: ``given``, ``inferred`` or ``none``.
+    stack:   with the weights used.
+    found:   retriever -> number of candidates.
+    seconds: per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``, ``then``.
     unknown_categories: ignored, because no signal knows them.
 
     >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
@@ -47,15 +43,11 @@ class SearchResult:
     (['wolf'], {'bm25': 1}, False)
     """
 
-    query: Query
     stack: Stack
     ranking: Ranking
-    inferred: bool
     found: Mapping[str, int]
-    recomputed: Mapping[str, int]
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    case: str = "none"
-    unknown_categories: tuple[str, ...] = ()
+    seconds: Mapping[str, float]
+    unknown_categories: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
@@ -216,17 +208,12 @@ class Pipeline:
             with stages.stage("then"):
                 limit = min(stack.then.ms / 1000, stages.left())
                 ranking = rescore(ranking, query, stack.then, self.engine.get, limit)
-        seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
-        counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return SearchResult(
-            query=scored.query,
+            **vars(scored),
             stack=stack,
             ranking=ranking,
-            inferred=scored.inferred,
-            found=counts,
-            recomputed=scored.recomputed,
-            seconds=seconds,
-            case=scored.case,
+            found={name: int(np.count_nonzero(where)) for name, where in found.items()},
+            seconds={name: stages.seconds[name] for name in STAGES if name in stages.seconds},
             unknown_categories=unknown_categories,
         )
 

@@ -26,11 +26,12 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
     >>> parse_stack("tfidf,text")
     (('tfidf', 'text'), None)
     """
-    terms = [_TERM.fullmatch(term) for term in re.split(r"[+,]", text)]
-    wrong = [term for term, match in zip(re.split(r"[+,]", text), terms) if match is None]
-    if wrong:
-        raise UsageError(f"stack {text!r}: {wrong[0].strip()!r} is not a signal with a weight; {_HOW}")
-    pairs = [match.groups() for match in terms if match is not None]
+    pairs = []
+    for term in re.split(r"[+,]", text):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            raise UsageError(f"stack {text!r}: {term.strip()!r} is not a signal with a weight; {_HOW}")
+        pairs.append(match.groups())
     names = tuple(name for name, _ in pairs)
     for name in names:
         if names.count(name) > 1:

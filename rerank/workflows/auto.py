@@ -23,8 +23,7 @@ from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import guess_language, join_names, plural
-from rerank.workflows.auto_record import Record
-from rerank.workflows.auto_training import MODEL, Options, Trainings
+from rerank.workflows.auto_training import Options, Record, Trainings
 from rerank.workflows.collection_folder import Folder, read_folder
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
@@ -159,7 +158,7 @@ class _Auto:
         judged = {name: read_qrels(path, conflicts=options.conflicts) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
         self.say("files", str(files))
-        record = Record(folder, files, options.seed, options.conflicts, options.model or MODEL)
+        record = Record(folder, files, options)
         self.workspace = self._ingest(folder, record, opensearch, lang or self._language())
         ids = {*self.workspace.engine.ids()}
         self.splits = splits = split(judged, self.queries, ids, seed=options.seed)

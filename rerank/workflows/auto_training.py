@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import util
+from pathlib import Path
 from typing import Any
 
-from rerank.errors import TrainingError
+import msgspec
+
+from rerank.errors import RerankError, TrainingError
+from rerank.files import write_bytes
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import PACKAGED
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
 from rerank.workflows import ranker_choice
-from rerank.workflows.auto_record import Record
+from rerank.workflows.collection_folder import Folder
 from rerank.workflows.ranker_choice import Budget, CollectionFacts, RankerChoice, Rule
 from rerank.workflows.splits import Splits
 from rerank.workflows.train import train
@@ -40,6 +46,59 @@ class Options:
     model: str | None
     progress: Progress
     begun: float = field(default_factory=time.monotonic)
+
+
+class _File(msgspec.Struct):
+    key: str
+    planned: dict[str, int] = {}
+    trained: dict[str, tuple[str, int]] = {}
+
+
+class Record:
+    """Trainings of rankers on the same files.
+
+    known: from an auto run. other: from other files. trained: ranker -> (version, steps).
+    """
+
+    def __init__(self, workspace: Path, files: Folder, options: Options) -> None:
+        """Read the record. Other inputs start a new one."""
+        inputs = f"{options.seed} {options.conflicts} {options.model or MODEL}"
+        digest = hashlib.sha256(inputs.encode())
+        for path in files.files():
+            known = path.stat()
+            digest.update(f"{path.resolve()}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
+        self._path, self._file = workspace / "auto.json", _File(digest.hexdigest())
+        self.known = self.other = False
+        with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            stored = msgspec.json.decode(self._path.read_bytes(), type=_File)
+            self.known, self.other = True, stored.key != self._file.key
+            self._file = self._file if self.other else stored
+        self.trained = self._file.trained
+
+    def save(self) -> None:
+        """Write the record."""
+        self.known = True
+        write_bytes(self._path, msgspec.json.format(msgspec.json.encode(self._file), indent=1) + b"\n")
+
+    def steps(self, workspace: Workspace, name: str, planned: int) -> int | None:
+        """Return the steps of an unchanged ranker of this plan, or None if it must be trained."""
+        version, steps = self.trained.get(name, ("", 0))
+        with suppress(RerankError):
+            if planned == self._file.planned.get(name) and workspace.ranker(name).version == version:
+                return steps
+        return None
+
+    def plan(self, name: str, planned: int) -> bool:
+        """Record a plan. Returns whether an interrupted training of it can continue."""
+        same = self._file.planned.get(name, planned) == planned
+        self._file.planned[name] = planned
+        self.save()
+        return same
+
+    def add(self, workspace: Workspace, name: str, steps: int) -> None:
+        """Record a complete training."""
+        self.trained[name] = workspace.ranker(name).version, steps
+        self.save()
 
 
 class Trainings:
@@ -143,7 +202,8 @@ class Trainings:
         if variant in ("dense", "adapter"):
             config["model"] = options.model or MODEL
         if rule.steps == ranker_choice.PARTS:
-            config |= ranker_choice.read_parts(choice.steps)
+            parts = choice.steps  # of 64 tokens; four are a passage of most models
+            config |= {"passage_tokens": 64 * parts if parts < 4 else None, "passages": max(1, parts // 4)}
         elif choice.minutes is not None:
             config[rule.steps] = choice.steps
         learns: dict[str, Any] = {}

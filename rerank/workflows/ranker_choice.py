@@ -113,15 +113,6 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     return {need: reason for need, (met, reason) in needs.items() if not met}
 
 
-def read_parts(parts: int) -> dict[str, int | None]:
-    """Return the settings to read parts of 64 tokens of a document. Four are a passage of most models.
-
-    >>> read_parts(3), read_parts(8)
-    ({'passage_tokens': 192, 'passages': 1}, {'passage_tokens': None, 'passages': 2})
-    """
-    return {"passage_tokens": 64 * parts if parts < 4 else None, "passages": max(1, parts // 4)}
-
-
 Cost = Callable[[CollectionFacts], tuple[float, float, int]]
 """Seconds before the first step, seconds of a step, and the number of steps of a complete training."""
 
@@ -264,18 +255,13 @@ class RankerChoice:
         return f"{self.ranker} is {'trained' if self.trained else 'skipped'}: {self.reason}{more}"
 
 
-@dataclass
 class Budget:
     """Seconds of one core. minutes: of ``auto``. spent: by trainings of this run. left: for the next ones."""
 
-    facts: CollectionFacts
-    minutes: float = math.inf
-    left: float = field(init=False)
-    spent: float = field(init=False, default=0.0)
-
-    def __post_init__(self) -> None:
-        seconds = 60 * CORES * self.minutes
-        self.left = seconds - min(SCORING * _candidates(self.facts), seconds / 2)
+    def __init__(self, facts: CollectionFacts, minutes: float = math.inf) -> None:
+        self.facts, self.minutes, self.spent = facts, minutes, 0.0
+        seconds = 60 * CORES * minutes
+        self.left = seconds - min(SCORING * _candidates(facts), seconds / 2)
 
     def choose(self, rule: Rule) -> RankerChoice:
         """Apply a rule."""

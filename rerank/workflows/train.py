@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from rerank.config import Options
@@ -11,22 +11,11 @@ from rerank.errors import BusyError, UsageError, option_name
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.rankers.registry import Family, Fitter, Source, configuration, family_of
-from rerank.rankers.training.job import TrainingJob, TrainingResult
+from rerank.rankers.training.job import TrainingJob
 from rerank.records import LabeledPair, Query
 from rerank.workflows.encode import encode
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace
-
-
-@dataclass
-class TrainReport(DataReport):
-    """Result of a training.
-
-    rankers: fitted. encoded: ranker -> encoded documents.
-    """
-
-    rankers: list[TrainingResult] = field(default_factory=list)
-    encoded: dict[str, int] = field(default_factory=dict)
 
 
 def train(

@@ -14,6 +14,7 @@ from rerank.evaluation.leakage import TrainingRecord
 from rerank.formats import write_qrels
 from rerank.progress import Progress
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
+from rerank.rankers.training.job import TrainingResult
 from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.results import Report
 from rerank.search.scorer import vote
@@ -45,11 +46,12 @@ class Inputs:
 
 
 @dataclass
-class DataReport(Report):
-    """Counts of training data.
+class TrainReport(Report):
+    """Result of a training: counts of its data, and the rankers.
 
     held_out: file of held-out judgments. first_stage: retrieves candidates. silent: queries without
-    candidates. seen: queries for training and early stopping.
+    candidates. seen: queries for training and early stopping. rankers: fitted. encoded: ranker -> encoded
+    documents.
     """
 
     first_stage: str = ""
@@ -65,6 +67,8 @@ class DataReport(Report):
     silent: list[str] = field(default_factory=list)
     inferred_categories: int = 0
     seen: TrainingRecord | None = field(default=None, repr=False)
+    rankers: list[TrainingResult] = field(default_factory=list)
+    encoded: dict[str, int] = field(default_factory=dict)
 
 
 class Collection:
@@ -106,7 +110,7 @@ class Collection:
 
 
 def training_data(
-    workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress
+    workspace: Workspace, inputs: Inputs, report: TrainReport, progress: Progress
 ) -> TrainingData:
     """Return training data and fill the report."""
     if inputs.qrels is None:
@@ -123,7 +127,7 @@ def training_data(
     return data
 
 
-def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
+def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progress: Progress) -> TrainingData:
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --text-pairs")
@@ -150,7 +154,7 @@ def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
 
 
 def _of_judgments(
-    workspace: Workspace, inputs: Inputs, qrels: Qrels, report: DataReport, progress: Progress
+    workspace: Workspace, inputs: Inputs, qrels: Qrels, report: TrainReport, progress: Progress
 ) -> TrainingData:
     collection = Collection(workspace, progress)
     by_id = {query.id: query for query in inputs.queries}
@@ -166,9 +170,13 @@ def _of_judgments(
     train = [one for one in judged[: len(train_ids)] if len(one.documents)]
     dev = [one for one in judged[len(train_ids) :] if len(one.documents)]
     report.train_queries, report.dev_queries = len(train), len(dev)
-    for part, option in ((train, "--qrels"), (dev, "--dev-qrels")):
+    for part, name, option in ((train, "", "--qrels"), (dev, "dev ", "--dev-qrels")):
         if not part:
-            raise TrainingError(f"{option}: no query has a relevant document in the workspace; check the ids")
+            raise TrainingError(
+                f"no judged {name}query has a relevant document in the workspace; check {option}"
+            )
+    counts = Counter(code for query in asked if (code := language_or_none(query.lang))), collection.langs
+    languages = {code for count in counts for code, _ in count.most_common(1)}
     # Word vectors do not use dev queries, as they do not use test queries.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
     return TrainingData(
@@ -178,7 +186,7 @@ def _of_judgments(
         train=train,
         dev=dev,
         first_stage=report.first_stage,
-        same_language=_same_language(asked, collection.langs),
+        same_language=len(languages) < 2,
         category_edges=workspace.category_edges(),
         query_text=Corpus.read(query_text),
         query_texts=[query.text for query in queries],
@@ -190,7 +198,7 @@ def _with_positions(
     results: Iterable[tuple[Query, Candidates]],
     grades: Sequence[Mapping[str, int]],
     infer: bool,
-    report: DataReport,
+    report: TrainReport,
 ) -> tuple[list[Query], list[Judged]]:
     queries: list[Query] = []
     judged: list[Judged] = []
@@ -227,15 +235,8 @@ def _candidates(
     return first_stage, progress.over(pairs, "first stage", len(queries), "query")
 
 
-def _same_language(queries: Sequence[Query], langs: Counter[str]) -> bool:
-    of_queries = Counter(code for query in queries if (code := language_or_none(query.lang)))
-    if not of_queries or not langs:
-        return True
-    return of_queries.most_common(1)[0][0] == langs.most_common(1)[0][0]
-
-
 def _split(
-    qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: DataReport, seed: int
+    qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: TrainReport, seed: int
 ) -> tuple[list[str], list[str]]:
     def usable(source: Qrels) -> list[str]:
         report.unknown_queries += sum(q not in by_id for q in source)

@@ -17,7 +17,7 @@ from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from tests.judged import QUERIES, RELEVANT, qrels, topical
 from tests.watch import Watch
 
@@ -33,7 +33,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def task_of(workspace: Workspace, model: str) -> JudgedTask:
-    data = training_data(workspace, Inputs(**JUDGED), DataReport(), Progress())
+    data = training_data(workspace, Inputs(**JUDGED), TrainReport(), Progress())
     encoder = TextEncoder.load(model, longest=16)
     contents = [document.content for document in workspace.engine.documents()]
     config = DenseConfig.of(**{**CONFIG, "model": model})

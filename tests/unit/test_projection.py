@@ -25,7 +25,7 @@ from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.encode import encode
 from rerank.workflows.train import train
-from rerank.workflows.training_data import DataReport, Inputs, training_data
+from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace
 from tests.projections import comparisons
 from tests.watch import Watch
@@ -219,7 +219,7 @@ def test_impossible_projections_are_refused(workspace):
 
 def read(workspace, qrels):
     inputs = Inputs(queries=QUERIES, qrels=qrels, dev_qrels=DEV, first_stage="tfidf", infer=False)
-    return training_data(workspace, inputs, DataReport(), Progress())
+    return training_data(workspace, inputs, TrainReport(), Progress())
 
 
 def test_graded_pairs_are_ordered(workspace):

@@ -95,8 +95,6 @@ def test_the_raw_grid_reaches_near_zero_without_duplicates(n_signals):
 def test_a_grid_that_is_too_large_is_refused():
     with pytest.raises(UsageError, match="take fewer signals"):
         compositions(8, 20)
-    with pytest.raises(UsageError, match="one signal"):
-        compositions(0)
 
 
 def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
@@ -314,15 +312,13 @@ def test_tuning_is_reproducible_and_its_result_is_saved(tmp_path):
 
 def test_impossible_tunings_are_refused():
     table, qrels, _ = random_case(0)
-    with pytest.raises(UsageError, match="first stage tfidf was not scored; there are bm25, text, meta"):
+    with pytest.raises(UsageError, match="signal tfidf was not scored; there are bm25, text, meta"):
         tune(table, qrels, first_stage="tfidf")
     with pytest.raises(UsageError, match="unknown normalization 'robust'"):
         tune(table, qrels, first_stage="bm25", normalizations=["robust"])
     for measure in ("ndcg", "P@5", "nDCG@0", "RR@", "AP@1.5"):
         with pytest.raises(UsageError, match=f"'{measure}'; use nDCG"):
             tune(table, qrels, first_stage="bm25", measure=measure)
-    with pytest.raises(UsageError, match="one normalization"):
-        tune(table, qrels, first_stage="bm25", normalizations=[])
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
     with pytest.raises(InputError, match="no judged query was scored"):

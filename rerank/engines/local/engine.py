@@ -295,20 +295,12 @@ class LocalEngine(Engine):
                 continue
             retrieved = {name: lexical.top(name, one.depth)[0] for name in one.signals}
             retrieved |= {query.name: next(rows_) for query, rows_ in zip(one.vector_queries, nearest)}
-            yield self._union(snapshot, lexical, one, retrieved)
-
-    def _union(
-        self,
-        snapshot: Snapshot,
-        lexical: Lexical,
-        request: SearchRequest,
-        retrieved: Mapping[str, NDArray[np.int64]],
-    ) -> Candidates:
-        masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
-        for name, rows in retrieved.items():
-            masks[name][rows] = True
-        rows = np.flatnonzero(np.logical_or.reduce([*masks.values()]))
-        return snapshot.candidates(rows, lexical.scores(request.first_stage, rows), request.features, masks)
+            masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
+            for name, found in retrieved.items():
+                masks[name][found] = True
+            rows_ = np.flatnonzero(np.logical_or.reduce([*masks.values()]))
+            scores = lexical.scores(one.first_stage, rows_)
+            yield snapshot.candidates(rows_, scores, one.features, masks)
 
     def _select(self, request: SearchRequest) -> Candidates:
         snapshot = self._snapshot()
