@@ -41,10 +41,6 @@ class Case(NamedTuple):
             return features[:, 0].astype(np.float16)
         return np.hstack([np.rint(127 * features).reshape(len(documents), -1), counts]).astype(np.int8)
 
-    def encode_all_alike(self, documents: Sequence[Document]) -> NDArray[Any]:
-        """Features of one document for all."""
-        return np.tile(self.encode([Document("1")]), (len(documents), 1))
-
     def encoder(self, version: str = "v1", encode: Encode | None = None, retrieves: bool = True) -> Encoder:
         """Return the encoder of the features."""
         return Encoder(self.name, version, encode or self.encode, retrieves, self.passages)
@@ -237,9 +233,10 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
 
 
 def _equally_near(engine: Engine, case: Case, depth: int) -> None:
+    one = case.encode([Document("1")])
     engine.write(collection()[::-1])
-    engine.write_features([case.encoder(encode=case.encode_all_alike)])
-    vector = case.encode([Document("1")])[0, :WIDTH].astype(np.float32)
+    engine.write_features([case.encoder(encode=lambda some: np.tile(one, (len(some), 1)))])
+    vector = one[0, :WIDTH].astype(np.float32)
     found = _near(engine, case.by(vector / np.linalg.norm(vector)), depth)
     same(found, [document.id for document in collection(depth)], "the matches")
 

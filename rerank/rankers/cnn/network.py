@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
-from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import CosineHead, Head, MlpHead, Ragged, Tower, Vocabulary
 
 
 class TorchTower(nn.Module):

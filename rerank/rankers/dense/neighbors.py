@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
@@ -58,13 +58,7 @@ class Neighbors:
     usable: NDArray[np.bool_]
 
     @classmethod
-    def of(
-        cls,
-        rows: NDArray[np.integer] | list[int],
-        ids: NDArray[np.integer] | list[int],
-        scores: NDArray[np.floating] | list[float],
-        usable: NDArray[np.bool_],
-    ) -> Neighbors:
+    def of(cls, rows: ArrayLike, ids: ArrayLike, scores: ArrayLike, usable: NDArray[np.bool_]) -> Neighbors:
         """Build from documents, ascending, and related documents."""
         counts = np.bincount(np.asarray(rows, dtype=np.int64), minlength=len(usable))
         indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +30,12 @@ class Vocabulary:
     mask: int | None
 
     @classmethod
-    def of(cls, tokenizer: object) -> Vocabulary:
+    def of(cls, tokenizer: Any) -> Vocabulary:
         """Return the vocabulary without special tokens."""
-        special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
-        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # type: ignore[attr-defined,arg-type]
-        kept = [
-            i
-            for i, name in enumerate(names)
-            if i not in special and name is not None and not name.startswith("[unused")
-        ]
-        mask = tokenizer.mask_token_id  # type: ignore[attr-defined]
-        return cls(np.array(kept, dtype=np.int32), None if mask is None else int(mask))
+        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        unused = (i for i, name in enumerate(names) if name is None or name.startswith("[unused"))
+        ordinary = np.setdiff1d(np.arange(len(names)), [*tokenizer.all_special_ids, *unused])
+        return cls(ordinary.astype(np.int32), tokenizer.mask_token_id)
 
     def corrupt(self, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
         """Replace max(1, round(SHARE T)) of T tokens, half by the mask.

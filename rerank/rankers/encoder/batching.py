@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
+from rerank.rankers.training.trainer import add_gradient
 
 MEMORY = 0.125
 """Share of the memory that the outputs of frozen layers may take."""
@@ -146,7 +147,7 @@ class BatchEncoder:
         """
         device, size = self.encoder.device, max(1, MOST // self.encoder.tokens.longest)
         if len(texts) <= size:
-            return _backward(loss(self.encode(texts)))
+            return add_gradient(loss(self.encode(texts)))
         parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
         on_gpu = device.type == "cuda"
         states: list[tuple[Tensor, Tensor | None]] = []
@@ -156,7 +157,7 @@ class BatchEncoder:
                 states.append((torch.get_rng_state(), torch.cuda.get_rng_state(device) if on_gpu else None))
                 vectors.append(self.encode(texts[part]))
         leaf = torch.cat(vectors).requires_grad_()
-        value = _backward(loss(leaf))
+        value = add_gradient(loss(leaf))
         if leaf.grad is not None:
             for part, (state, cuda_state) in zip(parts, states):
                 torch.set_rng_state(state)
@@ -193,12 +194,6 @@ class BatchEncoder:
             ids, mask = self.encoder.batch(texts)
             states: Tensor = lower(input_ids=ids, attention_mask=mask).last_hidden_state
         return states, mask
-
-
-def _backward(loss: Tensor) -> float:
-    if loss.requires_grad:
-        loss.backward()  # type: ignore[no-untyped-call]
-    return float(loss.detach())
 
 
 class _Identity(nn.Module):

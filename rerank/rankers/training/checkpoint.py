@@ -17,6 +17,7 @@ from rerank.errors import TrainingError
 from rerank.files import write_bytes
 
 Weights = dict[str, Tensor]
+Optimizers = Sequence[torch.optim.Optimizer]
 STATE = "state.json"
 """State of a training; it is written last."""
 
@@ -87,13 +88,7 @@ class Checkpoint:
     def __init__(self, folder: Path, key: str) -> None:
         self.folder, self.key = folder, key
 
-    def save(
-        self,
-        run: TrainingRun,
-        weights: Weights,
-        optimizers: Sequence[torch.optim.Optimizer],
-        best: Weights,
-    ) -> None:
+    def save(self, run: TrainingRun, weights: Weights, optimizers: Optimizers, best: Weights) -> None:
         """Write the contiguous CPU tensors, then the state file; delete older files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {f"best-{run.best}": best, f"model-{run.steps}": weights}
@@ -106,9 +101,7 @@ class Checkpoint:
             if path.stem not in files:
                 path.unlink()
 
-    def load(
-        self, optimizers: Sequence[torch.optim.Optimizer]
-    ) -> tuple[TrainingRun, Weights, Weights] | None:
+    def load(self, optimizers: Optimizers) -> tuple[TrainingRun, Weights, Weights] | None:
         """Restore the optimizers; return run, weights, best weights, or None without a checkpoint.
 
         Raises TrainingError for a damaged checkpoint or a different training.
@@ -143,7 +136,7 @@ class Checkpoint:
         return self.folder / f"{name}.safetensors"
 
 
-def _flat(optimizers: Sequence[torch.optim.Optimizer]) -> Weights:
+def _flat(optimizers: Optimizers) -> Weights:
     """Moments and counts as ``optimizer.parameter.name``."""
     return {
         f"{place}.{number}.{name}": torch.as_tensor(value).detach().cpu().clone().contiguous()
@@ -153,7 +146,7 @@ def _flat(optimizers: Sequence[torch.optim.Optimizer]) -> Weights:
     }
 
 
-def _restore(optimizers: Sequence[torch.optim.Optimizer], flat: Weights) -> None:
+def _restore(optimizers: Optimizers, flat: Weights) -> None:
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, value in flat.items():
         place, number, moment = name.split(".", 2)

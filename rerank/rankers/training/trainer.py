@@ -44,10 +44,7 @@ class Task:
 
     def backward(self, batch: Any) -> float:
         """Add a batch's gradient to the parameters; return its loss."""
-        loss = self.loss(batch)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        return add_gradient(self.loss(batch))
 
     def evaluate(self) -> dict[str, float]:
         """Measures by name: the first decides, higher is better. Empty: the last state is kept."""
@@ -68,6 +65,13 @@ class Task:
     def mixes(self, name: str) -> bool:
         """Whether ``average`` mixes a tensor."""
         return True
+
+
+def add_gradient(loss: Tensor) -> float:
+    """Add the gradient of a loss to the parameters; return the loss."""
+    if loss.requires_grad:
+        loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
 
 
 @dataclass(frozen=True)
