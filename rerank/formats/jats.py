@@ -161,12 +161,12 @@ def read_article(
     ('10.1000/x', [('It grows (Li, 2001).', ('10.1000/y',)), ('It dies.', ())])
     """
     counts = CitationCounts() if counts is None else counts
-    root, meta = _parse(data, name)
+    root, meta = parse_article(data, name)
     references, by_id = _references(root, counts)
     body = root.find("body")
     counts.without_body += body is None
     counts.without_references += not by_id
-    abstract = next((one.iter("p") for one in meta.findall("abstract") if not one.get("abstract-type")), ())
+    abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     ids = meta.findall("article-id")
     own = _key(ids) or file_name(name)
     read = _sentences(body, own, by_id, counts) if sentences and body is not None else ()
@@ -174,19 +174,19 @@ def read_article(
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
     return Article(
         key=own,
-        title=_plain(meta.find("title-group/article-title")),
-        abstract=" ".join(one for one in map(_plain, abstract) if one and not one.startswith("DOI:")),
+        title=plain(meta.find("title-group/article-title")),
+        abstract=" ".join(paragraphs_of(abstract)),
         lang=root.get(_LANG) or "en",
         pmid=_key([one for one in ids if one.get("pub-id-type") == "pmid"]).removeprefix("pmid:"),
-        subjects=tuple(map(_plain, subjects)),
-        keywords=tuple(filter(None, map(_plain, meta.findall("kwd-group/kwd")))),
+        subjects=tuple(plain(one) for one in subjects),
+        keywords=tuple(filter(None, map(plain, meta.findall("kwd-group/kwd")))),
         related=tuple(one for one in dict.fromkeys(related) if one and one != own),
         sentences=tuple(read),
         references={key: title for key, title in references.items() if key != own},
     )
 
 
-def _parse(data: bytes, name: str) -> tuple[_Element, _Element]:
+def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
     """Return the elements ``article``, without namespace, and ``article-meta``. Raises InputError."""
     from lxml import etree
 
@@ -220,7 +220,13 @@ def _parse(data: bytes, name: str) -> tuple[_Element, _Element]:
     return found[0], meta
 
 
-def _plain(element: _Element | None) -> str:
+def paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
+    """Return the paragraphs of an abstract, without its DOI."""
+    texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
+    return tuple(one for one in texts if one and not one.startswith("DOI:"))
+
+
+def plain(element: _Element | None) -> str:
     """Return text without markup, in NFC: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
     text = "".join(map(str, element.itertext())) if element is not None else ""
     return " ".join(unicodedata.normalize("NFC", text).split())
@@ -240,7 +246,7 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, str],
         named = entry.find(".//article-title")
         if named is None:
             named = entry.find(".//source")
-        title, year = _plain(named), _plain(entry.find(".//year"))[:4]
+        title, year = plain(named), plain(entry.find(".//year"))[:4]
         key = _key(entry.findall(".//pub-id"), title, year)
         if not key.startswith("10."):
             links = (one.get(_HREF) or "" for one in entry.iter("ext-link"))

@@ -155,15 +155,17 @@ class EncoderTask(Task):
     def on_start(self, resumed: bool) -> None:
         """Fill the cache and report data."""
         if self.encoding.keeps:
-            total = len({passage.tobytes() for passage in self.passages()})
-            with self.progress.step("frozen layers", total, "text") as advance:
-                filled = self.encoding.fill(self.passages, advance)
-            if not filled:
-                self.progress.say(
-                    "frozen layers: their outputs do not fit into memory; computed at every step"
-                )
+            self.fill_cache()
         if not resumed:
             self.report_data()
+
+    def fill_cache(self) -> None:
+        """Run the frozen layers."""
+        total = len({passage.tobytes() for passage in self.passages()})
+        with self.progress.step("frozen layers", total, "text") as advance:
+            filled = self.encoding.fill(self.passages, advance)
+        if not filled:
+            self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
     def on_epoch_start(self, epoch: int) -> None:
         """Notify the loss."""
@@ -183,12 +185,7 @@ class EncoderTask(Task):
         return {"settings": values_of(self.config), "history": history, "best": run.best, "share": run.share}
 
     def result(
-        self,
-        run: TrainingRun,
-        ranker: Ranker,
-        pairs: str,
-        remark: str,
-        details: Mapping[str, Any],
+        self, run: TrainingRun, ranker: Ranker, pairs: str, remark: str, details: Mapping[str, Any]
     ) -> TrainingResult:
         """Return the result. pairs: name of evaluation pairs."""
         return TrainingResult(
