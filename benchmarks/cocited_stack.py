@@ -94,7 +94,7 @@ def cross_validated(
         experiment = Experiment.prepare(workspace, names, judged)
         reads = any(one.uses_categories for one in experiment.pipeline.scorer(names, names[0]).signals)
         protocol = Protocol("retrieved", DEPTH)
-        table, _ = experiment.table(protocol, names, names[0], every_case=reads)
+        table, _ = experiment.table(protocol=protocol, signals=names, first_stage=names[0], every_case=reads)
         table = table.of("given") if reads else table
         how = {"first_stage": names[0], "normalizations": args.normalizations}
         found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]

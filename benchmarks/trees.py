@@ -195,9 +195,10 @@ def main() -> None:
     for path in (given.dev, given.test):
         judged = JudgedQueries(queries=queries, qrels=read_qrels(path))
         experiment = Experiment.prepare(workspace, signals, judged)
-        tables.append(
-            (experiment.table(Protocol("retrieved", 1000), signals, signals[0])[0], experiment.qrels)
+        table, _ = experiment.table(
+            protocol=Protocol("retrieved", 1000), signals=signals, first_stage=signals[0]
         )
+        tables.append((table, experiment.qrels))
     dev, qrels = tables[0]
     tuned = cross_validate(dev, qrels, folds=FOLDS, first_stage=signals[0], measure=given.measure)
     ids, rows = list(tuned.per_query), {query: row for row, query in enumerate(dev.query_ids)}
