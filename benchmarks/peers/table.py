@@ -151,11 +151,11 @@ def _marked(row: dict[str, Any] | None) -> str:
 
 
 def better(results: list[Result]) -> str:
-    """Return all measures in which a peer is above rerank-hand, or above rerank-auto if that is missing."""
+    """Return all measures in which a peer is above rerank-auto, or above rerank-hand if that is missing."""
     lines = []
     for result in results:
         rows = {row["peer"]: row for row in result["rows"]}
-        ours = next((rows[one] for one in OURS if one in rows), None)
+        ours = next((rows[one] for one in reversed(OURS) if one in rows), None)
         for name in MEASURES if ours else ():
             above = [row for row in rows.values() if row[name] > ours[name] and row["peer"] not in OURS]
             above.sort(key=lambda row: -row[name])
