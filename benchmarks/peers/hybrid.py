@@ -13,6 +13,7 @@ import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
@@ -39,7 +40,7 @@ def fill(node: Node, collection: Collection, vectors: Any) -> None:
     node.request("PUT", "/docs", {"settings": settings, "mappings": {"properties": fields}})
     for id, text, row in zip(collection.ids, collection.texts, vectors):
         document = {"text": text, "vector": [round(float(one), 6) for one in row]}
-        node.request("PUT", f"/docs/_doc/{id}", document)
+        node.request("PUT", f"/docs/_doc/{quote(id, safe='')}", document)
     # end
     node.request("POST", "/docs/_forcemerge?max_num_segments=1")
     node.request("POST", "/docs/_refresh")
