@@ -44,13 +44,6 @@ NOT_RUN = (
         "2 hours of one core",
     ),
     (
-        "003",
-        "categories given, inferred and degraded on debian.it; more seeds",
-        "python benchmarks/papers/003.py DATA --collections debian.it,wikispeedia --settings cosine --seeds 3"
-        " --rankers text,meta --dev 150 --test 400 --categories given,inferred,degraded",
-        "20 minutes of one core",
-    ),
-    (
         "001",
         "all strategies with title and abstract, six layers, three seeds",
         "python benchmarks/papers/001.py DATA --seeds 3 --layers 6 --train-layers 0 --tokens 128 --steps 800"
