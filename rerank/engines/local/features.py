@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import feature_width
 from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.files import disk
 from rerank.engines.local.nearest import nearest
+from rerank.errors import WorkspaceError
 
 if TYPE_CHECKING:
     from rerank.engines.local.documents import Documents
@@ -35,11 +37,19 @@ class Features(FeatureFiles):
         excluded: NDArray[np.int64],
         ids: Callable[[NDArray[np.int64]], list[str]],
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the nearest of the first ``rows`` rows per (Q, width) vector. Raises UsageError."""
+        """Yield the nearest of the first ``rows`` rows per (Q, width) vector.
+
+        Raises UsageError without features, WorkspaceError for another width.
+        """
         name, version = query.name, query.version
         if version not in self.versions().get(name, ()):
             raise cannot_retrieve(name)
         matrix = self.matrix(name, version, rows)[:rows]
+        width = feature_width(query.passages, vectors.shape[1])
+        if len(matrix) and matrix.shape[1] != width:
+            raise WorkspaceError(
+                f"the stored {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
+            )
         dead = excluded[excluded < len(matrix)]
         return nearest(matrix, vectors, depth, query.passages, dead, ids)
 
