@@ -45,7 +45,7 @@ NEW = Encoder("text", "v2", lambda documents: -lengths(documents))
 
 
 @RULES
-def an_empty_engine_holds_nothing(engine: Engine) -> None:
+def an_empty_engine_has_no_documents(engine: Engine) -> None:
     """A new engine has no documents; an empty ingest changes nothing."""
     same(len(engine), 0, "len()")
     same((engine.ids(), list(engine.documents())), ([], []), "ids() and documents()")
@@ -58,7 +58,7 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
 
 
 @RULES
-def what_is_added_is_there(engine: Engine) -> None:
+def added_documents_are_stored(engine: Engine) -> None:
     """Ingested documents are found by their ids, and returned unchanged."""
     full = Document(
         "b/b c",
@@ -78,7 +78,7 @@ def what_is_added_is_there(engine: Engine) -> None:
 
 
 @RULES
-def an_id_that_is_there_is_updated(engine: Engine) -> None:
+def existing_ids_are_updated(engine: Engine) -> None:
     """A document replaces the old one and its words."""
     engine.write(DOCUMENTS)
     new = Document("b", text="Nothing but graphs", categories=("x",))
@@ -98,7 +98,7 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
 
 
 @RULES
-def what_is_deleted_is_gone(engine: Engine) -> None:
+def deleted_documents_are_removed(engine: Engine) -> None:
     """Deleted documents are not found; unknown and invalid ids are reported."""
     engine.write(DOCUMENTS)
     same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
@@ -152,7 +152,7 @@ def ids_of_all_kinds(engine: Engine) -> None:
 
 
 @RULES
-def its_own_stream_can_be_ingested(engine: Engine) -> None:
+def an_engine_can_ingest_its_documents(engine: Engine) -> None:
     """Documents can be read while they are rewritten."""
     engine.write(DOCUMENTS)
     result = engine.write(Document(d.id, text=d.text + " again") for d in engine.documents())
@@ -164,7 +164,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
 
 
 @RULES
-def a_search_is_in_order(engine: Engine) -> None:
+def results_are_sorted(engine: Engine) -> None:
     """Scores are float64, above 0, descending; titles count; words are stemmed."""
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
@@ -178,7 +178,7 @@ def a_search_is_in_order(engine: Engine) -> None:
 
 
 @RULES
-def texts_are_plain(engine: Engine) -> None:
+def queries_have_no_syntax(engine: Engine) -> None:
     """Queries have no operators, fields or wildcards; without known terms they find nothing and score 0."""
     engine.write(DOCUMENTS)
     texts = ["trees AND", "+trees -lists", '"trees', "content:trees", "trees*", "trees~2", "(trees"]
@@ -193,7 +193,7 @@ def texts_are_plain(engine: Engine) -> None:
 
 
 @RULES
-def a_cut_is_made_in_order(engine: Engine) -> None:
+def equal_scores_are_cut_by_id(engine: Engine) -> None:
     """Of equal documents, the smallest ids are found."""
     # Shuffled ids; 40 documents tie in two groups.
     ids = [f"{(i * 7) % 40:02}" for i in range(40)]
@@ -213,7 +213,7 @@ def all_query_words_count(engine: Engine) -> None:
 
 
 @RULES
-def one_score_whoever_asks(engine: Engine) -> None:
+def all_methods_give_equal_scores(engine: Engine) -> None:
     """Scores are independent of method and depth; of given documents, unknown ids are skipped."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
     rng = np.random.default_rng(7)
@@ -239,7 +239,7 @@ def one_score_whoever_asks(engine: Engine) -> None:
 
 
 @RULES
-def many_searches_are_single_ones(engine: Engine) -> None:
+def batches_equal_single_searches(engine: Engine) -> None:
     """Several requests have the results of single ones."""
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
@@ -251,7 +251,7 @@ def many_searches_are_single_ones(engine: Engine) -> None:
 
 
 @RULES
-def what_cannot_be_asked_is_refused(engine: Engine) -> None:
+def invalid_searches_are_refused(engine: Engine) -> None:
     """UsageError for an unknown signal and for a depth below 1."""
     with raises(UsageError, "'bm26'"):
         search(engine, "x", "bm26", depth=1)
@@ -292,7 +292,7 @@ FILTERS: dict[tuple[str, ...], set[int]] = {
 
 
 @RULES
-def only_what_the_filters_leave_is_found(engine: Engine) -> None:
+def results_match_the_filters(engine: Engine) -> None:
     """Filters apply before the cut, and after changes."""
     engine.write([Document("020", text="apple", extra={"year": 2030}), Document("old", text="apple")])
     documents = (
@@ -334,7 +334,7 @@ def _same_features(engine: Engine, text: str, version: str = "v1", sign: int = 1
 
 
 @FEATURE_RULES
-def features_come_back(engine: Engine) -> None:
+def features_are_returned(engine: Engine) -> None:
     """Features are returned unchanged."""
     engine.write(DOCUMENTS)
     same(engine.missing_features("text", "v1"), 4, "missing_features()")
@@ -351,7 +351,7 @@ def features_come_back(engine: Engine) -> None:
 
 
 @FEATURE_RULES
-def a_change_drops_features(engine: Engine) -> None:
+def changed_documents_lose_their_features(engine: Engine) -> None:
     """Features of new and changed documents are zero until encoded."""
     engine.write(DOCUMENTS)
     engine.write_features([OLD])
@@ -399,7 +399,7 @@ def versions_are_kept(engine: Engine) -> None:
 
 
 @FEATURE_RULES
-def an_interrupted_encoding_goes_on(engine: Engine) -> None:
+def an_interrupted_encoding_resumes(engine: Engine) -> None:
     """If interrupted, completed work and the former version are kept."""
     engine.write(Document(str(i), text=f"word {i}") for i in range(1000))
     engine.write_features([OLD])
@@ -419,7 +419,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
 
 
 @FEATURE_RULES
-def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
+def an_empty_engine_needs_no_encoding(engine: Engine) -> None:
     """Features can be written before documents exist."""
     same(engine.write_features([OLD]), {"text": 0}, "write_features()")
     engine.write(DOCUMENTS)

@@ -67,7 +67,7 @@ class Checked:
 
 
 @RULES
-def it_says_what_it_is(on: Checked) -> None:
+def its_names_and_bounds_are_valid(on: Checked) -> None:
     """Family, name and version are valid in stacks and fields; bounds are finite and ascending."""
     ranker = on.ranker
     for about in ("family", "name", "version"):
@@ -124,7 +124,7 @@ def scores_are_within_the_bounds(on: Checked) -> None:
 
 
 @RULES
-def the_same_gives_the_same(on: Checked) -> None:
+def results_are_deterministic(on: Checked) -> None:
     """Encoding twice gives the same numbers."""
     same(on.ranker.encode_documents(on.documents), on.features, "the features of a second call")
     for query in on.queries:
@@ -132,7 +132,7 @@ def the_same_gives_the_same(on: Checked) -> None:
 
 
 @RULES
-def company_does_not_matter(on: Checked) -> None:
+def results_do_not_depend_on_the_batch(on: Checked) -> None:
     """Scores are independent of the batch."""
     ranker, features = on.ranker, on.features
     backwards = ranker.encode_documents(on.documents[::-1])[::-1]
@@ -148,7 +148,7 @@ def company_does_not_matter(on: Checked) -> None:
 
 
 @RULES
-def it_reads_only_what_it_says(on: Checked) -> None:
+def it_reads_only_declared_inputs(on: Checked) -> None:
     """Categories without ``uses_categories``, text without ``uses_text`` do not change the query's vector."""
     for query in on.queries:
         text = query.text if on.ranker.uses_text else ""
@@ -157,7 +157,7 @@ def it_reads_only_what_it_says(on: Checked) -> None:
 
 
 @RULES
-def it_retrieves_by_products(on: Checked) -> None:
+def retrieval_equals_inner_products(on: Checked) -> None:
     """If it ``retrieves``, the score grows with the inner product; for passages, with the cosine.
 
     An empty query's vector is 0 or has length 1.
@@ -184,7 +184,7 @@ def it_retrieves_by_products(on: Checked) -> None:
 
 
 @RULES
-def what_was_saved_is_the_same(on: Checked) -> None:
+def a_loaded_ranker_equals_the_saved_one(on: Checked) -> None:
     """Loading keeps version, bounds, features and scores, and imports no module of ``without``."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "ranker"
@@ -206,7 +206,7 @@ def what_was_saved_is_the_same(on: Checked) -> None:
 
 
 @RULES
-def another_output_is_another_version(on: Checked) -> None:
+def another_output_has_another_version(on: Checked) -> None:
     """Rankers with different outputs have different versions."""
     if on.other is not None:
         true(on.other.version != on.ranker.version, f"both have version {on.ranker.version!r}")

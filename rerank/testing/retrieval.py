@@ -65,7 +65,7 @@ CASES = (Case("s2net", 0), Case("dense", PASSAGES))
 RULES = Rules()
 """Name of rule and case -> rule."""
 
-TIES = "equal_documents_at_a_cut_are_told_apart_by_id"
+TIES = "equal_documents_are_cut_by_id"
 """The rule that a graph of the nearest vectors cannot keep."""
 
 
@@ -125,7 +125,7 @@ def _all_near(engine: Engine, case: Case, documents: Sequence[Document], version
 
 
 @rule
-def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
+def the_union_equals_brute_force(engine: Engine, case: Case) -> None:
     """Words and vectors find their best; the first stage orders them."""
     everything = {document.id: document for document in _filled(engine, case, 120)}
     texts, rows = queries(12)
@@ -151,7 +151,7 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
 
 
 @rule
-def who_retrieves(engine: Engine, case: Case) -> None:
+def retrievers_are_reported(engine: Engine, case: Case) -> None:
     """Only the named retrievers find documents, each to its depth."""
     documents, zero = _filled(engine, case), case.by(np.zeros(WIDTH))
     near = [case.nearest(documents, ROW, depth) for depth in range(10)]
@@ -201,7 +201,7 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
 
 
 @rule
-def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> None:
+def changed_documents_are_found_after_encoding(engine: Engine, case: Case) -> None:
     """Vectors of changed and removed documents are not found."""
     best, by = case.nearest(_filled(engine, case), ROW, 40), case.by(ROW)
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
@@ -216,7 +216,7 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
 
 
 @rule
-def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
+def new_versions_retrieve(engine: Engine, case: Case) -> None:
     """New versions also retrieve, only by their vectors."""
     documents = _filled(engine, case)
 
@@ -248,13 +248,13 @@ def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
 
 
 @rule
-def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) -> None:
+def equal_documents_are_cut_by_id(engine: Engine, case: Case) -> None:
     """Of equally near documents, the smallest ids are found."""
     _equally_near(engine, case, 7)
 
 
 @rule
-def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
+def invalid_retrievers_are_refused(engine: Engine, case: Case) -> None:
     """UsageError without vectors, also after a failed encoding; WorkspaceError for another width."""
 
     def fails(documents: Sequence[Document]) -> NDArray[Any]:
@@ -276,7 +276,7 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
 
 
 @rule
-def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) -> None:
+def stored_features_are_not_encoded_again(engine: Engine, case: Case) -> None:
     """Stored features become searchable without encoding."""
 
     def never(some: Sequence[Document]) -> NDArray[Any]:
@@ -292,7 +292,7 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
 
 
 @rule
-def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
+def an_ingest_can_contain_features(engine: Engine, case: Case) -> None:
     """Documents ingested with encoders are found by vectors."""
     documents, encoders = _filled(engine, case, 20) + collection()[20:], [case.encoder(retrieves=False)]
     for some, replaces in ((documents[20:30], False), (documents, True)):
@@ -302,7 +302,7 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
 
 
 @rule
-def vectors_are_no_documents(engine: Engine, case: Case) -> None:
+def vectors_do_not_change_documents(engine: Engine, case: Case) -> None:
     """Vectors do not change counts and lexical scores."""
     documents, stage = collection(), engine.first_stages[0]
     engine.write(documents)
@@ -315,7 +315,7 @@ def vectors_are_no_documents(engine: Engine, case: Case) -> None:
 
 
 @rule
-def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
+def two_rankers_retrieve_together(engine: Engine, case: Case) -> None:
     """Rankers retrieve together, each to its depth."""
     documents, stage = _filled(engine, case, 60), engine.first_stages[-1]
     (other,) = (one for one in CASES if one.name != case.name)

@@ -116,9 +116,9 @@ def faulty_ranker(**changes: Any) -> Ranker:
 OF_LENGTH = Length()
 NOW = iter(range(10**9))
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "no version": ("it_says_what_it_is", {"version": ""}),
-    "a colon in the name": ("it_says_what_it_is", {"name": "a:b"}),
-    "no bounds": ("it_says_what_it_is", {"bounds": (0.0, np.inf)}),
+    "no version": ("its_names_and_bounds_are_valid", {"version": ""}),
+    "a colon in the name": ("its_names_and_bounds_are_valid", {"name": "a:b"}),
+    "no bounds": ("its_names_and_bounds_are_valid", {"bounds": (0.0, np.inf)}),
     "a width that varies": (
         "features_have_one_shape",
         {"encode_documents": lambda self, some: np.ones((len(some), 1 + (len(some) > 1)), np.float32)},
@@ -137,26 +137,26 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"score": lambda self, query, features: features @ query},
     ),
     "chance": (
-        "the_same_gives_the_same",
+        "results_are_deterministic",
         {"encode_query": lambda self, query: np.array([next(NOW), 1], np.float32)},
     ),
     "a look at the neighbors": (
-        "company_does_not_matter",
+        "results_do_not_depend_on_the_batch",
         {"encode_documents": lambda self, some: OF_LENGTH.encode_documents(some) * len(some)},
     ),
     "categories after all": (
-        "it_reads_only_what_it_says",
+        "it_reads_only_declared_inputs",
         {"encode_query": lambda self, query: np.array([len(query.categories), 1], np.float32)},
     ),
     "a score other than a product": (
-        "it_retrieves_by_products",
+        "retrieval_equals_inner_products",
         {"score": lambda self, query, features: 1e6 - features.astype(np.float64) @ query},
     ),
     "a version that is drawn": (
-        "what_was_saved_is_the_same",
+        "a_loaded_ranker_equals_the_saved_one",
         {"version": property(lambda self: f"{next(NOW)}")},
     ),
-    "another family in the file": ("what_was_saved_is_the_same", {"family": "width"}),
+    "another family in the file": ("a_loaded_ranker_equals_the_saved_one", {"family": "width"}),
 }
 
 
@@ -169,14 +169,14 @@ def test_a_fault_of_a_ranker_is_detected(fault: str) -> None:
 
 
 def test_equal_versions_of_different_weights_are_detected() -> None:
-    with pytest.raises(AssertionError, match=r"^another_output_is_another_version: .* version 'v0'"):
+    with pytest.raises(AssertionError, match=r"^another_output_has_another_version: .* version 'v0'"):
         check_ranker(cnn("text", "mlp"), other=replace(cnn("text", "mlp", 1), version="v0"), without=())
 
 
 def test_imports_during_loading_are_detected() -> None:
     """No other code imports the module ``wave``."""
     with pytest.raises(
-        AssertionError, match=r"^what_was_saved_is_the_same: .* import is \['numpy'\], not \[\]"
+        AssertionError, match=r"^a_loaded_ranker_equals_the_saved_one: .* import is \['numpy'\], not \[\]"
     ):
         check_ranker(Length(), without=("numpy", "wave"))
 
@@ -198,15 +198,15 @@ def reverse_scores(engine: LocalEngine, *given: Any, **options: Any) -> Iterator
 
 
 BROKEN: dict[str, tuple[str, Any]] = {
-    "an_empty_engine_holds_nothing": ("write", lambda *given, **options: WriteResult(1, 0, 0)),
-    "what_is_added_is_there": (
+    "an_empty_engine_has_no_documents": ("write", lambda *given, **options: WriteResult(1, 0, 0)),
+    "added_documents_are_stored": (
         "get",
         lambda engine, ids: [d and replace(d, links=()) for d in LocalEngine.get(engine, ids)],
     ),
-    "an_id_that_is_there_is_updated": ("ids", lambda engine: ["a"]),
-    "a_search_is_in_order": ("search", reverse_scores),
-    "features_come_back": ("missing_features", lambda engine, name, version: 1),
-    "what_cannot_retrieve_is_refused-one": ("prepared", lambda engine, name, version: 0),
+    "existing_ids_are_updated": ("ids", lambda engine: ["a"]),
+    "results_are_sorted": ("search", reverse_scores),
+    "features_are_returned": ("missing_features", lambda engine, name, version: 1),
+    "invalid_retrievers_are_refused-one": ("prepared", lambda engine, name, version: 0),
 }
 
 
@@ -268,7 +268,7 @@ def test_the_first_fault_ends_the_engine_suite(make: Callable[[], LocalEngine]) 
         def close(self) -> None:
             Nothing.closed = True
 
-    with pytest.raises(AssertionError, match=r"^an_empty_engine_holds_nothing: .* len\(\) is 3, not 0"):
+    with pytest.raises(AssertionError, match=r"^an_empty_engine_has_no_documents: .* len\(\) is 3, not 0"):
         check_engine(lambda: Nothing(make()))
     assert Nothing.closed
 
