@@ -157,7 +157,7 @@ class TuningProblem:
         chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
         reached = [float(values[setting]) for values, setting in zip(means, chosen)]
         which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
-        lowest = max(self.first_value, *self._alone(means[0]))
+        lowest = max(self.first_value, *self._single_signals(means[0]))
         if queries < FEW and reached[which] > lowest + SAME:
             middle = self.grids[which].middle(means[which], NOISE / math.sqrt(queries))
             if means[which][middle] >= lowest:
@@ -183,7 +183,7 @@ class TuningProblem:
         for index, (one, reached) in enumerate(zip(self.grids, means)):
             top = one.choose(reached, self.first)
             best[one.normalization] = BestSetting(str(self.linear(index, top)), float(reached[top]))
-        alone = dict(zip(signals, self._alone(means[0])))
+        alone = dict(zip(signals, self._single_signals(means[0])))
         grids = list(zip(self.grids, means))
         without = {
             name: max(float(reached[grid.weights[:, signal] == 0].max()) for grid, reached in grids)
@@ -206,7 +206,7 @@ class TuningProblem:
             per_query=dict(zip((query.query for query in self.judged), each.tolist())),
         )
 
-    def _alone(self, means: Array) -> Iterator[float]:
+    def _single_signals(self, means: Array) -> Iterator[float]:
         weights = self.grids[0].weights
         for signal in range(weights.shape[1]):
             others = np.delete(weights, signal, axis=1)

@@ -187,7 +187,7 @@ class Hook(ABC):
         return problems
 
     @abstractmethod
-    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+    def search_options(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for reranking and explanation."""
 
     @abstractmethod
@@ -216,7 +216,7 @@ class Hook(ABC):
 
     def config(self) -> dict[str, Any]:
         """The pipeline's settings. Raises EngineError if it does not exist, or rerank did not make it."""
-        config = self._config(self._ours() or {})
+        config = self._config(self._own_pipeline() or {})
         if config is None:
             made = f"`rerank hook install --route {self.route}`"
             raise EngineError(f"there is no pipeline {self.name!r}; {made} makes it")
@@ -309,13 +309,13 @@ class Hook(ABC):
         """
         options = self._complete(options, default)
         warnings = self._ready(options, default)
-        requests = self._requests(options, self._ours()) + (self._defaults() if default else [])
+        requests = self._requests(options, self._own_pipeline()) + (self._defaults() if default else [])
         if not dry_run:
             self._send(requests)
             warnings += self._call_problems()
         return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
-    def _ours(self) -> dict[str, Any] | None:
+    def _own_pipeline(self) -> dict[str, Any] | None:
         """The pipeline, or None. Raises EngineError if rerank did not make it."""
         pipeline = self.pipeline()
         if pipeline is not None and self._config(pipeline) is None:
@@ -351,7 +351,7 @@ class Hook(ABC):
         return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
     def _removal(self) -> list[Request]:
-        pipeline = self._ours()
+        pipeline = self._own_pipeline()
         users = [index for index, default in self.default_of().items() if default == self.name]
         own = self.engine.index.indices()
         others = [index for index in users if index not in own]
@@ -377,7 +377,7 @@ class Hook(ABC):
 
     def asking(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """A body that returns only ids and scores."""
-        asked = self.engine.templates.asked(body, size)
+        asked = self.engine.templates.ids_only(body, size)
         del asked["track_total_hits"]  # stock processors do not rerank a search without a total
         return asked
 

@@ -64,10 +64,10 @@ class PluginHook(Hook):
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         if barred := self._barred(options.url):
             raise EngineError("; ".join(barred))
-        written = self._written(options, self._others(options.add_to) or pipeline or {})
+        written = self._written(options, self._other_pipeline(options.add_to) or pipeline or {})
         return [Request("PUT", self._path, written)] if differs(pipeline, written) else []
 
-    def _others(self, name: str | None) -> dict[str, Any] | None:
+    def _other_pipeline(self, name: str | None) -> dict[str, Any] | None:
         if name is None:
             return None
         answer = self._ask("GET", f"/_search/pipeline/{name}")
@@ -106,7 +106,7 @@ class PluginHook(Hook):
     def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         return merged(body(options), pipeline)
 
-    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+    def search_options(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for these words and explanation."""
         return {"ext": {PROCESSOR: {"query": text, "explain": explain}}}
 

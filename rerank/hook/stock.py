@@ -240,7 +240,7 @@ class StockHook(Hook):
             return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
         return None
 
-    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+    def search_options(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Search options for reranking and explanation."""
         return {
             "docvalue_fields": [self._id_field],  # the search of a test leaves _source out

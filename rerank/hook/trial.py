@@ -81,9 +81,9 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     stack, depth = hook.stack_of(config), int(config.get("depth", 100))
     body = _body(hook, stack, text)
     # After this first search, the node knows which features to send.
-    first = _hooked(hook, body, count, hook.asked(text, explain=True))
+    first = _hooked(hook, body, count, hook.search_options(text, explain=True))
     plain = hook.plain(body, max(depth, count))["hits"]["hits"]
-    reranked = _hooked(hook, body, count, hook.asked(text))
+    reranked = _hooked(hook, body, count, hook.search_options(text))
     outcome, reason = hook.outcome(first, text)
     best = _ranking(hook, stack, text, plain[:depth]).top(count)
     expected = tuple(hit.id for hit in best)

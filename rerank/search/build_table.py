@@ -144,7 +144,7 @@ def _by_case(
         # A pool needs separate voters: its relevant documents must not reveal categories.
         text = query.search_text(engine.lang)
         voters = engine.find(SearchRequest(text, request.first_stage, INFERENCE_DEPTH))
-    given = ScoringInput.found(candidates, request.first_stage)
+    given = ScoringInput.of_candidates(candidates, request.first_stage)
     tried = [(scorer, query)]
     if request.every_case:
         if len(candidates):

@@ -198,7 +198,7 @@ class Pipeline:
             stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
             stages.seconds["engine"] = candidates.took
         scored = scorer.score(
-            query, ScoringInput.found(candidates, stack.first_stage, vectors=vectors), stages=stages
+            query, ScoringInput.of_candidates(candidates, stack.first_stage, vectors=vectors), stages=stages
         )
         found = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):

@@ -20,7 +20,7 @@ from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
 from rerank.search.vector_cache import VectorCache
-from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, RankerSignal, Signal, is_given
+from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, RankerSignal, Signal, is_from_search
 
 Array = NDArray[np.float64]
 
@@ -88,7 +88,7 @@ class ScoringInput:
         return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
 
     @classmethod
-    def found(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
+    def of_candidates(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
         """Return input for search results."""
         scores = {first_stage: found.scores, **found.signals}
         if first_stage == SEARCH:  # these have only ids
@@ -207,7 +207,7 @@ class Scorer:
         recomputed: dict[str, int] = {}
         for column, signal in enumerate(self.signals):
             if not isinstance(signal, RankerSignal):
-                raw[:, column] = _given(signal.name, known)
+                raw[:, column] = _search_scores(signal.name, known)
                 continue
             with stages.stage("encode"):
                 if known.missing[signal.name].any():
@@ -233,9 +233,9 @@ class Scorer:
         given = self._with_fields(given, stages)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
-        for name in filter(is_given, lacking):
-            _given(name, given)  # raises without a search
-        lacking = [name for name in lacking if not is_given(name)]
+        for name in filter(is_from_search, lacking):
+            _search_scores(name, given)  # raises without a search
+        lacking = [name for name in lacking if not is_from_search(name)]
         versions = {name: v for name, v in self.features.items() if name not in given.features}
         if not lacking and not versions:
             return given
@@ -306,7 +306,7 @@ class Scorer:
         return vote(given.ids, given.scores[self.first_stage], categories)
 
 
-def _given(name: str, given: ScoringInput) -> Array:
+def _search_scores(name: str, given: ScoringInput) -> Array:
     if name not in given.scores and name != SEARCH and SEARCH in given.scores:
         return np.zeros(len(given.ids))  # the clause matches no hit
     if name not in given.scores:

@@ -47,13 +47,13 @@ def lexical(names: Iterable[str]) -> tuple[str, ...]:
 
 def learned(names: Iterable[str]) -> tuple[str, ...]:
     """Return the ranker names among the names."""
-    return tuple(n for n in names if n not in FIRST_STAGES and not is_given(n) and not is_field(n))
+    return tuple(n for n in names if n not in FIRST_STAGES and not is_from_search(n) and not is_field(n))
 
 
-def is_given(name: str) -> bool:
+def is_from_search(name: str) -> bool:
     """Return whether the user's search gives this signal.
 
-    >>> is_given("search"), is_given("clause:recency"), is_given("bm25")
+    >>> is_from_search("search"), is_from_search("clause:recency"), is_from_search("bm25")
     (True, True, False)
     """
     return name == SEARCH or name.startswith(CLAUSE)
@@ -85,7 +85,7 @@ EncodeQuery = Callable[[Ranker, Query], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
-    """A score from the engine, or from the user's search (:func:`is_given`)."""
+    """A score from the engine, or from the user's search (:func:`is_from_search`)."""
 
     name: str
     uses_categories: ClassVar[bool] = False
@@ -180,7 +180,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
             field = FieldSignal(name)
             field.values(np.empty(0))  # raises for an invalid decay
             signals.append(field)
-        elif name in FIRST_STAGES or is_given(name):
+        elif name in FIRST_STAGES or is_from_search(name):
             signals.append(LexicalSignal(name))
         elif name in rankers:
             signals.append(RankerSignal(rankers[name]))

@@ -138,14 +138,14 @@ class Trainings:
     def _run(self, rule: Rule, first: str) -> RankerChoice:
         choice, name, options = self.budget.choose(rule), rule.ranker, self.options
         if not choice.trained:
-            return choice if choice.too_long and rule.share < 1 else self._said(choice)
+            return choice if choice.too_long and rule.share < 1 else self._report(choice)
         steps = self.record.steps(self.workspace, name, choice.steps)
         if steps is not None:
             self.say("rankers", f"{choice} (done before)")
             self.budget.spend(rule, steps, reused=True)
             return choice
         clock = _Clock(options.progress, options.begun + LATEST * 60 * options.minutes)
-        choice = self._said(self._in_time(rule, choice, clock))
+        choice = self._report(self._in_time(rule, choice, clock))
         if not choice.trained:
             return choice
         if not self.record.plan(name, choice.steps):
@@ -153,11 +153,11 @@ class Trainings:
         try:
             result = self._fit(rule, choice, first, clock)
         except TrainingError as error:
-            return self._said(replace(choice, trained=False, reason=str(error)))
+            return self._report(replace(choice, trained=False, reason=str(error)))
         except KeyboardInterrupt:
             if not clock.ended:
                 raise
-            return self._said(replace(choice, trained=False, reason=_LATE))
+            return self._report(replace(choice, trained=False, reason=_LATE))
         if result.interrupted and not clock.ended:
             raise KeyboardInterrupt(
                 f"interrupted: {name} is kept at its best step; call again to finish its training"
@@ -214,7 +214,7 @@ class Trainings:
         (result,) = done.rankers
         return result
 
-    def _said(self, choice: RankerChoice) -> RankerChoice:
+    def _report(self, choice: RankerChoice) -> RankerChoice:
         self.say("rankers", str(choice))
         return choice
 

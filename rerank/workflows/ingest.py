@@ -105,7 +105,7 @@ def ingest(
     else:
         workspace, documents = _open(workspace, lang, opensearch), files.documents()
     report = IngestReport(workspace, lang=workspace.lang, category_edges=len(edges or ()))
-    documents = files.check_some(_count(documents, report), replace, progress)
+    documents = files.check_not_empty(_count(documents, report), replace, progress)
     workspace.recreate_engine()
     encoders = encoders_of(workspace, None, progress) if encode_features else []
     try:
@@ -163,7 +163,7 @@ class _Files:
             for article in read_jats(source, counts, skip_invalid=skip, invalid=invalid, seen=seen):
                 yield article.document(body=self.body)
 
-    def check_some(
+    def check_not_empty(
         self, documents: Iterator[Document], replace: bool, progress: Progress
     ) -> Iterator[Document]:
         """Check that there are documents, and yield them."""

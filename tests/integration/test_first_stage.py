@@ -297,7 +297,7 @@ def test_a_pipeline_of_the_template_is_used_without_the_hook(
         tmp_path,
         f'GET {INDEX}/_search?search_pipeline=theirs\n{{"query": {{"match": {{"body": "{{{{text}}}}"}}}}}}',
     )
-    asked = shelf.engine.templates.asked(body(shelf, search, Query("q", "wolf")), 40)
+    asked = shelf.engine.templates.ids_only(body(shelf, search, Query("q", "wolf")), 40)
     assert asked["search_pipeline"] == "theirs"
     (found,) = searched(shelf, search, [Query("q", "wolf")], 40)
     assert found.ids

@@ -286,7 +286,7 @@ MOMENTS = [  # after a function; number of rows that the compaction has removed 
     (store.Documents, "write", 0),
     (features.Features, "copy", 0),
     (engine, "_write_about", 20),
-    (engine, "remove_others", 20),
+    (engine, "remove_unused", 20),
 ]
 
 

@@ -28,7 +28,7 @@ from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import LocalFeatures
 from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot, number_of, rows_of
-from rerank.engines.local.storage import Storage, remove_others
+from rerank.engines.local.storage import Storage, remove_unused
 from rerank.errors import NoCollectionError, UsageError, WorkspaceError
 from rerank.files import trouble, write_bytes
 from rerank.records import Candidates, Document
@@ -197,7 +197,7 @@ class LocalEngine(Engine):
         dead = version.rows - version.documents
         if dead > most:
             self._copy(storage, version)
-        remove_others(self.folder, self._current.folder.name)
+        remove_unused(self.folder, self._current.folder.name)
         return dead
 
     def _copy(self, storage: Storage, version: Version) -> None:

@@ -158,7 +158,7 @@ class Storage:
             yield self.folder, str(error)
 
 
-def remove_others(engine: Path, kept: str) -> None:
+def remove_unused(engine: Path, kept: str) -> None:
     """Remove unused folders."""
     for folder in engine.glob("data-*"):
         if folder.name == kept:

@@ -96,7 +96,7 @@ class Searcher:
         one = requests[0]
         one.check(self._layout.first_stages)
         columns = {query.name: self._prepared(query) for query in one.vector_queries}
-        wanted = self._wanted(one)
+        wanted = self._feature_keys(one)
         kept = self.fields.clauses(one.filters)
         depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
         together = max(1, _TOGETHER // sum(depths))
@@ -110,7 +110,7 @@ class Searcher:
     def select(self, request: SearchRequest) -> Candidates:
         """Score and order the requested documents."""
         request.check(self._layout.first_stages)
-        wanted = self._wanted(request)
+        wanted = self._feature_keys(request)
         ids = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
         text = _encodable(request.text)
         hits, took = self._among(ids, text, request.first_stage, [*wanted.values()])
@@ -150,7 +150,7 @@ class Searcher:
             )
         return column
 
-    def _wanted(self, request: SearchRequest) -> dict[str, str]:
+    def _feature_keys(self, request: SearchRequest) -> dict[str, str]:
         """Ranker -> key of features in the requested version, if the index has them."""
         versions = {} if self._attached else dict(request.features)
         versions |= {query.name: query.version for query in request.vector_queries}

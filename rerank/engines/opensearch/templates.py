@@ -49,7 +49,7 @@ class Templates:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._pipelines = lru_cache(64)(self._without_ours)
+        self._pipelines = lru_cache(64)(self._pipeline_without_rerank)
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a template with its stored text, after a trial rendering.
@@ -74,7 +74,7 @@ class Templates:
         search = found
         size, settings = min(self._index.shape().window, requests[0].depth), self._index.settings
         for query in queries:
-            body = self.asked(self.body(search, query), size)
+            body = self.ids_only(self.body(search, query), size)
             # Named queries are the reason for single searches: _msearch does not return their scores.
             params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
             with self._index.asking(f"{search}: query {query.id!r}"):
@@ -97,7 +97,7 @@ class Templates:
         named = rendered.get("search_pipeline", search.pipeline)
         return {**rendered, "search_pipeline": named} if named else rendered
 
-    def asked(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
+    def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body with the same hits and scores only."""
         asked = {name: value for name, value in body.items() if name not in _SHOWN}
         asked |= {"size": size, "_source": False, "track_total_hits": False}
@@ -149,7 +149,7 @@ class Templates:
             raise InputError(f"{where}: no JSON object after rendering; write the body of a _search")
         return rendered
 
-    def _without_ours(self, name: str | None) -> str | dict[str, Any]:
+    def _pipeline_without_rerank(self, name: str | None) -> str | dict[str, Any]:
         """A pipeline without our processor: name or definition. None: the default of the indices."""
         client, settings = self._index.client, self._index.settings
         if name is None:

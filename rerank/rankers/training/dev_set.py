@@ -32,7 +32,7 @@ class DevSet:
     @classmethod
     def of(cls, data: TrainingData) -> DevSet:
         """Take up to DEV_QUERIES. Raises TrainingError without candidates."""
-        judged = _some([one for one in data.dev if len(one.candidates)])
+        judged = _sample([one for one in data.dev if len(one.candidates)])
         if not judged:
             raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
         return cls._of(judged)
@@ -42,7 +42,7 @@ class DevSet:
         """Take up to DEV_QUERIES with relevant and random documents; scores are 0."""
         random = np.random.default_rng(seed)
         judged = []
-        for one in _some(data.dev):
+        for one in _sample(data.dev):
             drawn = random.integers(len(data.document_ids), size=DEV_RANDOM * len(one.documents))
             pool = np.union1d(one.documents, drawn)
             judged.append(replace(one, candidates=pool, scores=np.zeros(len(pool))))
@@ -57,7 +57,7 @@ class DevSet:
         return cls(judged, documents, np.split(columns, cuts))
 
 
-def _some(judged: list[Judged]) -> list[Judged]:
+def _sample(judged: list[Judged]) -> list[Judged]:
     return judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
 
 
