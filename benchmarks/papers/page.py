@@ -38,10 +38,10 @@ PAPERS = {
 NOT_RUN = (
     (
         "003",
-        "joint with the paper's MLP head, tables 2 to 4, three seeds",
+        "joint with the paper's MLP head: debian.it, and two more seeds of wikispeedia",
         "python benchmarks/papers/003.py DATA --collections debian.it,wikispeedia --settings mlp --seeds 3"
         " --dev 300",
-        "2 hours of one core",
+        "2 hours of one core (a seed of wikispeedia took 10 minutes)",
     ),
     (
         "001",
