@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
-from table import RESULTS, filled
+from table import RESULTS, filled, update
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "demo.json"
@@ -118,13 +118,7 @@ def main() -> int:
     args = options.parse_args()
     if args.report:
         KEPT.write_text(json.dumps(figures(json.loads(args.report.read_text())), indent=1) + "\n")
-    outdated = {path: text for path, text in pages().items() if path.read_text("utf-8") != text}
-    for path, text in outdated.items():
-        if args.check:
-            print(f"{path.relative_to(ROOT)} is outdated; run benchmarks/demo_tables.py")
-        else:
-            path.write_text(text, "utf-8")
-    return int(args.check and bool(outdated))
+    return update(pages(), "benchmarks/demo_tables.py", check=args.check)
 
 
 if __name__ == "__main__":

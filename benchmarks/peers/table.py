@@ -193,6 +193,17 @@ def filled(path: Path, tables: dict[str, str]) -> str:
     return text
 
 
+def update(texts: dict[Path, str], command: str, *, check: bool) -> int:
+    """Write the outdated pages or, with ``check``, name them. Return the exit code."""
+    outdated = {path: text for path, text in texts.items() if path.read_text("utf-8") != text}
+    for path, text in outdated.items():
+        if check:
+            print(f"{path.relative_to(ROOT)} is outdated; run {command}")
+        else:
+            path.write_text(text, "utf-8")
+    return int(check and bool(outdated))
+
+
 def main() -> int:
     """Measure runs, then write or compare the tables."""
     options = argparse.ArgumentParser(
@@ -207,13 +218,7 @@ def main() -> int:
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         (RESULTS / f"{result['collection']}.json").write_text(text, "utf-8")
         print(by_collection(result))
-    outdated = [path for path, text in pages().items() if path.read_text("utf-8") != text]
-    for path in outdated:
-        if args.check:
-            print(f"{path.relative_to(ROOT)} is outdated; run benchmarks/peers/table.py")
-        else:
-            path.write_text(pages()[path], "utf-8")
-    return int(args.check and bool(outdated))
+    return update(pages(), "benchmarks/peers/table.py", check=args.check)
 
 
 if __name__ == "__main__":
