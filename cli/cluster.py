@@ -53,9 +53,11 @@ def _profile(name: str) -> tuple[dict[str, Any], str]:
 
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     file = Path(os.environ.get(VARIABLE) or Path(base) / "rerank" / "profiles.toml")
-    tables = config_file.load(file)
+    if not file.exists():
+        raise UsageError(f"{file}: no such file; write a table [{name}] in it")
     if file.stat().st_uid not in (0, os.geteuid()):
         raise UsageError(f"{file}: belongs to another user; profiles must be your own")
+    tables = config_file.load(file)
     table = tables.get(name)
     if not isinstance(table, dict):
         raise UsageError(f"{file}: no profile {name!r}; profiles: {', '.join(tables) or 'none'}")
