@@ -11,7 +11,7 @@ dense is skipped: its encoder is not on this machine; --model names another one
 adapter is skipped: fewer than 50 train queries
 text is skipped: fewer than 50 train queries
 dense_judged is skipped: fewer than 50 train queries
-dense_links is skipped: 0.00 links per document; 0.5 are needed
+dense_links is skipped: fewer than 0.5 links per document
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     few = facts.train_queries < LEAST_TRAIN
     others = sorted({lang for lang in facts.languages if lang and facts.reads not in (lang, None)})
     reads = f"its encoder reads {facts.reads!r}, but there are texts in {' and '.join(map(repr, others))}"
-    part = f"{facts.with_categories:.0%} of the documents have categories; {LEAST_CATEGORIES:.0%} are needed"
-    links = f"{facts.links:.2f} links per document; {LEAST_LINKS} are needed"
+    part = f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories"
+    links = f"fewer than {LEAST_LINKS} links per document"
     needs = {
         "queries": (not few, f"fewer than {LEAST_TRAIN} train queries"),
         "few queries": (few, "adapter is the same encoder, and learns from the train queries"),
