@@ -12,7 +12,7 @@ import numpy as np
 
 from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
-from rerank.errors import UsageError
+from rerank.errors import InputError, UsageError
 from rerank.evaluation.protocols import JUDGED, Protocol
 from rerank.filters import Filter
 from rerank.progress import Progress
@@ -104,12 +104,19 @@ class TableRequest:
 def score_table(
     pipeline: Pipeline, request: TableRequest, progress: Progress | None = None
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score candidates; return the table and a report."""
+    """Score candidates; return the table and a report.
+
+    Raises InputError if the engine has none of the relevant documents.
+    """
     scorer = pipeline.scorer(request.signals, request.first_stage)
     matched = [scorer.with_known_categories(query) for query in request.queries]
     request = replace(request, queries=[query for query, _ in matched])
     relevant = [d for q in request.qrels for d in request.qrels.relevant(q)]
     known = pipeline.engine.contains(relevant)
+    if relevant and not known:
+        raise InputError(
+            "none of the relevant documents is in the workspace; check that the qrels are of its collection"
+        )
     report = ScoringReport(
         queries=len(request.queries),
         unknown_documents=sum(d not in known for d in relevant),

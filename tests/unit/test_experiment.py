@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
-from rerank.errors import UsageError
+from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.report_page.page import evaluation_page
 from rerank.workflows.compare import compare
@@ -103,6 +103,16 @@ def test_tune_reports_the_same_value_as_evaluate(workspace, tmp_path, measure):
     assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25"]
     assert report.rows()[0]["single_signal"] == report.tuned.first_stage_value
     assert list(report.to_json()["cross_validated"]) == ["value", "first_stage_value", "folds"]
+
+
+def test_judgments_of_another_collection_are_refused(workspace):
+    active = workspace.releases.number
+    for command in (tune, evaluate):
+        with pytest.raises(InputError, match="none of the relevant documents"):
+            command(
+                workspace, "tfidf,bm25", queries=[Query("q", "apple")], qrels=Qrels([("q", "unknown", 1)])
+            )
+    assert workspace.releases.number == active
 
 
 def test_rankings_of_several_retrievers_are_cut_at_the_depth(tmp_path):
