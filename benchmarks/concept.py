@@ -120,9 +120,9 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train with one objective and one seed. Return the scores of dev and test pairs, and costs."""
-    from rerank.rankers.concept.batches import ConceptGraph
     from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.concept.fit import Concepts, ConceptTask
+    from rerank.rankers.concept.graph import ConceptGraph
     from rerank.rankers.encoder.batching import Loss
 
     objective, *changes = how.split("+")

@@ -28,10 +28,11 @@ from sklearn.linear_model import LogisticRegression
 from rerank.evaluation.pairs import auc
 from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import ConceptGraph
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
-from rerank.rankers.concept.ranker import PARTS, ConceptRanker, Head
+from rerank.rankers.concept.graph import ConceptGraph
+from rerank.rankers.concept.head import PARTS, Head
+from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import SCALE, quantized
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.trainer import Trainer, TrainerOptions

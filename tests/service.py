@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from rerank.rankers.base import Ranker
+from rerank.rankers.cnn.heads import CosineHead
 from rerank.rankers.cnn.ranker import CnnRanker
-from rerank.rankers.cnn.towers import CosineHead
 
 
 @dataclass

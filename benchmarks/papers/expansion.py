@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from rerank.rankers.concept.batches import ConceptGraph
+from rerank.rankers.concept.graph import ConceptGraph
 from rerank.records import LabeledPair
 
 MISSES = 50

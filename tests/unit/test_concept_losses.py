@@ -10,6 +10,7 @@ import torch
 
 from rerank.errors import UsageError
 from rerank.rankers.concept.config import ConceptConfig
+from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import (
     Classifier,
     ConceptLoss,
@@ -18,7 +19,6 @@ from rerank.rankers.concept.losses import (
     PairBatch,
     centroids,
 )
-from rerank.rankers.concept.ranker import Head
 from rerank.rankers.encoder.batching import BatchEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 

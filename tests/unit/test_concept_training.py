@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError
-from rerank.rankers.concept.batches import ConceptGraph, PairSampler
+from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
+from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabeledPair
 from tests.watch import Watch

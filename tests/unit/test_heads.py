@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rerank.rankers.cnn.towers import HEADS, CosineHead, MlpHead
+from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
 
 QUERY, DOCUMENT, SIZE, COUNT = 7, 5, 9, 13
 """Sizes of c_q, c_d and the first layer, and the number of documents."""

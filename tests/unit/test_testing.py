@@ -14,8 +14,9 @@ import pytest
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.rankers.base import Ranker
+from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
-from rerank.rankers.cnn.towers import HEADS, CosineHead, MlpHead, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.ranker import Projection, Side

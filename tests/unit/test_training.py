@@ -25,7 +25,8 @@ from rerank.rankers.cnn import sampling
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import CnnTrainer
-from rerank.rankers.cnn.network import TorchTower, in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.network import TorchTower
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
 from rerank.rankers.cnn.towers import Ragged, Vocabulary

@@ -19,8 +19,9 @@ from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.files import folder_lock
+from rerank.rankers.cnn.heads import CosineHead
 from rerank.rankers.cnn.ranker import CnnRanker
-from rerank.rankers.cnn.towers import CosineHead, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.records import Document, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest

@@ -290,17 +290,17 @@ class LocalEngine(Engine):
         for request in requests:
             lexical = Lexical(snapshot, request.text, filtered)
             if not one.retrievers:
-                rows_, scores = lexical.top(one.first_stage, one.depth)
-                yield snapshot.candidates(rows_, scores, one.features)
+                matches, scores = lexical.top(one.first_stage, one.depth)
+                yield snapshot.candidates(matches, scores, one.features)
                 continue
             retrieved = {name: lexical.top(name, one.depth)[0] for name in one.signals}
-            retrieved |= {query.name: next(rows_) for query, rows_ in zip(one.vector_queries, nearest)}
+            retrieved |= {query.name: next(found) for query, found in zip(one.vector_queries, nearest)}
             masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
             for name, found in retrieved.items():
                 masks[name][found] = True
-            rows_ = np.flatnonzero(np.logical_or.reduce([*masks.values()]))
-            scores = lexical.scores(one.first_stage, rows_)
-            yield snapshot.candidates(rows_, scores, one.features, masks)
+            union = np.flatnonzero(np.logical_or.reduce([*masks.values()]))
+            scores = lexical.scores(one.first_stage, union)
+            yield snapshot.candidates(union, scores, one.features, masks)
 
     def _select(self, request: SearchRequest) -> Candidates:
         snapshot = self._snapshot()

@@ -16,7 +16,8 @@ from rerank.errors import TrainingError
 from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Inputs
-from rerank.rankers.cnn.network import TorchRanker, TorchTower, in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.towers import CosineHead, Head, MlpHead, Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
+from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
 
 
 class TorchTower(nn.Module):
@@ -126,35 +127,3 @@ class TorchRanker(nn.Module):
             return CosineHead(query, bias, document, _array(self.from_document.bias))
         hidden = [(_array(layer.weight).T.copy(), _array(layer.bias)) for layer in self.hidden]
         return MlpHead(query, document, bias, hidden, _array(self.output.weight)[0], _array(self.output.bias))
-
-
-def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
-    """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) (Kuwa et al. 2020, section 3.1).
-
-    better, worse: (P,) scores before tanh, which saturates.
-
-    >>> float(pairwise_hinge(torch.tensor([2.0, 0.5]), torch.tensor([0.0, 0.5])))
-    0.5
-    """
-    return nn.functional.relu(1.0 - (better - worse)).mean()
-
-
-def in_batch_softmax(
-    cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float
-) -> Tensor:
-    """Weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)), without other relevant d.
-
-    cosines: (B, U); positive: (B,) relevant column; relevant: (B, U) bool;
-    weight: (B,); temperature: t.
-
-    >>> cosines = torch.tensor([[1.0, 1.0, 0.0]])
-    >>> relevant = torch.tensor([[True, True, False]])
-    >>> loss = in_batch_softmax(cosines, torch.tensor([0]), relevant, torch.ones(1), 1.0)
-    >>> round(float(loss), 4)  # -log(e / (e + 1)): the second relevant document does not count
-    0.3133
-    """
-    masked = relevant.clone()
-    masked[torch.arange(len(positive)), positive] = False
-    logits = (cosines / temperature).masked_fill(masked, float("-inf"))
-    loss = nn.functional.cross_entropy(logits, positive, reduction="none")
-    return (loss * weight).sum() / weight.sum()

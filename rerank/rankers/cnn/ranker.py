@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from rerank.categories import CategoryNames
 from rerank.rankers.base import ArrayRanker, within
-from rerank.rankers.cnn.towers import HEADS, Head, Part, Tower, Vocabulary
+from rerank.rankers.cnn.heads import HEADS, Head
+from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
 from rerank.records import Document, Query
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}

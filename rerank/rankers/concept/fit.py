@@ -13,10 +13,12 @@ from rerank.engines.base import Engine
 from rerank.errors import TrainingError
 from rerank.evaluation.pairs import accuracy, auc, best_threshold
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import ConceptGraph, PairSampler
+from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
+from rerank.rankers.concept.graph import ConceptGraph
+from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import ConceptLoss, GraphComponentLoss, MomentumLoss
-from rerank.rankers.concept.ranker import ConceptRanker, Head
+from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.encoder.batching import Encode, Loss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rerank.rankers.concept.ranker import PARTS, Head
+from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
 SMOOTHING = 10.0
