@@ -35,7 +35,7 @@ from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.ranker import DenseRanker, quantized
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.bert import Bert
-from rerank.rankers.encoder.tokens import decayed_sum, windows
+from rerank.rankers.encoder.passages import decayed_sum, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.trainer import Trainer, TrainerOptions
 

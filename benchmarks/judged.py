@@ -30,7 +30,7 @@ from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.dense.ranker import DenseRanker, quantized
 from rerank.rankers.encoder.batching import BatchEncoder
-from rerank.rankers.encoder.tokens import windows
+from rerank.rankers.encoder.passages import windows
 from rerank.rankers.projection.fit import descend
 from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.records import Qrels

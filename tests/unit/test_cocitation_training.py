@@ -10,10 +10,11 @@ import pytest
 
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.losses import TripletLoss
 from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
-from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.dense.triplets import EACH

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import (
     Contrastive,
     Quintuplet,
@@ -22,7 +23,6 @@ from rerank.rankers.dense.losses import (
     nearest_negative,
 )
 from rerank.rankers.dense.neighbors import by_pagerank
-from rerank.rankers.dense.quintuplets import Vocabulary
 from rerank.rankers.graphs.links import LinkGraph
 from tests.quintuplets import vectors
 

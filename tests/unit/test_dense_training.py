@@ -10,9 +10,10 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
+from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.neighbors import by_pagerank
-from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph

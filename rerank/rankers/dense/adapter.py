@@ -13,7 +13,7 @@ from rerank import arrays
 from rerank.config import Count, NonNegative, option, values_of
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.config import ModelConfig, Tokens
-from rerank.rankers.encoder.tokens import BEST, windows
+from rerank.rankers.encoder.passages import BEST, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import descend

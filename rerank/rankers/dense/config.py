@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from rerank.config import Count, Natural, Positive, option
 from rerank.rankers.encoder.config import EncoderConfig, Tokens
-from rerank.rankers.encoder.tokens import BEST
+from rerank.rankers.encoder.passages import BEST
 from rerank.rankers.graphs.cocitation import Level
 
 Objective = Literal["contrastive", "quintuplet", "cocitation"]

@@ -15,11 +15,12 @@ from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.dense.losses import make_loss
 from rerank.rankers.dense.neighbors import Structure
-from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.batching import Loss

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
-from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages
 from rerank.rankers.encoder.batching import Encode, Loss
 from rerank.rankers.encoder.task import EncoderTask

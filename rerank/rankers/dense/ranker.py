@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from rerank import arrays
 from rerank.rankers.base import check_width
+from rerank.rankers.encoder.passages import BEST, decayed_sum, windows
 from rerank.rankers.encoder.stored import EncoderRanker
-from rerank.rankers.encoder.tokens import BEST, decayed_sum, document_tokens, windows
+from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
 

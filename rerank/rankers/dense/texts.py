@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.rankers.cnn.towers import Ragged
-from rerank.rankers.encoder.tokens import document_tokens, windows
+from rerank.rankers.encoder.passages import windows
+from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import CitationGraph, Citations
 from rerank.rankers.graphs.links import LinkGraph
