@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import UsageError
 from rerank.filters import Filter, period
+from rerank.order import rank
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 FIRST_STAGES = ("bm25", "tfidf")
@@ -133,7 +134,8 @@ class SearchRequest:
     ids: score only these documents and ignore retrieval options; 0: no shared term. Unknown ids are skipped.
     retrievers: default: the first stage.
     features: ranker -> version, returned with candidates.
-    template: search by this template instead of the text, without features.
+    template: search by this template instead of the text, without features. Then ``first_stage`` is the
+        name of this search, also among the retrievers.
 
     >>> SearchRequest("red foxes", "bm25", depth=10).depth
     10
@@ -161,6 +163,11 @@ class SearchRequest:
             if self.retrievers
             else [self.first_stage]
         )
+
+    def others(self, first_stage: str) -> SearchRequest:
+        """Return the request without its template, with the other retrievers only."""
+        retrievers = [one for one in self.retrievers if one != self.first_stage]
+        return replace(self, template=None, first_stage=first_stage, retrievers=retrievers)
 
     def check(self, first_stages: Sequence[str]) -> None:
         """Raise UsageError for unknown signals and depths below 1."""
@@ -194,6 +201,33 @@ def hits_of_run(request: SearchRequest) -> Candidates:
     hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
     scores = np.array([score for _, score in hits], np.float64)
     return Candidates([id for id, _ in hits], scores, np.arange(len(hits)))
+
+
+def union_with_search(
+    request: SearchRequest, hits: Candidates, found: Candidates, scored: Candidates | None = None
+) -> Candidates:
+    """Join the hits of a template or run with the results of other retrievers.
+
+    scored: new documents with scores of the search. Others get 0, or the lowest score if it is negative.
+    """
+    both = [one for one in (hits, scored) if one is not None]
+    scores = {id: score for one in both for id, score in zip(one.ids, one.scores.tolist())}
+    lowest = min([0.0, *hits.scores.tolist()])
+    ids = [*dict.fromkeys((*hits.ids, *found.ids))]
+    values = np.array([scores.get(id, lowest) for id in ids], np.float64)
+    order = rank(ids, values)
+    ids = [ids[i] for i in order.tolist()]
+    signals: dict[str, NDArray[np.float64]] = {}
+    for name in dict.fromkeys(name for one in both for name in one.signals):
+        given = {id: x for one in both if name in one.signals for id, x in zip(one.ids, one.signals[name])}
+        signals[name] = np.array([given.get(id, 0.0) for id in ids], np.float64)
+    members = {request.first_stage: {*hits.ids}}
+    for name, where in found.retrieved_by.items():
+        members[name] = {id for id, is_hit in zip(found.ids, where) if is_hit}
+    by = {name: np.array([id in some for id in ids], np.bool_) for name, some in members.items()}
+    return Candidates(
+        ids, values[order], np.arange(len(ids)), retrieved_by=by, signals=signals, took=hits.took
+    )
 
 
 def _second(value: object) -> object:

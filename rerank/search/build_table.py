@@ -187,11 +187,11 @@ def _candidates(
     for query in request.queries:
         text = query.search_text(pipeline.engine.lang)
         one = SearchRequest(text, request.first_stage, depth, request.filters, features=features)
+        if request.retrieved:
+            one = replace(one, retrievers=pipeline.retrievers(query, request.retrieve))
         if request.search is not None:
             one = replace(one, features={}, template=FilledTemplate(request.search, query))
-        elif request.retrieved:
-            one = replace(one, retrievers=pipeline.retrievers(query, request.retrieve))
-        else:
+        if not request.retrieved:
             one = replace(one, ids=next(pools))
         searches.append(one)
     yield from zip(request.queries, pipeline.engine.search(searches), strict=True)

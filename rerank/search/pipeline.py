@@ -182,7 +182,7 @@ class Pipeline:
             retrieve = self.retrievers(query, stack.retrieve)
         with stages.stage("engine"):
             if stack.first_stage == SEARCH:
-                candidates = self._found_by_template(query, stack, filters)
+                candidates = self._found_by_template(query, stack, filters, retrieve)
             else:
                 request = SearchRequest(
                     query.search_text(self.engine.lang),
@@ -217,13 +217,18 @@ class Pipeline:
             unknown_categories=unknown_categories,
         )
 
-    def _found_by_template(self, query: Query, stack: Stack, filters: Sequence[Filter]) -> Candidates:
+    def _found_by_template(
+        self, query: Query, stack: Stack, filters: Sequence[Filter], retrieve: Sequence[Retriever]
+    ) -> Candidates:
         search = template_of(stack)
         check_filters([search], filters)
         check_values(search, [query])
-        filled = FilledTemplate(search, query)
         request = SearchRequest(
-            query.search_text(self.engine.lang), SEARCH, depth=stack.depth, template=filled
+            query.search_text(self.engine.lang),
+            SEARCH,
+            depth=stack.depth,
+            retrievers=retrieve,
+            template=FilledTemplate(search, query),
         )
         candidates = self.engine.find(request)
         absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rerank.combiners.linear import NAME, SIGNAL
 from rerank.errors import UsageError
-from rerank.stack.signals import lexical
+from rerank.stack.signals import first_stages
 
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}"
 _TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")
@@ -77,7 +77,7 @@ def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
         name, depth = match.groups()
         if name in depths:
             raise UsageError(f"{name} is named twice")
-        if depth is not None and lexical([name]):
+        if depth is not None and first_stages([name]):
             raise UsageError(f"the depth of {name} is --depth; only a ranker can have a separate depth")
         depths[name] = None if depth is None else int(depth)
     return depths

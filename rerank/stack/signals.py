@@ -192,6 +192,8 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
 
 def check_retriever(signal: Signal, engine: Engine) -> None:
     """Raise UsageError if the engine cannot retrieve by the signal."""
+    if signal.name == SEARCH:
+        return
     if not isinstance(signal, RankerSignal):
         check_signal(signal.name, engine.first_stages)
         return

@@ -69,10 +69,10 @@ class Stack:
             raise UsageError(f"{error}; {RETRIEVE}") from None
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
-        if self.retrieve and self.first_stage == SEARCH:
+        if self.retrieve and (self.first_stage == SEARCH) != (SEARCH in self.retrieve):
             raise UsageError(
-                "your search finds all candidates: rankers would ignore its filters;"
-                f" leave out the retrievers {', '.join(self.retrieve)}"
+                f"the first stage is {self.first_stage}; a search and other retrievers need --first-stage"
+                f" template:FILE or run:FILE and --retrieve {SEARCH},NAME"
             )
 
     @classmethod

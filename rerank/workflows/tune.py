@@ -168,10 +168,6 @@ def _first_stage(
         raise UsageError(
             f"{clauses[0]} is the score of a clause of a search; give --first-stage template:FILE"
         )
-    if first == SEARCH and retrieve:
-        raise UsageError(
-            "your search finds all candidates: rankers would ignore its filters; leave --retrieve out"
-        )
     return first, search
 
 

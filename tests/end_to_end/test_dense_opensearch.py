@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -72,6 +73,39 @@ def test_dense_retrieves_in_tune_evaluate_query_and_serve(cluster, run, script, 
     with serving(script, cluster, tmp_path, "--stack", "tfidf,dense") as server:
         hits = server.post("/v1/search", {"query": text, "k": 5}).json["hits"]
     assert [hit["id"] for hit in hits] == [hit["id"] for hit in answer["hits"]]
+
+
+def test_a_search_and_a_ranker_retrieve_together(cluster, run, write_lines, tmp_path):
+    """The ranker finds only documents that the filters of the search accept."""
+    allowed = [one["_id"] for one in DOCUMENTS[::2]]
+    words = {"match": {"text": {"query": "{{text}}", "_name": "words"}}}
+    body = {"query": {"bool": {"must": words, "filter": {"ids": {"values": allowed}}}}}
+    (tmp_path / "own.json").write_text(json.dumps(body))
+    first = ("--first-stage", f"template:{tmp_path / 'own.json'}")
+    query = ["query", WORDS, "--stack", "search*0.5 + clause:words*0.2 + dense*0.3", *first, "--depth", 3]
+    query += ["-w", cluster, "-k", 100, "--json"]
+    scores = {hit["id"]: hit["signals"]["search"]["raw"] for hit in run(*query, "--depth", 100).json["hits"]}
+    found = run(*query, "--retrieve", "search,dense:40").json
+    assert found["found"]["search"] == 3
+    assert 3 < found["found"]["dense"] <= len(allowed)
+    assert {hit["id"] for hit in found["hits"]} <= {*allowed}
+    for hit in found["hits"]:
+        raw = {name: signal["raw"] for name, signal in hit["signals"].items()}
+        assert raw["search"] == raw["clause:words"] == pytest.approx(scores.get(hit["id"], 0.0), abs=1e-6)
+    assert {hit["id"] for hit in found["hits"]} & scores.keys() > {
+        hit["id"] for hit in found["hits"] if "search" in hit["found_by"]
+    }
+
+    files = (*write_judgments(tmp_path, write_lines), *first, "-w", cluster, "--json")
+    union = ("--retrieve", "search,dense:40", "--depth", 3)
+    tuned = run("tune", "--stack", "search,dense", *union, *files).json
+    assert (tuned["first_stage"], tuned["retrieve"]) == ("search", ["search", "dense:40"])
+    recall = tuned["scoring"]["candidate_recall"]
+    assert recall["search"] < recall["together"]
+    report = run("evaluate", "--stack", "search,dense", *union[:2], "--protocol", "retrieved:3", *files).json
+    rows = {tuple(row["retrieve"]): row["recall"] for row in report["candidate_recall"]}
+    assert rows["search", "dense:40"] == pytest.approx(recall, abs=1e-6)
+    run(*query, "--retrieve", "dense").fails(2, "--retrieve search,NAME")
 
 
 def test_later_documents_and_versions_are_retrieved(

@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from rerank.formats import read_queries
+
 SIGNALS = "tfidf,text,meta"
 
 
@@ -64,6 +66,21 @@ def test_a_stack_stores_its_retrievers(run, small, workspace, asked):
     assert "20 candidates by tfidf and text:5" in run("status", "-w", workspace).out
 
 
+def test_a_run_and_a_ranker_retrieve_together(run, trained, small, asked, tmp_path):
+    ids = [one["_id"] for one in small.documents[:3]]
+    queries = [query.id for query in read_queries(small.queries)]
+    lines = [f"{query} Q0 {id} {rank} {-rank} other" for query in queries for rank, id in enumerate(ids, 1)]
+    (tmp_path / "other.run").write_text("\n".join(lines))
+    files = ["--queries", small.queries, "--qrels", small.dev, "-w", trained]
+    union = ("--first-stage", f"run:{tmp_path / 'other.run'}", "--retrieve", "search,text:20")
+    report = run("evaluate", "--stack", "search*0.5 + text*0.5", *union, *files, "--json").json
+    rows = {tuple(row["retrieve"]): row["recall"] for row in report["candidate_recall"]}
+    assert rows["search", "text:20"]["search"] < rows["search", "text:20"]["together"]
+    run("query", asked, "--stack", "tfidf", "--retrieve", "search,text", "-w", trained).fails(
+        2, "the first stage is tfidf", "--first-stage"
+    )
+
+
 @pytest.mark.parametrize(
     ("retrieve", "said"),
     [
@@ -76,6 +93,7 @@ def test_a_stack_stores_its_retrievers(run, small, workspace, asked):
         ("tfidf,text:", "'text:' cannot be a retriever"),
         ("tfidf,text:many", "'text:many' cannot be a retriever"),
         ("tfidf,text,text:5", "text is named twice"),
+        ("search:5,text", "the depth of search is --depth; only a ranker can have a separate depth"),
         ("tfidf:5,text", "the depth of tfidf is --depth; only a ranker can have a separate depth"),
     ],
 )

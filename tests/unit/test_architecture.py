@@ -125,6 +125,7 @@ def test_base_classes_do_not_import_their_subclasses():
             "rerank.errors",
             "rerank.files",
             "rerank.filters",
+            "rerank.order",
             "rerank.categories",
             "rerank.records",
         }

@@ -115,9 +115,12 @@ def test_a_workspace_keeps_its_search_template(hunters: Workspace, tmp_path: Pat
     assert Stack.from_json(stack.to_json()) == stack
 
 
-def test_a_custom_search_cannot_be_combined_with_retrievers() -> None:
-    with pytest.raises(UsageError, match="finds all candidates"):
-        replace(Stack.parse("search", first_stage="search"), retrieve=("search", "s2net"))
+def test_a_custom_search_must_be_among_the_retrievers() -> None:
+    own = Stack.parse("search", first_stage="search")
+    assert replace(own, retrieve=("search", "s2net")).retrievers == ("search", "s2net")
+    for stack, retrieve in ((own, "s2net"), (Stack.parse("bm25"), "search")):
+        with pytest.raises(UsageError, match="--retrieve search,NAME"):
+            replace(stack, retrieve=(retrieve,))
     over = Stack.parse("bm25*0.25 + text*0.75").with_template(SearchTemplate("run", "x"))
     assert str(over) == "search*0.25 + text*0.75"
     with pytest.raises(UsageError, match="another first stage"):

@@ -23,6 +23,7 @@ from rerank.engines.base import (
     batches,
     check_signal,
     hits_of_run,
+    union_with_search,
 )
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import LocalFeatures
@@ -270,7 +271,11 @@ class LocalEngine(Engine):
                 for request in some:
                     assert request.template is not None
                     self.check_template(*request.template)
-                    yield hits_of_run(request)
+                    hits = hits_of_run(request)
+                    if request.retrievers:
+                        (found,) = self._search([request.others(self.first_stages[0])])
+                        hits = union_with_search(request, hits, found)
+                    yield hits
                 continue
             some[0].check(self.first_stages)
             if some[0].ids is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine, FeatureStore, SearchRequest, batches, hits_of_run
+from rerank.engines.base import Engine, FeatureStore, SearchRequest, batches, hits_of_run, union_with_search
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
@@ -140,14 +140,25 @@ class OpenSearchEngine(Writer, Engine):
         """Return the candidates of each request."""
         for some in batches(requests):
             template = some[0].template
-            if template is not None and template.template.kind == "run":
-                yield from map(hits_of_run, some)
-            elif template is not None:
-                yield from self.templates.find(some)
+            if template is not None:
+                run = template.template.kind == "run"
+                found = map(hits_of_run, some) if run else self.templates.find(some)
+                for request, hits in zip(some, found):
+                    yield self._union(request, hits) if request.retrievers else hits
             elif some[0].ids is not None:
                 yield from map(self.searcher.select, some)
             else:
                 yield from self.searcher.search(some)
+
+    def _union(self, request: SearchRequest, hits: Candidates) -> Candidates:
+        """Join the hits of a template with the results of other retrievers, under its filters."""
+        assert request.template is not None
+        search, query = request.template
+        run = search.kind == "run"
+        kept = [] if run else self.templates.filters(search, query)
+        (found,) = self.searcher.search([request.others(self.first_stages[0])], kept)
+        new = [] if run else sorted({*found.ids} - {*hits.ids})
+        return union_with_search(request, hits, found, self.templates.score(request, new))
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """See :meth:`Templates.check`."""

@@ -88,8 +88,8 @@ class Searcher:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
         self.fields = Fields(reader)
 
-    def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Search for one batch of requests; see :func:`batches`.
+    def search(self, requests: Sequence[SearchRequest], kept: Clauses = ()) -> Iterator[Candidates]:
+        """Search for one batch of requests; see :func:`batches`. kept: additional filters.
 
         A second request to the cluster gets first-stage scores if the first one cannot.
         """
@@ -97,7 +97,7 @@ class Searcher:
         one.check(self._layout.first_stages)
         columns = {query.name: self._prepared(query) for query in one.vector_queries}
         wanted = self._feature_keys(one)
-        kept = self.fields.clauses(one.filters)
+        kept = [*kept, *self.fields.clauses(one.filters)]
         depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(requests), together):

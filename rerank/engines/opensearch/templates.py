@@ -17,6 +17,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.errors import cause, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
+from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.formats.templates import SLOT, check_slots, check_values, fingerprint, slots
@@ -40,6 +41,9 @@ _SHOWN = (
     *("explain", "profile", "suggest", "version", "seq_no_primary_term", "track_total_hits", "timeout"),
 )
 """Keys without effect on hits and scores. They are removed."""
+
+_WORDS = "zqwordsofthequery"
+"""Stands for the words of a query until the template is rendered."""
 
 _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # text without characters of JSON and Mustache
 
@@ -72,30 +76,73 @@ class Templates:
         if found is not search:  # read just now
             check_values(found, queries)
         search = found
-        size, settings = min(self._index.shape().window, requests[0].depth), self._index.settings
         for query in queries:
-            body = self.ids_only(self.body(search, query), size)
-            # Named queries are the reason for single searches: _msearch does not return their scores.
-            params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
-            with self._index.asking(f"{search}: query {query.id!r}"):
-                answer = self._index.client.search(index=settings.index, body=body, params=params)
-            yield _candidates(answer, search, query)
+            yield self._hits(self.body(search, query), search, query, requests[0].depth)
+
+    def _hits(self, body: Mapping[str, Any], search: SearchTemplate, query: Query, size: int) -> Candidates:
+        body, settings = self.ids_only(body, min(self._index.shape().window, size)), self._index.settings
+        # Named queries are the reason for single searches: _msearch does not return their scores.
+        params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
+        with self._index.asking(f"{search}: query {query.id!r}"):
+            answer = self._index.client.search(index=settings.index, body=body, params=params)
+        return _candidates(answer, search, query)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
         """Return the search body of a query. Its texts are inserted after the rendering."""
+        body: dict[str, Any] = _put_back(*self._rendered(search, query))
+        return body
+
+    def filters(self, search: SearchTemplate, query: Query) -> list[dict[str, Any]]:
+        """Return the conditions of a search that do not depend on the query's words, as clauses.
+
+        Includes the filters of its search pipeline. Raises InputError for a condition in an unknown query.
+        """
+        body, texts = self._rendered(search, query)
+        pipeline = self.ids_only(body, 0)["search_pipeline"]
+        if isinstance(pipeline, str):
+            pipeline = {} if pipeline == NO_PIPELINE else self._definition(pipeline)
+        before = [one.get("filter_query") for one in pipeline.get("request_processors", ())]
+        found = [one["query"] for one in before if one]
+        found += [body["post_filter"]] if "post_filter" in body else []
+        try:
+            found += restrictions(body["query"], _WORDS if _WORDS in texts else SLOT)
+        except InputError as error:
+            raise InputError(f"{search}: {error}") from None
+        return [_put_back(one, texts) for one in found]
+
+    def score(self, request: SearchRequest, ids: Sequence[str]) -> Candidates:
+        """Return the given documents that the request's search finds, with scores.
+
+        A ``hybrid`` query finds none: its scores depend on its other hits.
+        """
+        assert request.template is not None
+        search, query = request.template
+        body = self.body(search, query)
+        if not ids or "hybrid" in body["query"]:
+            return Candidates([], np.zeros(0), np.arange(0))
+        query_of_ids = {"bool": {"must": [body["query"]], "filter": {"ids": {"values": list(ids)}}}}
+        return self._hits({**body, "query": query_of_ids}, search, query, len(ids))
+
+    def _rendered(self, search: SearchTemplate, query: Query) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return a checked body with words for the query's texts, and word -> text."""
         search = self._complete(search)
         where = f"{search}: query {query.id!r}"
         params: dict[str, Any] = {**query.params, "categories": list(query.categories)}
-        params |= {**({"lang": query.lang} if query.lang else {}), slots(search.source)[0]: query.lexical}
-        texts = {SLOT: query.lexical}  # word -> text
+        params |= {"lang": query.lang} if query.lang else {}
+        texts = {SLOT: query.lexical}
+        params = _harmless(params, texts)
+        name = slots(search.source)[0]
+        if name != SLOT and query.lexical:
+            texts[_WORDS] = query.lexical
+        params[name] = _WORDS if query.lexical else ""
         try:
-            rendered = _put_back(self._render(search, _harmless(params, texts), where), texts)
+            rendered = self._render(search, params, where)
         except InputError:
             check_values(search, [query])  # a missing value may be the reason
             raise
         _check(rendered, where)
         named = rendered.get("search_pipeline", search.pipeline)
-        return {**rendered, "search_pipeline": named} if named else rendered
+        return ({**rendered, "search_pipeline": named} if named else rendered), texts
 
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body with the same hits and scores only."""
@@ -151,24 +198,29 @@ class Templates:
 
     def _pipeline_without_rerank(self, name: str | None) -> str | dict[str, Any]:
         """A pipeline without our processor: name or definition. None: the default of the indices."""
-        client, settings = self._index.client, self._index.settings
         if name is None:
             indices = [about["settings"]["index"] for about in self._index.indices().values()]
             names = {index.get("search", {}).get("default_pipeline", NO_PIPELINE) for index in indices}
             name = names.pop() if len(names) == 1 else NO_PIPELINE
         if name == NO_PIPELINE:
             return name
-        try:
-            pipeline = client.transport.perform_request("GET", f"/_search/pipeline/{name}")[name]
-        except client_errors.NotFoundError as error:
-            raise UsageError(f"there is no search pipeline {name!r}; correct the template") from error
-        except client_errors.OpenSearchException as error:
-            raise explain(error, settings, "reading the search pipeline") from error
+        pipeline = self._definition(name)
         kept = other_processors(pipeline)
         if all(kept[part] == pipeline[part] for part in kept):
             return name
         kept = {part: processors for part, processors in kept.items() if processors}
         return kept or NO_PIPELINE
+
+    def _definition(self, name: str) -> dict[str, Any]:
+        client, settings = self._index.client, self._index.settings
+        try:
+            pipelines: dict[str, Any] = client.transport.perform_request("GET", f"/_search/pipeline/{name}")
+        except client_errors.NotFoundError as error:
+            raise UsageError(f"there is no search pipeline {name!r}; correct the template") from error
+        except client_errors.OpenSearchException as error:
+            raise explain(error, settings, "reading the search pipeline") from error
+        pipeline: dict[str, Any] = pipelines[name]
+        return pipeline
 
 
 def other_processors(pipeline: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -1,0 +1,91 @@
+"""Conditions of a query that do not depend on its words, as filters for other retrievers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rerank.errors import InputError
+
+_INNER = {
+    **dict.fromkeys(("function_score", "script_score"), "query"),
+    **{"constant_score": "filter", "boosting": "positive"},
+}
+"""Compound query -> the query that its hits match."""
+
+_NESTED = ("filter", "must_not")
+
+
+def restrictions(query: Any, words: str) -> list[dict[str, Any]]:
+    """Return filters: the conditions that every hit of the query meets, for all values of ``words``.
+
+    words: a text that stands only where the query has the words of the user.
+
+    Raises InputError for a condition in a query whose meaning is unknown.
+
+    >>> text, public = {"match": {"body": "WORDS"}}, {"term": {"public": True}}
+    >>> restrictions({"bool": {"must": text, "filter": public}}, "WORDS")
+    [{'term': {'public': True}}]
+    >>> restrictions({"bool": {"should": [text, public], "must_not": {"term": {"old": True}}}}, "WORDS")
+    [{'bool': {'must_not': [{'term': {'old': True}}]}}]
+    """
+    if words not in _texts(query):
+        return [query]
+    ((kind, inner),) = query.items()
+    if kind == "bool":
+        return _of_bool(inner, words)
+    if kind in _INNER:
+        return restrictions(inner[_INNER[kind]], words) if _INNER[kind] in inner else []
+    if kind in ("dis_max", "hybrid"):
+        always = [inner["filter"]] if "filter" in inner else []
+        return always + _alternatives(inner.get("queries", []), 1, words)
+    for name in _NESTED:
+        if name in _keys(inner):
+            raise InputError(
+                f'the template has "{name}" inside "{kind}"; for --retrieve, write it into a "bool" around it'
+            )
+    return []
+
+
+def _of_bool(inner: Mapping[str, Any], words: str) -> list[dict[str, Any]]:
+    required = [one for name in ("must", "filter") for one in _listed(inner.get(name, []))]
+    found = [condition for one in required for condition in restrictions(one, words)]
+    if excluded := _listed(inner.get("must_not", [])):
+        found.append({"bool": {"must_not": excluded}})
+    if not required or "minimum_should_match" in inner:
+        found += _alternatives(_listed(inner.get("should", [])), inner.get("minimum_should_match", 1), words)
+    return found
+
+
+def _alternatives(queries: Sequence[Any], minimum: Any, words: str) -> list[dict[str, Any]]:
+    """The condition that ``minimum`` of the queries are met; none if one of them has no conditions."""
+    found = [restrictions(query, words) for query in queries]
+    if not found or not all(found):
+        return []
+    should = [{"bool": {"filter": conditions}} for conditions in found]
+    return [{"bool": {"should": should, "minimum_should_match": minimum}}]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _texts(value: Any) -> str:
+    """All texts of a value, in lines."""
+    return "\n".join(one for one in _leaves(value) if isinstance(one, str))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list):
+        yield value
+        return
+    for one in value:
+        yield from _leaves(one)
+
+
+def _keys(value: Any) -> set[str]:
+    if isinstance(value, Mapping):
+        return {*value, *(key for one in value.values() for key in _keys(one))}
+    return {key for one in value for key in _keys(one)} if isinstance(value, list) else set()
