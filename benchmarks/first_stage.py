@@ -1,6 +1,7 @@
 """Compare production queries with and without the hook, with weights tuned on them or on another query.
 
     python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N] [--resume DIR]
+    python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE --rankers text,s2net --retrieve s2net:200
 
 WORKSPACE has rankers trained on the collection (``rerank ingest``, ``rerank train text meta``). The script
 writes the articles to an index that rerank does not own and attaches it. The index has other field names,
@@ -10,8 +11,9 @@ categories. Weights are tuned on dev. p is the paired randomization test.
 
 Weights tuned on a query use more signals: also BM25 and the popularity. The single score of a search has
 little information about them. The *popular* query is also tuned with the score of its words (a named
-clause) instead of BM25. ``--resume`` keeps tuned stacks, comparisons and rows in a folder and does not
-compute existing ones again.
+clause) instead of BM25. With ``--retrieve``, only this query is measured, by ``evaluate``: with its own
+candidates, and with those that a ranker adds under its filters. ``--resume`` keeps tuned stacks,
+comparisons and rows in a folder and does not compute existing ones again.
 """
 
 from __future__ import annotations
@@ -91,8 +93,8 @@ def cli(*arguments: object, allowed: tuple[int, ...] = (0,)) -> Any:
     return json.loads(done.stdout)
 
 
-def fill(node: Node, corpus: Path) -> None:
-    """Index the articles with field names that differ from the names in rerank."""
+def fill(node: Node, corpus: Path, **more: Any) -> None:
+    """Index the articles with field names that differ from the names in rerank. more: index settings."""
     with gzip.open(corpus, "rt", encoding="utf-8") as lines:
         articles = [json.loads(line) for line in lines]
     links = Counter(target for article in articles for target in article.get("links", ()))
@@ -101,7 +103,7 @@ def fill(node: Node, corpus: Path) -> None:
         **{name: {"type": "keyword"} for name in ("tags", "permissions")},
         **{"year": {"type": "integer"}, "popularity": {"type": "integer"}},
     }
-    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    settings = {"number_of_shards": 1, "number_of_replicas": 0, **more}
     node.request("PUT", f"/{INDEX}", {"settings": settings, "mappings": {"properties": properties}})
     for article in articles:
         about = {
@@ -179,6 +181,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=0, help="Queries per split; 0: all. Default: 0.")
     parser.add_argument("--rankers", default="text,meta")
     parser.add_argument("--beside", default=BESIDE, help="Signals to add when tuning on a query.")
+    parser.add_argument("--retrieve", default="", metavar="NAME:N", help="A ranker that also retrieves.")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="Keep results here; reuse them.")
     given = parser.parse_args()
     if given.resume is not None:
@@ -189,7 +192,7 @@ def main() -> None:
         home = with_ml_commons()
         node = stack.enter_context(running(SETTINGS, home=home, plugins=[build()], heap="768m"))
         node.request("PUT", "/_search/pipeline/normalize", NORMALIZE)
-        fill(node, given.data / "corpus.jsonl.gz")
+        fill(node, given.data / "corpus.jsonl.gz", **({"knn": True} if given.retrieve else {}))
         workspace = folder / "ws"
         fields = ("title=name", "text=body", "categories=tags")
         cli("attach", "--url", node.url, "--index", INDEX, *fields, "-w", workspace)
@@ -198,7 +201,8 @@ def main() -> None:
             for path in (given.workspace / "rankers").glob(f"{ranker}*"):
                 copy = shutil.copytree if path.is_dir() else shutil.copy
                 copy(path, workspace / "rankers" / path.name)
-        cli("encode", "-w", workspace)
+        retrieves = ("--retrieve", given.retrieve) if given.retrieve else ()
+        cli("encode", *retrieves, "-w", workspace)
         queries = given.data / "queries.jsonl.gz"
         dev, test = (
             some(given.data / "qrels" / f"{name}.tsv", folder, given.queries) for name in ("dev", "test")
@@ -223,6 +227,16 @@ def main() -> None:
 
         lexical = f"bm25,{given.rankers}"
         own, clause = (f"search,{given.rankers},{more}".strip(",") for more in (given.beside, CLAUSE))
+        if given.retrieve:
+            search = ("--first-stage", f"template:{files['popular']}")
+            both = tuned("union", own, *search, "--retrieve", f"search,{given.retrieve}")
+            found = cli(
+                *("evaluate", "--baseline", tuned("on-popular", own, *search), "--stack", both),
+                *("--protocol", "retrieved:100", "--measure", "nDCG@10", "--ignore-categories"),
+                *("--queries", queries, "--qrels", test, "-w", workspace),
+            )
+            print(json.dumps([found[part] for part in ("results", "comparisons", "candidate_recall")]))
+            return
         raw = tuned("bm25-raw", lexical, "--normalization", "none")
         tuned("bm25", lexical)
         with serving(workspace, folder / "log", "--stack", raw) as service:

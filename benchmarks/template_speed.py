@@ -1,6 +1,6 @@
 """Measure the time that the hook adds to a production template, on an index that rerank does not own.
 
-    python benchmarks/template_speed.py DATA/wikispeedia WORKSPACE [--rounds N] [--warm N] [--clients N]
+    python benchmarks/template_speed.py DATA/wikispeedia WORKSPACE [--rounds N] [--warm N] [--clients N] [--stack STACK]
 
 Index, template (*popular*) and articles are the same as in ``first_stage.py``. WORKSPACE has rankers
 trained on the collection. The queries are the complete test queries. *Plain* is the same search without the
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--warm", type=int, default=1500, help="Warm-up rounds. Default: 1500.")
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--stack", default=WEIGHTS, help="Stack with weights. Default: %(default)s.")
     given = parser.parse_args()
     lines = (given.data / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]
     test = {line.split("\t")[0] for line in lines}
@@ -64,7 +65,7 @@ def main() -> None:
         shutil.copytree(given.workspace / "rankers", workspace / "rankers")
         cli("encode", "-w", workspace)
         service = stack.enter_context(serving(workspace, folder / "log"))
-        put_pipeline(node, "hook", url=service, stack=WEIGHTS, depth=100, timeout=20000)
+        put_pipeline(node, "hook", url=service, stack=given.stack, depth=100, timeout=20000)
         shown: dict[str, Any] = {
             "highlight": {"fields": {"body": {}}},
             "aggs": {"tags": {"terms": {"field": "tags"}}},

@@ -1,5 +1,7 @@
 """Write docs/explanation/papers.md with the verdict on each claim of the papers, from the result files.
 
+It also writes the gain of categories in README.md.
+
 python benchmarks/papers/page.py            # writes docs/explanation/papers.md and its figures
 python benchmarks/papers/page.py --check    # exit code 1 if they are outdated
 python benchmarks/papers/page.py --show 003  # prints all cases and tables of a paper
@@ -13,13 +15,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "peers")]
 
 import paper_000
 import paper_001
 import paper_002
 import paper_003
 import paper_004
+from table import filled
 from tables import Claim, Table
 
 from rerank.files import write_text
@@ -122,7 +125,8 @@ def pages() -> dict[Path, str]:
         " [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
         " [all figures](../../benchmarks/README.md).\n"
     )
-    return {PAGE: "\n".join(parts), **figures}
+    readme = filled(ROOT / "README.md", {"categories": paper_003.gains_of_categories()})
+    return {PAGE: "\n".join(parts), ROOT / "README.md": readme, **figures}
 
 
 def groups(claims: Sequence[Claim]) -> list[list[Claim]]:

@@ -394,6 +394,24 @@ def _largest(runs: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> Ta
     return Table(title, ["", *(NAMES[stack] for stack in stacks)], rows)
 
 
+def gains_of_categories() -> str:
+    """Return what ``meta`` adds to tf-idf and ``text``, by the categories of the query, as a sentence."""
+    cases = _cases(results("003"))
+    stacks = 1000, f"{FIRST},{STACKED}", f"{FIRST},text"
+    gains = {
+        (collection, case): cases["retrieved", collection, f"cosine, {case}"].difference(*stacks).mean
+        for collection in ("wikispeedia", "debian.it")
+        for case in CASES
+    }
+    given, inferred, degraded = (
+        f"{gains['wikispeedia', case]:.3f} and {gains['debian.it', case]:.3f}" for case in CASES
+    )
+    return (
+        f"On wikispeedia and debian.it, given categories add {given} nDCG, inferred ones {inferred},"
+        f" categories with errors {degraded}"
+    )
+
+
 def _by_case(cases: Mapping[tuple[str, str, str], Runs], count: int = 1000) -> list[Table]:
     """Return one table per collection and setting. Columns: categories of the query."""
     found = sorted({(collection, setting.split(", ")[0]) for _, collection, setting in cases})

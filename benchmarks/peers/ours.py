@@ -10,6 +10,7 @@ tunes the weights.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from collection import DEPTH, Collection, Costs, Run, arguments, time_queries, write
 
 from rerank import auto, ingest, train, tune
+from rerank.progress import Progress
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workflows import auto_training
@@ -36,6 +38,24 @@ def count_work() -> None:
     begin = time.monotonic() - time.process_time() / CORES
     clock = SimpleNamespace(monotonic=lambda: begin + time.process_time() / CORES)
     auto_training.time = clock  # type: ignore[attr-defined]
+
+
+class RankerTimes(Progress):
+    """Processor seconds of auto for each ranker, with the measurement on dev."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.current, self.begun = "", 0.0
+
+    def say(self, line: str) -> None:
+        """Start the time of a ranker, or end it at the first line about something else."""
+        step, _, rest = line.partition(": ")
+        if step not in ("rankers", "retrieval", "tune") or rest.startswith(f"{self.current}:"):
+            return
+        if self.current:
+            self.seconds[self.current] = round(time.process_time() - self.begun, 1)
+        found = re.match(r"(\w+) is trained", rest)
+        self.current, self.begun = found[1] if found else "", time.process_time()
 
 
 def names(stack: Stack) -> list[str]:
@@ -140,10 +160,10 @@ def main() -> None:
         return
     folder, costs = collection.folder / AUTO, Costs()
     count_work()
-    begin = time.monotonic()
+    begin, rankers = time.monotonic(), RankerTimes()
     with costs.time("training"):
         # user: rerank-auto
-        report = auto(args.folder, folder, minutes=args.minutes)
+        report = auto(args.folder, folder, minutes=args.minutes, progress=rankers)
         # end
     elapsed = time.monotonic() - begin
     print(*report.messages, sep="\n")
@@ -153,7 +173,7 @@ def main() -> None:
     costs.bytes = engine_bytes(folder)
     write(collection, "rerank-bm25", answer(workspace, workspace.stack("bm25"), collection, Costs()), Costs())
     run = answer(workspace, stack, collection, costs)
-    write(collection, "rerank-auto", run, costs, stack=str(stack))
+    write(collection, "rerank-auto", run, costs, stack=str(stack), seconds=rankers.seconds)
 
 
 if __name__ == "__main__":

@@ -171,25 +171,45 @@ def better(results: list[Result]) -> str:
     return "\n".join(lines) or "- No peer is above rerank in any measure."
 
 
+def costs(results: list[Result]) -> str:
+    """Return the sentences about costs of auto and BM25."""
+    rows = [{row["peer"]: row for row in result["rows"]} for result in results]
+    auto, bm25 = (
+        [of[peer] for of in rows if "p50_ms" in of[peer]] for peer in ("rerank-auto", "rerank-bm25")
+    )
+    minutes = [of["rerank-auto"]["training_s"] / 60 for of in rows]
+    memory = max(of["rerank-auto"]["memory_mib"] for of in rows) / 1024
+    of_auto, of_bm25 = ([row["p50_ms"] for row in some] for some in (auto, bm25))
+    return (
+        f"`rerank auto` trains for {min(minutes):.0f} to {max(minutes):.0f} minutes of processor time and"
+        f" takes up to {memory:.1f} GiB of memory. A query of its stack takes {min(of_auto):.0f} to"
+        f" {max(of_auto):.0f} ms, because it has one or two encoders; `bm25` takes {min(of_bm25):.0f} to"
+        f" {max(of_bm25):.0f} ms."
+    )
+
+
 def pages() -> dict[Path, str]:
     """Return path -> text of both pages, with tables from the result files."""
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     tables = "\n\n".join(map(by_collection, results))
     return {
         FIGURES: filled(FIGURES, {"peers": tables}),
-        COMPARISON: filled(COMPARISON, {"peers": summary(results), "better": better(results)}),
+        COMPARISON: filled(
+            COMPARISON, {"peers": summary(results), "better": better(results), "costs": costs(results)}
+        ),
     }
 
 
 def filled(path: Path, tables: dict[str, str]) -> str:
-    """Return the text with each table between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    """Return the text with each table or sentence between ``<!-- NAME -->`` and ``<!-- end -->``."""
     text = path.read_text("utf-8")
     for name, table in tables.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
+        before, begin, rest = text.partition(f"<!-- {name} -->")
+        old, end, after = rest.partition("<!-- end -->")
         if not end:
             raise SystemExit(f"{path.name}: missing `<!-- {name} -->` or `<!-- end -->`. Add both comments.")
-        text = f"{before}{begin}\n{table}\n\n{end}{after}"
+        space = "\n\n" if old.startswith("\n") else ""
+        text = f"{before}{begin}{space}{table}{space}{end}{after}"
     return text
 
 

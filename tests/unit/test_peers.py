@@ -31,7 +31,7 @@ def table(script: Callable[[str], Any]) -> Any:
     return script("table")
 
 
-@pytest.mark.parametrize("name", ["table", "demo_tables"])
+@pytest.mark.parametrize("name", ["table", "demo_tables", "signals"])
 def test_tables_equal_the_output_of_their_command(script: Callable[[str], Any], name: str) -> None:
     for path, text in script(name).pages().items():
         assert path.read_text("utf-8") == text, f"run python benchmarks/.../{name}.py"

@@ -54,6 +54,8 @@ class Templates:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._pipelines = lru_cache(64)(self._pipeline_without_rerank)
+        self._definitions = lru_cache(64)(self._definition)
+        self._last: tuple[Any, ...] = (None, None)  # search and query of the last rendering, and its result
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a template with its stored text, after a trial rendering.
@@ -61,6 +63,8 @@ class Templates:
         Raises InputError for an invalid body, UsageError for another index, EngineError without the template.
         """
         self._pipelines.cache_clear()
+        self._definitions.cache_clear()
+        self._last = (None, None)
         found = self._complete(search)
         self.body(found, query)
         return found
@@ -100,7 +104,7 @@ class Templates:
         body, texts = self._rendered(search, query)
         pipeline = self.ids_only(body, 0)["search_pipeline"]
         if isinstance(pipeline, str):
-            pipeline = {} if pipeline == NO_PIPELINE else self._definition(pipeline)
+            pipeline = {} if pipeline == NO_PIPELINE else self._definitions(pipeline)
         before = [one.get("filter_query") for one in pipeline.get("request_processors", ())]
         found = [one["query"] for one in before if one]
         found += [body["post_filter"]] if "post_filter" in body else []
@@ -125,7 +129,11 @@ class Templates:
 
     def _rendered(self, search: SearchTemplate, query: Query) -> tuple[dict[str, Any], dict[str, str]]:
         """Return a checked body with words for the query's texts, and word -> text."""
-        search = self._complete(search)
+        last = self._last
+        if last[0] is search and last[1] is query:
+            body, texts = last[2:]
+            return body, texts
+        given, search = search, self._complete(search)
         where = f"{search}: query {query.id!r}"
         params: dict[str, Any] = {**query.params, "categories": list(query.categories)}
         params |= {"lang": query.lang} if query.lang else {}
@@ -142,7 +150,9 @@ class Templates:
             raise
         _check(rendered, where)
         named = rendered.get("search_pipeline", search.pipeline)
-        return ({**rendered, "search_pipeline": named} if named else rendered), texts
+        body = {**rendered, "search_pipeline": named} if named else rendered
+        self._last = (given, query, body, texts)
+        return body, texts
 
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body with the same hits and scores only."""
@@ -204,7 +214,7 @@ class Templates:
             name = names.pop() if len(names) == 1 else NO_PIPELINE
         if name == NO_PIPELINE:
             return name
-        pipeline = self._definition(name)
+        pipeline = self._definitions(name)
         kept = other_processors(pipeline)
         if all(kept[part] == pipeline[part] for part in kept):
             return name
