@@ -1,6 +1,6 @@
 """Measure the time that the hook adds to a production template, on an index that rerank does not own.
 
-    python benchmarks/template_speed.py DATA/wikispeedia WORKSPACE [--rounds N] [--warm N] [--clients N] [--stack STACK]
+    python benchmarks/template_speed.py DATA/wikispeedia WORKSPACE [--rounds N] [--clients N] [--stack STACK]
 
 Index, template (*popular*) and articles are the same as in ``first_stage.py``. WORKSPACE has rankers
 trained on the collection. The queries are the complete test queries. *Plain* is the same search without the

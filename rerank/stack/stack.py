@@ -141,7 +141,7 @@ class Stack:
         return replace(self, combiner=self.combiner.for_case(case))
 
     def with_template(self, search: SearchTemplate) -> Stack:
-        """Return the stack with the user's search as first stage.
+        """Return the stack with the user's search as first stage. Rankers that retrieve still do.
 
         >>> str(Stack.parse("bm25*0.5 + text*0.5").with_template(SearchTemplate("run", "a.run")))
         'search*0.50 + text*0.50'
@@ -149,7 +149,9 @@ class Stack:
         if self.first_stage != SEARCH and SEARCH in self.signals:
             raise UsageError(f"the stack {self} has another first stage than its own search; tune it again")
         combiner = self.combiner.renamed({self.first_stage: SEARCH})
-        return replace(self, combiner=combiner, first_stage=SEARCH, retrieve=(), search=search)
+        others = [one for one in self.retrieve if one not in (self.first_stage, SEARCH)]
+        retrieve = (SEARCH, *others) if others else ()
+        return replace(self, combiner=combiner, first_stage=SEARCH, retrieve=retrieve, search=search)
 
     def rank(
         self, ids: Sequence[str], raw: NDArray[Any], found: Mapping[str, NDArray[np.bool_]] | None = None

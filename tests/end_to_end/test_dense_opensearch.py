@@ -105,6 +105,8 @@ def test_a_search_and_a_ranker_retrieve_together(cluster, run, write_lines, tmp_
     report = run("evaluate", "--stack", "search,dense", *union[:2], "--protocol", "retrieved:3", *files).json
     rows = {tuple(row["retrieve"]): row["recall"] for row in report["candidate_recall"]}
     assert rows["search", "dense:40"] == pytest.approx(recall, abs=1e-6)
+    used = run("query", WORDS, "--stack", "search,dense", *first, "-w", cluster, "--json").json
+    assert used["found"].keys() == {"search", "dense"}
     run(*query, "--retrieve", "dense").fails(2, "--retrieve search,NAME")
 
 

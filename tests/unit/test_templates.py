@@ -121,7 +121,9 @@ def test_a_custom_search_must_be_among_the_retrievers() -> None:
     for stack, retrieve in ((own, "s2net"), (Stack.parse("bm25"), "search")):
         with pytest.raises(UsageError, match="--retrieve search,NAME"):
             replace(stack, retrieve=(retrieve,))
-    over = Stack.parse("bm25*0.25 + text*0.75").with_template(SearchTemplate("run", "x"))
+    over = replace(Stack.parse("bm25*0.25 + text*0.75"), retrieve=("bm25", "text:20"))
+    over = over.with_template(SearchTemplate("run", "x"))
+    assert over.retrieve == ("search", "text:20")
     assert str(over) == "search*0.25 + text*0.75"
     with pytest.raises(UsageError, match="another first stage"):
         Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").with_template(SearchTemplate("run", "x"))
