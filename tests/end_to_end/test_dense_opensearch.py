@@ -107,6 +107,14 @@ def test_a_search_and_a_ranker_retrieve_together(cluster, run, write_lines, tmp_
     assert rows["search", "dense:40"] == pytest.approx(recall, abs=1e-6)
     used = run("query", WORDS, "--stack", "search,dense", *first, "-w", cluster, "--json").json
     assert used["found"].keys() == {"search", "dense"}
+    ids = [one.id for one in read_queries(files[1])]
+    (tmp_path / "own.run").write_text("".join(f"{id} Q0 {allowed[0]} 1 1.5 other\n" for id in ids))
+    of_run = ("--first-stage", f"run:{tmp_path / 'own.run'}", "--retrieve", "search,dense:40")
+    judged = (*files[:4], "-w", cluster, "--json")
+    (row,) = run("evaluate", "--stack", "search*0.5 + dense*0.5", *of_run, *judged).json["candidate_recall"][
+        1:
+    ]
+    assert row["recall"]["search"] < row["recall"]["together"]
     run(*query, "--retrieve", "dense").fails(2, "--retrieve search,NAME")
 
 

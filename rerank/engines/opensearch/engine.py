@@ -154,11 +154,13 @@ class OpenSearchEngine(Writer, Engine):
         """Join the hits of a template with the results of other retrievers, under its filters."""
         assert request.template is not None
         search, query = request.template
-        run = search.kind == "run"
-        kept = [] if run else self.templates.filters(search, query)
-        (found,) = self.searcher.search([request.others(self.first_stages[0])], kept)
-        new = [] if run else sorted({*found.ids} - {*hits.ids})
-        return union_with_search(request, hits, found, self.templates.score(request, new))
+        others, scored = request.others(self.first_stages[0]), None
+        if search.kind == "run":
+            (found,) = self.searcher.search([others])
+        else:
+            (found,) = self.searcher.search([others], self.templates.filters(search, query))
+            scored = self.templates.score(request, sorted({*found.ids} - {*hits.ids}))
+        return union_with_search(request, hits, found, scored)
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """See :meth:`Templates.check`."""
