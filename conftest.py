@@ -1,4 +1,7 @@
-"""Names for the examples in docstrings: a small ``workspace`` with judged ``queries`` and ``qrels``."""
+"""Names for the examples in docstrings.
+
+``workspace`` with judged ``queries`` and ``qrels``, and ``folder`` for files.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,13 @@ TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owl
 
 @pytest.fixture(autouse=True)
 def examples(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Define the names for examples that use a workspace."""
+    """Define the names for examples that use them."""
     test = getattr(request.node, "dtest", None)
-    if test is not None and "workspace" in test.docstring:
-        test.globs.update(names(tmp_path_factory.mktemp("example")))
+    if test is not None and ("workspace" in test.docstring or "folder" in test.docstring):
+        folder = tmp_path_factory.mktemp("example")
+        test.globs["folder"] = folder
+        if "workspace" in test.docstring:
+            test.globs.update(names(folder))
 
 
 def names(folder: Path) -> dict[str, Any]:

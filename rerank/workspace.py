@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 class Workspace(WorkspaceFolder):
     """One collection with rankers and stacks. Use :meth:`open` or :meth:`create`.
 
-    >>> import tempfile
     >>> from rerank import Document
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace = Workspace.create(folder / "new", lang="en")
     >>> workspace.engine.write([Document("wolf", text="A grey wolf")]).added
     1
     >>> workspace = Workspace.open(workspace.folder)

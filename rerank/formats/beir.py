@@ -64,11 +64,9 @@ def read_corpus(
 
     Raises InputError (``FILE:LINE: ...``).
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "corpus.jsonl"
-    ...     _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
-    ...     document = next(read_corpus(path))
+    >>> path = folder / "corpus.jsonl"
+    >>> _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
+    >>> document = next(read_corpus(path))
     >>> document.id, document.categories, document.extra
     ('7', ('algorithms',), {'year': 1962})
     """
@@ -99,11 +97,9 @@ def read_queries(source: Source) -> list[Query]:
 
     Raises InputError (``FILE:LINE: ...``), also for a repeated id or no queries.
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "queries.jsonl"
-    ...     _ = path.write_text('{"_id": "q1", "text": "wolves at night"}\\n')
-    ...     read_queries(path)[0].text
+    >>> path = folder / "queries.jsonl"
+    >>> _ = path.write_text('{"_id": "q1", "text": "wolves at night"}')
+    >>> read_queries(path)[0].text
     'wolves at night'
     """
     lines: dict[str, str] = {}

@@ -10,11 +10,9 @@ def read_categories(source: Source) -> list[tuple[str, str]]:
 
     Raises InputError (``FILE:LINE: ...``).
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "categories.tsv"
-    ...     _ = path.write_text("child\\tparent\\ngame::chess\\tgame\\n")
-    ...     read_categories(path)
+    >>> path = folder / "categories.tsv"
+    >>> _ = path.write_text("child\\tparent\\ngame::chess\\tgame\\n")
+    >>> read_categories(path)
     [('game::chess', 'game')]
     """
     rows = read_rows(source, ("child", "parent"), "write each line as child, tab, parent")

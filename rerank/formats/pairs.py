@@ -30,11 +30,9 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
 
     Raises InputError (``FILE:LINE: ...``), also for an empty text or no pairs.
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "pairs.jsonl"
-    ...     _ = path.write_text('{"query": "the cat", "document": "die Katze"}\\n')
-    ...     read_pairs(path)
+    >>> path = folder / "pairs.jsonl"
+    >>> _ = path.write_text('{"query": "the cat", "document": "die Katze"}\\n')
+    >>> read_pairs(path)
     [('the cat', 'die Katze')]
     """
 
@@ -62,11 +60,9 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
 
     Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, no pairs or one label.
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "pairs.tsv"
-    ...     _ = path.write_text("a\\tb\\trelated\\nd1\\td2\\t1\\nd1\\td3\\t0\\n")
-    ...     [tuple(pair) for pair in read_labeled_pairs(path)]
+    >>> path = folder / "pairs.tsv"
+    >>> _ = path.write_text("a\\tb\\trelated\\nd1\\td2\\t1\\nd1\\td3\\t0\\n")
+    >>> [tuple(pair) for pair in read_labeled_pairs(path)]
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
     labels: dict[tuple[str, str], tuple[str, bool]] = {}
@@ -96,11 +92,9 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
 def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tuple[str, str, bool | None]]:
     """Read pairs of documents like :func:`read_labeled_pairs`, with optional labels.
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "pairs.tsv"
-    ...     _ = path.write_text("d1\\td2\\nd1\\td3\\n")
-    ...     read_unlabeled_pairs(path)
+    >>> path = folder / "pairs.tsv"
+    >>> _ = path.write_text("d1\\td2\\nd1\\td3\\n")
+    >>> read_unlabeled_pairs(path)
     [('d1', 'd2', None), ('d1', 'd3', None)]
     """
     return [(a, b, related) for _, a, b, related in _read(source, known, labels=False)]

@@ -36,12 +36,9 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
 
     Raises InputError (``FILE:LINE: ...``), also without judgments.
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "qrels.txt"
-    ...     _ = path.write_text("q1 0 d7 2\\n")
-    ...     qrels = read_qrels(path)
-    >>> qrels["q1"]
+    >>> path = folder / "qrels.txt"
+    >>> _ = path.write_text("q1 0 d7 2\\n")
+    >>> read_qrels(path)["q1"]
     {'d7': 2}
     """
     if conflicts not in CONFLICTS:

@@ -52,11 +52,9 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
 
     Raises InputError (``FILE:LINE: ...``), also for a repeated document or an empty file.
 
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "old.run"
-    ...     _ = path.write_text("q1 Q0 d7 1 12.5 old\\n")
-    ...     read_run(path)
+    >>> path = folder / "old.run"
+    >>> _ = path.write_text("q1 Q0 d7 1 12.5 old\\n")
+    >>> read_run(path)
     {'q1': [('d7', 12.5)]}
     """
     run: dict[str, dict[str, float]] = {}

@@ -46,12 +46,11 @@ def attach(
 
     Raises WorkspaceError for an existing workspace, UsageError for an unknown field.
 
-    >>> import tempfile
     >>> from rerank import RerankError
     >>> from rerank.engines.opensearch import Settings
     >>> library = Settings(("http://127.0.0.1:1",), "library")
     >>> try:
-    ...     attach(tempfile.mkdtemp() + "/ws", {"title": ["title"], "text": ["body"]}, opensearch=library)
+    ...     attach(folder / "new", {"title": ["title"], "text": ["body"]}, opensearch=library)
     ... except RerankError:
     ...     print("no connection")
     no connection

@@ -112,8 +112,7 @@ def auto(
     Raises InputError for missing files or too few judged queries, WorkspaceError for a workspace with other
     documents.
 
-    >>> import json, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
+    >>> import json
     >>> words = ["wolf", "fox", "owl", "bear", "elk", "lynx", "crow", "hare", "seal", "mole"]
     >>> for name, texts in (("corpus", [f"the {word} at night" for word in words]), ("queries", words)):
     ...     lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]

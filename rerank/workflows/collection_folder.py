@@ -44,8 +44,6 @@ def read_folder(path: Path) -> Folder:
 
     Raises InputError for a missing file.
 
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
     >>> for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels.tsv"):
     ...     (folder / name).touch()
     >>> str(read_folder(folder))

@@ -89,9 +89,6 @@ def ingest(
 
     Raises InputError for invalid records before any change, unless ``skip_invalid``.
 
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "corpus.jsonl").write_text('{"_id": "wolf", "text": "a grey wolf", "lang": "en"}')
     >>> report = ingest(folder / "workspace", [folder / "corpus.jsonl"])
     >>> report.added, report.documents, report.lang

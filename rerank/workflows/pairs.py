@@ -107,14 +107,8 @@ def predict_pairs(
     threshold: smallest score of related pairs. Default: the most accurate on ``dev_pairs``, the ranker's, or
         none.
 
-    >>> import tempfile
-    >>> from rerank import Document, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "elk": "elks eat"}
-    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
-    3
-    >>> pairs = [("wolf", "fox", None), ("wolf", "elk", None)]
-    >>> [row["predicted"] for row in predict_pairs(workspace, "tfidf", pairs, threshold=0.1).rows()]
+    >>> pairs = [("wolf", "owl", None), ("fox", "owl", None)]
+    >>> [row["predicted"] for row in predict_pairs(workspace, "tfidf", pairs, threshold=0.3).rows()]
     [1, 0]
     """
     if dev_pairs and threshold is not None:
@@ -145,9 +139,8 @@ def evaluate_pairs(
 
     Raises UsageError for a ranker without threshold and dev pairs, and for a pair in both sets.
 
-    >>> import tempfile
     >>> from rerank import Document, LabeledPair, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace = Workspace.create(folder / "pairs", lang="en")
     >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "elk": "elks eat", "cow": "cows eat"}
     >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     4
