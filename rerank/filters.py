@@ -31,6 +31,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _TIME = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
 )
+_LOWEST = (1, 1, 1, 0, 0, 0)  # parts of a date
+_LENGTHS = {3: 86_400_000, 5: 60_000, 6: 1000}  # milliseconds of a date with so many parts
 _AFTER = "!"  # sorts after a number, and before a longer number with the same start
 _HOW = "write it as year>=2020, tags=a or published<2024-06"
 
@@ -210,28 +212,16 @@ def period(text: str) -> tuple[float, float] | None:
     found = _TIME.fullmatch(text)
     if found is None:
         return None
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    *parts, fraction, zone = found.groups()
+    count = sum(part is not None for part in parts)
+    year, month, day, hour, minute, second = (int(part or lowest) for part, lowest in zip(parts, _LOWEST))
+    microsecond = round(float(fraction or 0) * 1e6) % 1_000_000
     try:
-        begin = datetime(
-            int(year),
-            int(month or 1),
-            int(day or 1),
-            int(hour or 0),
-            int(minute or 0),
-            int(second or 0),
-            round(float(fraction or 0) * 1e6) % 1_000_000,
-            _zone(zone),
-        )
-        if month is None:
-            end = begin.replace(year=begin.year + 1)
-        elif day is None:
-            end = (begin + timedelta(days=31)).replace(day=1)
-        elif hour is None:
-            end = begin + timedelta(days=1)
-        elif second is None:
-            end = begin + timedelta(minutes=1)
+        begin = datetime(year, month, day, hour, minute, second, microsecond, _zone(zone))
+        if count < 3:  # a year or a month
+            end = begin.replace(year=year + 1) if count == 1 else (begin + timedelta(days=31)).replace(day=1)
         else:
-            end = begin + (timedelta(milliseconds=1) if fraction else timedelta(seconds=1))
+            end = begin + timedelta(milliseconds=1 if fraction else _LENGTHS[count])
         return begin.timestamp(), end.timestamp()
     except (ValueError, OverflowError):  # the 13th month, the year 0
         return None
