@@ -7,11 +7,9 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rerank.errors import InputError, UsageError
-from rerank.files import parse_json
 from rerank.formats.lines import name_of, read_texts
 from rerank.formats.trec import read_run
 from rerank.records import Query, SearchTemplate
@@ -78,24 +76,10 @@ def _template(path: str) -> SearchTemplate:
             )
         index = parts[0] if len(parts) == 2 else None
         pipeline = parse_qs(url.query).get("search_pipeline", [None])[0]
-    configuration = _configuration(source)
-    if configuration is not None:
-        index = configuration.get("index") or index
-        pipeline = configuration.get("searchPipeline") or pipeline
-        source = configuration["query"].strip()
     if not source:
         raise InputError(f"{name_of(path)}: the template is empty; write the body of a _search")
     check_slots(source, name_of(path))
     return SearchTemplate("template", Path(path).name, source, pipeline, index, fingerprint(source, pipeline))
-
-
-def _configuration(source: str) -> dict[str, Any] | None:
-    """Return a Search Relevance Workbench configuration; its body is a string."""
-    try:
-        found = parse_json(source)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("query"), str) else None
 
 
 def slots(source: str) -> list[str]:
