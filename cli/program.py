@@ -22,7 +22,6 @@ COMMANDS = {
     "ingest": "Add, update or remove documents.",
     "attach": "Use an existing OpenSearch index.",
     "train": "Train rankers on judged queries, pairs or links.",
-    "mine": "Find labeled pairs and co-citations in the collection.",
     "pairs": "Score pairs of documents and compare the scores with labels.",
     "tune": "Find the weights of a stack.",
     "stack": "List, promote and roll back stacks.",

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from rerank.workflows.encode import encode as encode
     from rerank.workflows.evaluate import evaluate as evaluate
     from rerank.workflows.ingest import ingest as ingest
-    from rerank.workflows.mine import mine_cocitation as mine_cocitation
     from rerank.workflows.pairs import evaluate_pairs as evaluate_pairs
     from rerank.workflows.pairs import predict_pairs as predict_pairs
     from rerank.workflows.promote import promote as promote
@@ -63,7 +62,6 @@ _MODULES = {
     "rerank.search.pipeline": ("Pipeline", "SearchResult"),
     "rerank.stack.ranking": ("Hit", "Ranking"),
     "rerank.stack.stack": ("Stack",),
-    "rerank.workflows.mine": ("mine_cocitation",),
     "rerank.workflows.pairs": ("evaluate_pairs", "predict_pairs"),
     "rerank.workflows.promote": ("promote", "rollback"),
     "rerank.workspace": ("Workspace",),

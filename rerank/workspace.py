@@ -27,7 +27,6 @@ from rerank.stack.stack import Stack, called, find_stack
 from rerank.workspace_folder import WorkspaceFolder
 
 if TYPE_CHECKING:
-    from rerank.progress import Progress
     from rerank.rankers.graphs.citations import Citations
 
 
@@ -69,15 +68,11 @@ class Workspace(WorkspaceFolder):
         except RerankError as error:
             return {str(self.folder / "engine"): str(error)} | wrong
 
-    def citations(self, progress: Progress | None = None) -> Citations:
+    def citations(self) -> Citations:
         """Read the citations of the documents."""
         from rerank.rankers.graphs.citations import Citations
 
-        engine = self.engine
-        documents = engine.documents()
-        if progress is not None:
-            documents = progress.over(documents, "citations", len(engine), "doc")
-        return Citations.of(documents)
+        return Citations.of(self.engine.documents())
 
     # -- rankers -----------------------------------------------------------------------------------------
 
