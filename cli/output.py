@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from rerank.progress import Progress
-from rerank.text import duration, join_names, plural
+from rerank.text import join_names, plural
 
 if TYPE_CHECKING:
     from rerank.combiners.linear import Linear
@@ -134,10 +134,12 @@ class Bar(Progress):
             self.say(self._summary())
 
     def _summary(self) -> str:
+        from tqdm import tqdm
+
         total = f" of {self._total:,}" if self._total and self._done < self._total else ""
         unit = self._unit if self._done == 1 and not total else _many(self._unit)
         count = f"{self._done:,}{total} {unit} in " if self._done and unit else ""
-        return f"{self._title}: {count}{duration(time.monotonic() - self._begin)}"
+        return f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}"
 
     def show(self, **values: str) -> None:
         """Show figures after the bar."""

@@ -272,17 +272,3 @@ def join_names(names: Sequence[str], most: int = 5) -> str:
     """
     shown = ", ".join(name if len(name) <= 80 else f"{name[:79]}…" for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words.
-
-    >>> [duration(s) for s in (0.4, 50, 91, 3600, 9000)]
-    ['0 s', '50 s', '2 min', '1 h', '2 h 30 min']
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")

@@ -131,7 +131,7 @@ def test_quiet_and_verbose_change_only_standard_error(run, made, place):
     quiet, verbose = said("--quiet"), said("-v")
     assert (quiet.code, quiet.err) == (0, "")
     assert quiet.out == verbose.out
-    assert "score candidates: 3 queries in 0 s\n" in verbose.err
+    assert "score candidates: 3 queries in 00:00\n" in verbose.err
     run("--quiet", "status", "-v", "-w", made / "ws").fails(2, "--quiet and --verbose")
     assert "1 query retrieves" in evaluate_bm25(run, made, "all.tsv").err  # unaffected by the option
 
