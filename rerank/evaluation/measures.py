@@ -108,8 +108,6 @@ def _parse(names: Sequence[str]) -> list[Any]:
             raise UsageError(f"measure {name!r} cannot be computed here; {examples}")
         if measure not in parsed:
             parsed.append(measure)
-    if not parsed:
-        raise UsageError(f"name at least one measure, {examples}")
     return parsed
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rerank.errors import UsageError
-from rerank.evaluation.measures import Evaluation, check_measures
+from rerank.evaluation.measures import Evaluation
 
 Array = NDArray[np.float64]
 
@@ -50,14 +49,9 @@ def compare(
 ) -> list[Comparison]:
     """Compare runs with ``baseline``; Holm's correction is over all comparisons.
 
-    Raises UsageError for a baseline or measure that was not evaluated.
+    measures: names as in ``evaluation``; default: all of them.
     """
-    if baseline not in evaluation.values:
-        raise UsageError(f"no run {baseline!r} to compare with; there are {', '.join(evaluation.values)}")
-    names = evaluation.measures if measures is None else check_measures(measures)
-    for name in names:
-        if name not in evaluation.measures:
-            raise UsageError(f"{name} was not measured; there are {', '.join(evaluation.measures)}")
+    names = evaluation.measures if measures is None else measures
     pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
     differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
     found = randomization_tests(differences, permutations=permutations, seed=seed)

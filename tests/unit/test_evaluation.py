@@ -62,8 +62,6 @@ def test_unknown_measures_are_refused():
     for name in ("Foo", "nDCG@x", "", "nDCG@", "__import__('os')"):
         with pytest.raises(UsageError, match="unknown measure"):
             check_measures([name])
-    with pytest.raises(UsageError, match="one measure"):
-        check_measures([])
     assert check_measures(["RR", "MRR", "AP(rel=2)", "P@5"]) == ("RR", "AP(rel=2)", "P@5")
 
 
@@ -149,10 +147,6 @@ def test_compare_corrects_over_all_comparisons():
     assert [c.p for c in comparisons[2:]] == [1, 1]
     assert [c.p_holm for c in comparisons] == holm([c.p for c in comparisons])
     assert len(compare(evaluation, "bm25", measures=["RR"], permutations=99)) == 2
-    with pytest.raises(UsageError, match="no run 'x' to compare with; there are bm25, good, same"):
-        compare(evaluation, "x")
-    with pytest.raises(UsageError, match=r"P@5 was not measured"):
-        compare(evaluation, "bm25", measures=["P@5"])
 
 
 @pytest.mark.parametrize("text", ["retrieved:1000", "pool-random:40", "pool-first:200"])
