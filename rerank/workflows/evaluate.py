@@ -69,7 +69,7 @@ def evaluate(
     compared, measures = list(check_measures(measures) if measures else MEASURES[:1]), measures or MEASURES
     report = EvaluationReport(baseline=next(iter(named)), compared=compared, top=keep, stacks=named)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
-    new_qrels, dropped = _find_leaks(report, experiment, measures)
+    new_qrels, dropped = _find_leaks(report, experiment)
     for protocol in parsed:
         ranked = rank_all(experiment, named, protocol, report)
         report.measure(str(protocol), ids_of(ranked), experiment.qrels, measures, seed)
@@ -117,9 +117,7 @@ def _label(stack: str | Stack) -> str:
     return Path(text).stem if text.endswith(".json") else text
 
 
-def _find_leaks(
-    report: EvaluationReport, experiment: Experiment, measures: Sequence[str]
-) -> tuple[Qrels, list[tuple[str, str]]]:
+def _find_leaks(report: EvaluationReport, experiment: Experiment) -> tuple[Qrels, list[tuple[str, str]]]:
     """Return judgments without training documents, and these (query, document) pairs."""
     qrels, queries = experiment.qrels, [query.id for query in experiment.queries]
     records = {label: experiment.workspace.training_records(one) for label, one in report.stacks.items()}
@@ -130,7 +128,7 @@ def _find_leaks(
     report.pairs = sum(len(qrels.relevant(query)) for query in queries)
     report.seen_pairs = len(dropped)
     if 0 < report.seen_pairs < report.pairs:
-        compared = list(check_measures(measures[:1]))
-        report.new_documents = EvaluationReport(report.baseline, compared=compared, stacks=report.stacks)
-        report.new_documents.leaks = report.leaks
+        report.new_documents = EvaluationReport(
+            report.baseline, compared=report.compared[:1], stacks=report.stacks, leaks=report.leaks
+        )
     return new_qrels, dropped
