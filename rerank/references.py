@@ -17,19 +17,16 @@ _PMID = re.compile(
 class CitationCounts:
     """Counts of articles, references and citations.
 
-    skipped: unreadable files or lines. without_body, without_references: articles.
-    references, with_doi, without_key, duplicates: entries of reference lists.
+    without_body, without_references: articles.
+    references, without_key: entries of reference lists.
     mentions: citations in texts. unresolved: without an entry with a key.
     """
 
     articles: int = 0
-    skipped: int = 0
     without_body: int = 0
     without_references: int = 0
     references: int = 0
-    with_doi: int = 0
     without_key: int = 0
-    duplicates: int = 0
     mentions: int = 0
     unresolved: int = 0
 

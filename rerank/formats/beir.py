@@ -10,7 +10,7 @@ from msgspec import Struct
 from rerank.errors import InputError
 from rerank.formats.lines import Source, convert, name_of, read_json_lines
 from rerank.records import Document, Query
-from rerank.references import CitationCounts, find_doi, named_key
+from rerank.references import CitationCounts, named_key
 
 Names = str | list[str | int] | None
 
@@ -49,7 +49,6 @@ _QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
 def read_corpus(
     source: Source,
     *,
-    skip_invalid: bool = False,
     invalid: Callable[[InputError], object] | None = None,
     counts: CitationCounts | None = None,
 ) -> Iterator[Document]:
@@ -59,10 +58,10 @@ def read_corpus(
     go to ``extra``, also ``citations`` (``[{"ref", "section"?, "paragraph"?, "sentence"?, "text"?}]``) and
     ``references`` (``{ref: title}``), with keys as from :func:`rerank.references.named_key`.
 
-    source: a file, plain or gzip, or ``-`` for standard input. skip_invalid: pass errors to ``invalid`` and
-    continue. counts: receives citation counts.
+    source: a file, plain or gzip, or ``-`` for standard input. invalid: receives the errors of invalid lines,
+    which are then skipped. counts: receives citation counts.
 
-    Raises InputError (``FILE:LINE: ...``).
+    Raises InputError (``FILE:LINE: ...``), also for an invalid line without ``invalid``.
 
     >>> path = folder / "corpus.jsonl"
     >>> _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
@@ -71,11 +70,6 @@ def read_corpus(
     ('7', ('algorithms',), {'year': 1962})
     """
     counts = CitationCounts() if counts is None else counts
-
-    def skip(error: InputError) -> None:
-        counts.skipped += 1
-        if invalid is not None:
-            invalid(error)
 
     def parse(where: str, fields: dict[str, Any], record: _Document) -> Document:
         cited = _citations(where, record, counts)
@@ -89,7 +83,7 @@ def read_corpus(
             extra={name: value for name, value in fields.items() if name not in _DOCUMENT_FIELDS} | cited,
         )
 
-    yield from read_json_lines(source, _Document, parse, skip if skip_invalid else None)
+    yield from read_json_lines(source, _Document, parse, invalid)
 
 
 def read_queries(source: Source) -> list[Query]:
@@ -154,7 +148,6 @@ def _citations(where: str, record: _Document, counts: CitationCounts) -> dict[st
         counts.without_body += not fields.get("citations")
         counts.without_references += not cited
         counts.references += len(cited)
-        counts.with_doi += sum(bool(find_doi(ref)) for ref in cited)
     return fields
 
 

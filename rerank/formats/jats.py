@@ -109,14 +109,14 @@ def read_jats(
     path: str | os.PathLike[str],
     counts: CitationCounts | None = None,
     *,
-    skip_invalid: bool = False,
     invalid: Callable[[InputError], object] | None = None,
     seen: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
     """Read articles of a file, an archive (zip, tar) or a folder, one at a time, by name.
 
-    skip_invalid: pass errors to ``invalid``. seen: article keys, extended. sentences: False skips the body.
+    invalid: receives the errors of files, which are then skipped. seen: article keys, extended. sentences:
+    False skips the body.
 
     Raises InputError, also for a repeated article or none.
     """
@@ -132,11 +132,9 @@ def read_jats(
             if article.key in seen:
                 raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
-            if not skip_invalid:
+            if invalid is None:
                 raise
-            counts.skipped += 1
-            if invalid is not None:
-                invalid(error)
+            invalid(error)
             continue
         seen.add(article.key)
         counts.add(article_counts)
@@ -251,9 +249,7 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, str],
         if not key.startswith("10."):
             links = (one.get(_HREF) or "" for one in entry.iter("ext-link"))
             key = next((find_doi(one) for one in links if "doi" in one), "") or key
-        counts.with_doi += key.startswith("10.")
         counts.without_key += not key
-        counts.duplicates += bool(key) and key in references
         by_id[str(entry.get("id"))] = key
         if key:
             references.setdefault(key, title)

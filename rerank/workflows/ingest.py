@@ -147,17 +147,17 @@ class _Files:
         return ", ".join(map(name_of, self.sources))
 
     def documents(self) -> Iterator[Document]:
-        skip, invalid, counts = self.skip_invalid, self.errors.append, self.counts
+        invalid = self.errors.append if self.skip_invalid else None
         seen: set[str] = set()
         for source in self.sources:
             if self.format == "jsonl":
-                yield from read_corpus(source, skip_invalid=skip, invalid=invalid, counts=counts)
+                yield from read_corpus(source, invalid=invalid, counts=self.counts)
                 continue
             if str(source) == "-":
                 raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
             from rerank.formats.jats import read_jats
 
-            for article in read_jats(source, counts, skip_invalid=skip, invalid=invalid, seen=seen):
+            for article in read_jats(source, self.counts, invalid=invalid, seen=seen):
                 yield article.document(body=self.body)
 
     def check_not_empty(

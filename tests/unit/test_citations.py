@@ -40,7 +40,7 @@ def test_citations_in_json_lines_are_read_and_counted(tmp_path):
     ]  # fmt: skip
     assert found["references"] == {"10.1000/a": "On A", "10.1000/b": "On B"}
     assert (counts.articles, counts.mentions, counts.unresolved) == (1, 5, 3)
-    assert (counts.references, counts.with_doi, counts.without_body) == (3, 2, 0)
+    assert (counts.references, counts.without_body) == (3, 0)
     assert read(tmp_path, {"citations": None, "references": None}, counts) == {
         "citations": None, "references": None
     }  # fmt: skip

@@ -141,11 +141,11 @@ def test_invalid_records_can_be_skipped(tmp_path):
     path = put(tmp_path, "c.jsonl", '{"_id": "a"}\nbroken\n{"_id": "b"}\n')
     assert next(read_corpus(path)).id == "a"  # documents are streamed
     errors: list[InputError] = []
-    assert [one.id for one in read_corpus(path, skip_invalid=True, invalid=errors.append)] == ["a", "b"]
+    assert [one.id for one in read_corpus(path, invalid=errors.append)] == ["a", "b"]
     assert [str(error).startswith(f"{path}:2: invalid JSON") for error in errors] == [True]
     cut = put(tmp_path, "c.gz", gzip.compress(path.read_bytes(), mtime=0)[:-9])
     with pytest.raises(InputError, match="truncated or damaged"):
-        list(read_corpus(cut, skip_invalid=True))
+        list(read_corpus(cut, invalid=errors.append))
 
 
 def test_documents_are_read_with_all_fields(tmp_path):

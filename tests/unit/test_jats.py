@@ -148,7 +148,7 @@ def test_reference_keys_and_counts():
     )
     assert list(read.references) == ["10.1000/a", "pmid:77", "title:the title of it|2001"]
     assert [one.cites for one in read.sentences] == [("10.1000/a",)]
-    assert (counts.references, counts.with_doi, counts.without_key, counts.duplicates) == (6, 3, 1, 1)
+    assert (counts.references, counts.without_key) == (6, 1)
     assert (counts.mentions, counts.unresolved) == (5, 2)
 
 
