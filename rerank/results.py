@@ -43,7 +43,7 @@ class Report:
                 list(rows[0]), [list(map(cell, row.values())) for row in rows[:MOST_ROWS]], left=texts
             )
         values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)
-        return f"{type(self).__name__}({', '.join(f'{name}={brief(value)}' for name, value in values)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={repr(value)[:200]}' for name, value in values)})"
 
     def _repr_html_(self) -> str | None:
         rows = self.rows()
@@ -89,14 +89,6 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def brief(value: Any) -> str:
-    """Return a short text."""
-    if isinstance(value, (Mapping, list, tuple)) and len(value) > 8:
-        return f"<{len(value)}>"
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def plain(value: Any) -> Any:
