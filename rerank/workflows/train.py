@@ -141,8 +141,10 @@ def _fit(
         try:
             result = fitter.fit(variant, name)
         except KeyboardInterrupt as error:
-            message = str(error) or f"interrupted in {variant}: the same command starts it again"
-            raise KeyboardInterrupt(_interruption(message, report, list(called)[place + 1 :])) from None
+            left = ", ".join([*called][place:])
+            kept = "; `rerank encode` stores the features of the others" if place else ""
+            message = f"{str(error) or 'interrupted'}; not trained: {left}{kept}"
+            raise KeyboardInterrupt(message) from None
         if job.data is not None:
             result = replace(result, measure=result.measure.replace("the first stage", job.data.first_stage))
         workspace.install(result.ranker, report.seen)
@@ -151,13 +153,3 @@ def _fit(
         if result.interrupted:
             job.progress.say(f"interrupted: kept {result.unit} {result.epoch} of {name}, the best one")
             break
-
-
-def _interruption(message: str, report: TrainReport, rest: Sequence[str]) -> str:
-    parts = [message]
-    if report.rankers:
-        done = " and ".join(one.ranker.name for one in report.rankers)
-        parts.append(f"{done} kept: `rerank encode` stores the document sides")
-    if rest:
-        parts.append(f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not reached")
-    return "; ".join(parts)
