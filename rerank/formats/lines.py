@@ -143,14 +143,7 @@ def read_json_lines(
 
 
 def json_object(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], Record]:
-    """Return all fields, and the fields of ``kind``. Raises InputError.
-
-    >>> class Point(msgspec.Struct):
-    ...     x: int
-    >>> json_object("a.jsonl:3", '{"x": "1"}', Point)
-    Traceback (most recent call last):
-    rerank.errors.InputError: a.jsonl:3: x: expected integer, got string; correct it
-    """
+    """Return all fields, and the fields of ``kind``. Raises InputError."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

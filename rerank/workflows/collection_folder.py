@@ -43,11 +43,6 @@ def read_folder(path: Path) -> Folder:
     """Find the files of a folder, plain or gzip. ``qrels.tsv`` is read if there is no split in ``qrels/``.
 
     Raises InputError for a missing file.
-
-    >>> for name in ("corpus.jsonl.gz", "queries.jsonl", "qrels.tsv"):
-    ...     (folder / name).touch()
-    >>> str(read_folder(folder))
-    'corpus.jsonl.gz, queries.jsonl, qrels.tsv'
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"

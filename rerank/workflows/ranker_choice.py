@@ -2,16 +2,6 @@
 
 Costs are counted in seconds of one core, estimated from the collection: equal files give equal plans on every
 machine.
-
->>> facts = CollectionFacts(documents=5000, train_queries=30)
->>> print(*(Budget(facts).choose(rule) for rule in RULES), sep="\\n")
-meta is skipped: fewer than 50 train queries
-s2net is skipped: fewer than 50 train queries
-dense is skipped: its encoder is not on this machine; --model names another one
-adapter is skipped: fewer than 50 train queries
-text is skipped: fewer than 50 train queries
-dense_judged is skipped: fewer than 50 train queries
-dense_links is skipped: fewer than 0.5 links per document
 """
 
 from __future__ import annotations

@@ -50,12 +50,6 @@ def split(
     documents: existing ids. A given test set is unchanged. Queries with equal texts stay together.
 
     Raises InputError if too few queries have a text and a relevant document.
-
-    >>> queries = [Query(f"q{i}", f"word{i}") for i in range(20)]
-    >>> judged = Qrels((query.id, "d", 1) for query in queries)
-    >>> splits = split({"all": judged}, queries, {"d"})
-    >>> len(splits.train), len(splits.dev), len(splits.test)
-    (0, 10, 10)
     """
     texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
     notes: list[str] = []
