@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rerank.rankers.registry import families
-from rerank.results import table
+from rerank.results import cell, table
 from rerank.text import join_names, plural
 
 from . import INTERRUPTED, config_options, options, output
@@ -133,7 +133,7 @@ def _show(report: TrainReport) -> None:
         for line in fitted.remarks:
             click.echo(line)
         if history := fitted.details.get("history"):
-            click.echo(_history(history, fitted.epoch, fitted.details.get("share", 1)))
+            click.echo(_history(history))
         click.echo(f"{fitted.ranker.name} {fitted.ranker.version}: {_described(fitted)}")
 
 
@@ -148,20 +148,6 @@ def _described(fitted: TrainingResult) -> str:
     return text
 
 
-def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
-    names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in ("step", "share")]
-    cells = [
-        [
-            _state(row["step"], row["share"]),
-            *("" if row.get(name) is None else f"{row[name]:.4f}" for name in names),
-            "kept" if (row["step"], row["share"]) == (best, share) else "",
-        ]
-        for row in rows
-    ]
-    return table(["step", *names, ""], cells)
-
-
-def _state(step: int, share: float) -> str:
-    if not step:
-        return "untrained"
-    return f"{step}" if share == 1 else f"{share:.2f} of the way to {step}"
+def _history(rows: list[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return table(names, [[cell(row.get(name)) for name in names] for row in rows], left=())
