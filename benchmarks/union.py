@@ -29,7 +29,7 @@ from rerank.arrays import passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery
 from rerank.engines.local.nearest import nearest
 from rerank.formats import read_queries
-from rerank.stack.parse import parse_retrieve, retriever_depths
+from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import lexical
 from rerank.workspace import Workspace
 
@@ -46,7 +46,7 @@ def milliseconds(action: Callable[[], object]) -> tuple[float, float]:
 def cost(options: argparse.Namespace) -> None:
     """Print the time of a query and the recall of the nearest documents."""
     workspace = Workspace.open(options.workspace)
-    retrieve = parse_retrieve(options.retrieve)
+    retrieve = tuple(options.retrieve.split(","))
     plain = replace(workspace.stack(options.stack), retrieve=(), depth=options.depth)
     union = replace(plain, retrieve=retrieve)
     pipeline = workspace.pipeline(plain.signals, retrieve=retrieve)

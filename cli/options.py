@@ -176,9 +176,7 @@ first_stage_or_run = first_stage("the first stage of the stack", "run:FILE")
 
 def retrievers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
     """Value of --retrieve; empty if missing."""
-    from rerank.stack.parse import parse_retrieve
-
-    return parse_retrieve(text) if text is not None else ()
+    return () if text is None else tuple(one.strip() for one in text.split(","))
 
 
 retrieve = option(

@@ -47,20 +47,6 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
     return names, weights
 
 
-def parse_retrieve(text: str) -> tuple[str, ...]:
-    """Split ``bm25,s2net:200`` into retrievers. Raises UsageError for other text.
-
-    >>> parse_retrieve("bm25, s2net:200")
-    ('bm25', 's2net:200')
-    """
-    retrievers = tuple(one.strip() for one in text.split(","))
-    try:
-        retriever_depths(retrievers)
-    except UsageError as error:
-        raise UsageError(f"--retrieve {text!r}: {error}; {RETRIEVE}") from None
-    return retrievers
-
-
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
     """Return retriever -> separate depth, or None.
 
