@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.text import plural
 
 from . import cluster, options, output
@@ -33,8 +34,6 @@ def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settin
     NAME is title, text, categories, links or lang, and FIELD its field: title=name text=body,summary. The
     index stays unchanged. For an index of rerank, leave the fields out.
     """
-    from rerank.workflows.attach import attach
-
     named: dict[str, list[str]] = {}
     for pair in fields:
         name, _, paths = pair.partition("=")
@@ -44,7 +43,7 @@ def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settin
     opensearch = cluster.settings(settings)
     if opensearch is None:
         raise click.UsageError("the cluster is missing: give --url and --index, or --profile")
-    report = attach(folder, named, opensearch=opensearch, **settings)
+    report = rerank.attach(folder, named, opensearch=opensearch, **settings)
     return Output(report, lambda: _show(report, folder))
 
 

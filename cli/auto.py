@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
+
 from . import cluster, evaluate, options
 from .options import Output, option
 
@@ -35,9 +37,7 @@ def command(folder: str, source: str, **settings: Any) -> Output:
     FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. If
     interrupted, the same command continues.
     """
-    from rerank.workflows.auto import auto
-
-    report = auto(source, folder, opensearch=cluster.settings(settings), **settings)
+    report = rerank.auto(source, folder, opensearch=cluster.settings(settings), **settings)
     return Output(report, lambda: _show(report, folder))
 
 

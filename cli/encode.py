@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.text import plural
 
 from . import options
 from .options import Output, option
 
 if TYPE_CHECKING:
+    from rerank import Workspace
     from rerank.workflows.encode import EncodeReport
-    from rerank.workspace import Workspace
 
 
 @options.command(
@@ -26,9 +27,7 @@ def command(workspace: Workspace, **settings: Any) -> Output:
 
     The command continues an interrupted encoding. It also encodes changed documents of an attached index.
     """
-    from rerank.workflows.encode import encode
-
-    report = encode(workspace, **settings)
+    report = rerank.encode(workspace, **settings)
     return Output(report, lambda: _show(report))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.results import table
 from rerank.text import plural
 
@@ -14,9 +15,8 @@ from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.records import Qrels, Query
+    from rerank import Qrels, Query, Workspace
     from rerank.report_page.tables import EvaluationReport
-    from rerank.workspace import Workspace
 
 
 measures = option(
@@ -72,18 +72,15 @@ def command(
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.files import check_output
     from rerank.report_page.tables import PAGE_MARK, PER_QUERY
-    from rerank.workflows.evaluate import evaluate
 
     for file, mark in ((per_query, PER_QUERY), (page, PAGE_MARK)):
         if file is not None:
             check_output(file, mark)
     stacks = stacks or (in_use(workspace),)
-    report = evaluate(workspace, stacks, queries=queries, keep=10 if page else 0, **settings)
+    report = rerank.evaluate(workspace, stacks, queries=queries, keep=10 if page else 0, **settings)
     if page is not None:
-        from rerank.report_page.page import evaluation_page
-
         split = Path(click.get_current_context().params["qrels"]).name
-        _write(page, evaluation_page(workspace, report, queries, split))
+        _write(page, rerank.evaluation_page(workspace, report, queries, split))
     if per_query is not None:
         _write(per_query, report.per_query_table())
 
@@ -116,7 +113,6 @@ def compare(
     """
     from rerank.files import check_output
     from rerank.report_page.tables import PER_QUERY
-    from rerank.workflows.compare import compare
 
     if per_query is not None:
         check_output(per_query, PER_QUERY)
@@ -125,7 +121,7 @@ def compare(
         names = list(runs)
     if len(set(runs)) < len(runs):
         raise click.UsageError("a run is named twice; name each run once")
-    report = compare(dict(zip(names, runs)), qrels, **settings)
+    report = rerank.compare(dict(zip(names, runs)), qrels, **settings)
     if per_query is not None:
         _write(per_query, report.per_query_table())
     for name, count in report.empty.items():

@@ -16,9 +16,8 @@ from .options import Output, option
 from .output import located
 
 if TYPE_CHECKING:
+    from rerank import Qrels, Query, Workspace
     from rerank.hook import Hook, InstallReport, SearchTrial, Status, TrialReport
-    from rerank.records import Qrels, Query
-    from rerank.workspace import Workspace
 
 
 @click.group("hook")

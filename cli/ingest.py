@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.text import join_names, plural
 
 from . import cluster, options, output
@@ -48,7 +49,6 @@ def command(
     before the first change. If interrupted, run the same command again.
     """
     from rerank.formats.lines import read_texts
-    from rerank.workflows.ingest import ingest
 
     ids = [id for group in delete for id in group.split(",") if id]
     if delete_from:
@@ -58,7 +58,7 @@ def command(
     for file in corpus:
         if "quer" in Path(file).name.lower():
             output.note(f"{file} looks like a file of queries; pass such a file with --queries")
-    report = ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
+    report = rerank.ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
     return Output(report, lambda: _show(report, folder, settings))
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+import rerank
+
 from . import output
 
 LEXICAL = ("tfidf", "bm25")
@@ -233,9 +235,7 @@ def command(
         @wraps(function)
         def run(as_json: bool, **values: Any) -> None:
             if "workspace" in takes:
-                from rerank.workspace import Workspace
-
-                values["workspace"] = Workspace.open(values.pop("folder"))
+                values["workspace"] = rerank.Workspace.open(values.pop("folder"))
             _read_judged(values)
             done = function(progress=output.Bar(quiet=as_json), **values)
             if as_json:
@@ -259,10 +259,10 @@ def _read_judged(values: dict[str, Any]) -> None:
     files = {name: values[name] for name in ("queries", "qrels", "dev_qrels") if values.get(name)}
     if not files:
         return
-    from rerank.formats import read_qrels, read_queries
-
     for name, file in files.items():
-        values[name] = read_queries(file) if name == "queries" else read_qrels(file, conflicts=conflicts)
+        values[name] = (
+            rerank.read_queries(file) if name == "queries" else rerank.read_qrels(file, conflicts=conflicts)
+        )
 
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from rerank.progress import Progress
 from rerank.text import join_names, plural
 
 if TYPE_CHECKING:
+    from rerank import Stack
     from rerank.combiners.linear import Linear
     from rerank.search.build_table import ScoringReport
-    from rerank.stack.stack import Stack
 
 
 verbosity = "normal"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.text import plural
 
 from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.records import LabeledPair
+    from rerank import LabeledPair, Workspace
     from rerank.workflows.pairs import PairScores, PairsReport
-    from rerank.workspace import Workspace
 
 _dev_pairs = option("--dev-pairs FILE", "Labeled pairs to choose the threshold.")
 
@@ -38,10 +38,11 @@ def command() -> None:
 def predict(workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None, **settings: Any) -> Output:
     """Print the ids, label, score and prediction of each pair, TSV."""
     from rerank.formats import read_unlabeled_pairs
-    from rerank.workflows.pairs import predict_pairs
 
     unlabeled = read_unlabeled_pairs(pairs, workspace.engine.contains)
-    found = predict_pairs(workspace, ranker, unlabeled, dev_pairs=_labeled(workspace, dev_pairs), **settings)
+    found = rerank.predict_pairs(
+        workspace, ranker, unlabeled, dev_pairs=_labeled(workspace, dev_pairs), **settings
+    )
     return Output(found, lambda: _show_predictions(found))
 
 
@@ -73,17 +74,13 @@ def evaluate(
     workspace: Workspace, rankers: tuple[str, ...], pairs: str, dev_pairs: str | None, **settings: Any
 ) -> Output:
     """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
-    from rerank.workflows.pairs import evaluate_pairs
-
     dev, labeled = _labeled(workspace, dev_pairs), _labeled(workspace, pairs)
-    report = evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, **settings)
+    report = rerank.evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, **settings)
     return Output(report, lambda: _show(report))
 
 
 def _labeled(workspace: Workspace, file: str | None) -> list[LabeledPair]:
-    from rerank.formats import read_labeled_pairs
-
-    return read_labeled_pairs(file, workspace.engine.contains) if file else []
+    return rerank.read_labeled_pairs(file, workspace.engine.contains) if file else []
 
 
 def _written(value: object) -> str:

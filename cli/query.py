@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.text import join_names, plural
 
 from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.records import Query
-    from rerank.search.pipeline import Pipeline, SearchResult
+    from rerank import Pipeline, Query, SearchResult, Stack, Workspace
     from rerank.search.scorer import Scorer
-    from rerank.stack.stack import Stack
-    from rerank.workspace import Workspace
 
 
 @options.command(
@@ -69,7 +67,6 @@ def command(
 ) -> Output:
     """Rank documents for TEXT."""
     from rerank.filters import filters_of
-    from rerank.records import Query
 
     text = " ".join(words)
     if not text.strip():
@@ -81,7 +78,7 @@ def command(
     pipeline = workspace.pipeline(
         stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=versions
     )
-    query = Query("query", text, categories, lang, params, lexical_text or None)
+    query = rerank.Query("query", text, categories, lang, params, lexical_text or None)
     check_categories(pipeline.scorer(stack.signals, stack.first_stage), query)
     answer = pipeline.answer(query, stack, filters=filters)
     hits = pipeline.hits(answer, count)
@@ -129,7 +126,11 @@ def _then(stack: Stack, then: str | None, top: int | None, ms: int | None) -> St
 
 
 def _remarks(
-    workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: SearchResult, versions: dict[str, str]
+    workspace: Workspace,
+    pipeline: Pipeline,
+    stack: Stack,
+    answer: SearchResult,
+    versions: dict[str, str],
 ) -> Iterator[str]:
     from rerank.stack.parse import retriever_depths
 
@@ -180,7 +181,12 @@ def check_params(params: dict[str, Any], stack: Stack) -> None:
 
 
 def show(
-    answer: SearchResult, stack: Stack, hits: list[dict[str, Any]], explain: bool, *, filtered: bool = False
+    answer: SearchResult,
+    stack: Stack,
+    hits: list[dict[str, Any]],
+    explain: bool,
+    *,
+    filtered: bool = False,
 ) -> None:
     """Print a table of documents."""
     if not hits:

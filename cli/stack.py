@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.text import join_names, plural
 
 from . import options, output
@@ -14,10 +15,9 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank.stack.stack import Stack
+    from rerank import Stack, Workspace
     from rerank.workflows.promote import Promotion, Rollback
     from rerank.workflows.status import StackState
-    from rerank.workspace import Workspace
 
 
 @click.group("stack")
@@ -90,9 +90,8 @@ def promote(workspace: Workspace, stack: str | None, **settings: Any) -> Output:
     Use queries that neither stack was trained or tuned on. Exit code 1 if STACK is worse.
     """
     from rerank.evaluation.leakage import format_leakage
-    from rerank.workflows.promote import promote
 
-    report = promote(workspace, stack, **settings)
+    report = rerank.promote(workspace, stack, **settings)
     if report.leaks:
         output.note(f"{format_leakage(report.leaks, report.queries)}: compare on other queries")
     for name in report.newer:
@@ -126,9 +125,7 @@ def rollback(workspace: Workspace, **settings: Any) -> Output:
 
     The version that was active is kept.
     """
-    from rerank.workflows.promote import rollback
-
-    report = rollback(workspace, **settings)
+    report = rerank.rollback(workspace, **settings)
     return Output(report, lambda: _show_rollback(report))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import rerank
 from rerank.text import plural
 
 from . import options, output, stack
@@ -13,8 +14,8 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
+    from rerank import Workspace
     from rerank.workflows.status import StatusReport
-    from rerank.workspace import Workspace
 
 RELEASES = 4
 """Number of versions to show."""
@@ -25,12 +26,10 @@ RELEASES = 4
 )
 def command(workspace: Workspace, progress: output.Bar, verify: bool) -> Output:
     """Show documents, rankers, and stacks of a workspace."""
-    from rerank.workflows.status import status
-
     if verify:
         corrupted = workspace.verify()
         return Output({"corrupted": corrupted}, lambda: _show_corrupted(corrupted), int(bool(corrupted)))
-    report = status(workspace)
+    report = rerank.status(workspace)
     return Output(report, lambda: _show(report, workspace.default_stack))
 
 

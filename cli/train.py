@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.rankers.registry import families
 from rerank.results import cell, table
 from rerank.text import join_names, plural
@@ -14,9 +15,9 @@ from . import INTERRUPTED, config_options, options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
+    from rerank import Workspace
     from rerank.rankers.training.job import TrainingResult
     from rerank.workflows.training_data import TrainReport
-    from rerank.workspace import Workspace
 
 
 class _Train(config_options.SettingsCommand):
@@ -64,14 +65,12 @@ def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **
     or judged queries, concept from labeled pairs, the others from judged queries. Ctrl-C keeps the best
     epoch; the same command resumes.
     """
-    from rerank.workflows.train import train
-
     queries, qrels = values["queries"], values["qrels"]
     if bool(queries) != bool(qrels) or (values["dev_qrels"] and not qrels):
         raise click.UsageError("--queries and --qrels belong together; give both")
     config = config_options.given(values, file)
     names = ("preset", "as_name", "restart", "first_stage", "infer", "qrels", "dev_qrels", "progress")
-    report = train(
+    report = rerank.train(
         workspace,
         rankers,
         config=config,
@@ -91,25 +90,22 @@ def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **
 def _judged(values: dict[str, Any]) -> dict[str, Any]:
     import dataclasses
 
-    from rerank.formats import read_corpus
-    from rerank.records import Query
-
     queries, text = values["queries"] or [], values["query_text"]
     if values["ignore_categories"]:
         queries = [dataclasses.replace(query, categories=()) for query in queries]
     return {
         "queries": queries,
-        "query_text": (Query(d.id, d.content) for d in read_corpus(text)) if text else None,
+        "query_text": (rerank.Query(d.id, d.content) for d in rerank.read_corpus(text)) if text else None,
     }
 
 
 def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    from rerank.formats import read_labeled_pairs, read_pairs
+    from rerank.formats import read_pairs
 
     read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
     for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
         if file:
-            read[name] = read_labeled_pairs(file, workspace.engine.contains)
+            read[name] = rerank.read_labeled_pairs(file, workspace.engine.contains)
     return read
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.results import table
 from rerank.text import join_names, plural
 
@@ -14,8 +15,8 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
+    from rerank import Workspace
     from rerank.workflows.tune import TuneReport
-    from rerank.workspace import Workspace
 
 
 @options.command(
@@ -52,9 +53,7 @@ if TYPE_CHECKING:
 )
 def command(workspace: Workspace, stack: str, **settings: Any) -> Output:
     """Find the best weights of the signals on judged queries (dev), and write the stack to a file."""
-    from rerank.workflows.tune import tune
-
-    report = tune(workspace, stack, **settings)
+    report = rerank.tune(workspace, stack, **settings)
     return Output(report, lambda: _show(report, workspace))
 
 
