@@ -1,6 +1,7 @@
 """Measure each signal of `rerank auto`: by itself, and what the stack loses without it.
 
     python benchmarks/signals.py OUT/cf [OUT/cacm ...]       # after peers/ours.py OUT/cf; writes the tables
+    python benchmarks/signals.py OUT/cf --costs              # only the costs, on an idle machine
     python benchmarks/signals.py --check                     # exit code 1 if README.md is outdated
 
 nDCG@10 on test. *By itself*: the signal orders the candidates of the first stage and, if it retrieves, 200
@@ -17,7 +18,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -32,8 +32,6 @@ from table import RESULTS, filled, update
 
 from rerank import evaluate, tune
 from rerank.formats import read_queries
-from rerank.rankers.base import Ranker
-from rerank.records import Document, Query
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
@@ -43,15 +41,21 @@ FOUND = 200
 MEASURE = "nDCG@10"
 
 
-def costs(ranker: Ranker, documents: Sequence[Document], queries: Sequence[Query]) -> tuple[float, int]:
-    """Return milliseconds per query, and bytes per document."""
-    features = ranker.encode_documents(documents)
+def costs(folder: Path, name: str) -> dict[str, Any]:
+    """Return seconds of training, milliseconds per query, and bytes per document."""
+    workspace = Workspace.open(folder / "workspace")
+    ranker, run = workspace.ranker(name), json.loads((folder / "runs/rerank-auto.json").read_text())
+    features = ranker.encode_documents([one for one, _ in zip(workspace.engine.documents(), range(50))])
     thousand, times = np.resize(features, (1000, *features.shape[1:])), []
-    for query in queries:
+    for query in list(read_queries(str(folder / "queries.jsonl")))[:100]:
         begin = time.perf_counter()
         ranker.score(ranker.encode_query(query), thousand)
         times.append(time.perf_counter() - begin)
-    return 1000 * median(times), features.nbytes // len(features)
+    return {
+        "training_s": run["settings"].get("seconds", {}).get(name),
+        "query_ms": round(1000 * median(times), 2),
+        "bytes": features.nbytes // len(features),
+    }
 
 
 def value(report: EvaluationReport, stack: Stack) -> tuple[float, float | None]:
@@ -91,16 +95,11 @@ def measured(folder: Path) -> dict[str, Any]:
     stacks = [workspace.stack(first), *alone.values(), *without.values()]
     test = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels/test.tsv"}
     report = evaluate(workspace, stacks, baseline=whole, measures=[MEASURE], **test)
-    documents = [one for one, _ in zip(workspace.engine.documents(), range(50))]
-    queries = list(read_queries(str(folder / "queries.jsonl")))[:100]
-    run = json.loads((folder / "runs/rerank-auto.json").read_text())
-    seconds, rows = run["settings"].get("seconds", {}), []
+    rows = []
     for name in rankers:
         (value_alone, _), (rest, p) = value(report, alone[name]), value(report, without[name])
         row = {"signal": name, "weight": whole.combiner.shares().get(name, 0.0), "alone": value_alone}
-        ms, size = costs(workspace.ranker(name), documents, queries)
-        cost = {"training_s": seconds.get(name), "query_ms": round(ms, 2), "bytes": size}
-        rows.append({**row, "without": rest, "p": p, **cost})
+        rows.append({**row, "without": rest, "p": p, **costs(folder, name)})
     first_value, p = value(report, workspace.stack(first))
     return {"first_stage": first, "first": first_value, "p": p, "auto": value(report, whole)[0], "rows": rows}
 
@@ -145,13 +144,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("folders", nargs="*", type=Path, help="folders of peers/prepare.py")
+    options.add_argument("--costs", action="store_true", help="measure only the costs again")
     options.add_argument("--check", action="store_true", help="exit with 1 if a table is outdated")
     args = options.parse_args()
     for folder in args.folders:
-        text = json.dumps(measured(folder), indent=1) + "\n"
         path = RESULTS / f"signals/{folder.name}.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+        found = json.loads(path.read_text()) if args.costs else measured(folder)
+        for row in found["rows"] if args.costs else ():
+            row |= costs(folder, row["signal"])
+        path.write_text(json.dumps(found, indent=1) + "\n")
     return update(pages(), "benchmarks/signals.py", check=args.check)
 
 
