@@ -68,40 +68,25 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 class Option(Struct, frozen=True):
     """One option.
 
-    type:       without None. optional: None is allowed.
+    item:       type of one value, or of one item of a list.
+    kind:       int, float, bool or str.
+    choices:    values of a Literal.
+    many:       whether it takes a list. optional: whether None is allowed.
     only:       rankers of a family that read it; (): all.
     instead_of: option that this one replaces.
     """
 
     name: str
-    type: Any
+    item: Any
     default: Any
     help: str
+    kind: Any = str
+    choices: tuple[str, ...] = ()
+    many: bool = False
     optional: bool = False
     only: tuple[str, ...] = ()
     instead_of: str | None = None
     metavar: str | None = None
-
-    @property
-    def many(self) -> bool:
-        """Whether it takes a list."""
-        return get_origin(self.type) is tuple
-
-    @property
-    def item(self) -> Any:
-        """Type of one value or list item."""
-        return get_args(self.type)[0] if self.many else self.type
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """Values of a Literal."""
-        plain = _plain(self.item)
-        return get_args(plain) if get_origin(plain) is Literal else ()
-
-    @property
-    def kind(self) -> Any:
-        """Type of one value: int, float, bool or str."""
-        return str if self.choices else _plain(self.item)
 
     @property
     def values(self) -> str:
@@ -170,14 +155,18 @@ def options_of(config: type) -> list[Option]:
     """Return all options in field order."""
     options = []
     for field in fields(config):
-        plain, kind = _plain(field.type), field.type
-        optional = get_origin(plain) in (Union, UnionType)
-        if optional:
-            kind = next(one for one in get_args(plain) if one is not type(None))
-        elif get_origin(plain) is tuple:
-            kind = plain
         meta = next(one for one in field.type.__metadata__ if one.description)
-        options.append(Option(field.name, kind, field.default, meta.description, optional, **meta.extra))
+        item, about = field.type, dict(meta.extra)
+        if get_origin(_plain(item)) in (Union, UnionType):
+            about["optional"] = True
+            item = next(one for one in get_args(_plain(item)) if one is not type(None))
+        if get_origin(_plain(item)) is tuple:
+            about["many"] = True
+            item = get_args(_plain(item))[0]
+        kind = _plain(item)
+        if get_origin(kind) is Literal:
+            about["choices"], kind = get_args(kind), str
+        options.append(Option(field.name, item, field.default, meta.description, kind, **about))
     return options
 
 
