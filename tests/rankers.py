@@ -1,4 +1,4 @@
-"""Rankers without weights, for tests that only need scores."""
+"""Rankers without training, for tests that only need scores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import numpy as np
 
 from rerank import Workspace
 from rerank.rankers.base import Ranker
+from rerank.rankers.cnn.heads import CosineHead, MlpHead
+from rerank.rankers.cnn.ranker import PARTS, CnnRanker
+from rerank.rankers.cnn.towers import Tower, Vocabulary
+from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.terms import Terms
+
+WORDS = ["apple", "pear", "fig", "tree", "trees", "list", "lists", "sorted", "search", "graph", "katze"]
+CATEGORIES = ["computing", "computing::search", "trees", "graphs"]
 
 
 class Plain(Ranker):
@@ -31,3 +39,31 @@ def put(workspace: Workspace, ranker: Ranker) -> None:
     """Install a ranker whose family is not registered."""
     workspace.install(ranker)
     workspace._rankers[ranker.name, None] = workspace._rankers[ranker.name, ranker.version] = ranker
+
+
+def cnn(name: str = "text", version: str = "v1", seed: int = 0, head: str = "cosine") -> CnnRanker:
+    """Return a ranker text, meta or joint with random weights."""
+    rng = np.random.default_rng(seed)
+
+    def numbers(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(np.float32)
+
+    def tower(part: str) -> Tower:
+        vocabulary = Vocabulary(part, WORDS if part == "text" else CATEGORIES, 400)
+        vectors = numbers(1 + len(vocabulary.names), 5).astype(np.float16).astype(np.float32)
+        vectors[0] = 0
+        return Tower(vocabulary, vectors, None, numbers(2, 5, 6), numbers(6), False)
+
+    query, document = ([tower(part) for part in PARTS[name]] for _ in range(2))
+    sides = [numbers(6 * len(query), 7) for _ in range(2)]
+    cosine = CosineHead(sides[0], numbers(7), sides[1], numbers(7))
+    mlp = MlpHead(*sides, numbers(7), [(numbers(7, 7), numbers(7))], numbers(7), numbers(1))
+    return CnnRanker(name, version, query, document, cosine if head == "cosine" else mlp, {})
+
+
+def projection(name: str = "lsi", seed: int = 0) -> Projection:
+    """Return a projection with random weights."""
+    rng = np.random.default_rng(seed)
+    terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
+    query, document = (Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16)) for _ in range(2))
+    return Projection(name, query, document if name == "cca" else query)

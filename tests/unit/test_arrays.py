@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
 from rerank.arrays import map_arrays
-from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
-from tests.unit.test_cnn_ranker import DOCUMENTS, QUERIES
-from tests.unit.test_cnn_ranker import make as make_cnn
+from rerank.testing.ranker import DOCUMENTS, QUERIES
+from tests.rankers import cnn, projection
 
 ARRAYS = {
     "matrix": np.arange(12, dtype=np.float16).reshape(4, 3),
@@ -102,20 +100,10 @@ def arrays_of(thing: object) -> list[np.ndarray]:
     return []
 
 
-def make_projection() -> Projection:
-    rng = np.random.default_rng(0)
-    names = ["alpha", "beta", "gamma", "theta"]
-    sides = [
-        Side(Terms(names, np.ones(4, np.float32), 0, 400), rng.normal(size=(4, 3)).astype(np.float16))
-        for _ in range(2)
-    ]
-    return Projection("s2net", *sides)
-
-
 RANKERS = {
-    "cosine": lambda: make_cnn("joint", "cosine")[0],
-    "mlp": lambda: make_cnn("joint", "mlp")[0],
-    "projection": make_projection,
+    "cosine": lambda: cnn("joint"),
+    "mlp": lambda: cnn("joint", head="mlp"),
+    "projection": lambda: projection("cca"),
 }
 
 
@@ -138,7 +126,7 @@ def test_rankers_do_not_copy_their_arrays(tmp_path, made):
 
 def test_a_loaded_ranker_works_after_its_files_are_deleted(tmp_path):
     """`train` deletes the previous version. Processes that have loaded it continue to use it."""
-    make_projection().save(tmp_path / "r")
+    projection().save(tmp_path / "r")
     loaded = load_ranker(tmp_path / "r")
     before = loaded.encode_query(QUERIES[0]).tolist()
     for path in (tmp_path / "r").iterdir():

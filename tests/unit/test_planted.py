@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
+from rerank import Document, Workspace, encode
 from rerank.errors import WorkspaceError
-from rerank.records import Document, Qrels, Query
-from rerank.workflows.encode import encode
-from rerank.workflows.tune import tune
-from rerank.workspace import Workspace
+from tests.rankers import cnn
+from tests.states import folder, fruit, tune_fruit
 
-from .test_workspace import make_ranker
-from .test_workspace_audit import documents
-
-QUERIES = [Query("q1", "apple pear"), Query("q2", "fig plum")]
-QRELS = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
-
-
-def tune_stack(workspace):
-    return tune(workspace, "tfidf,text", queries=QUERIES, qrels=QRELS)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    workspace = Workspace.create(tmp_path_factory.mktemp("made") / "ws", lang="en")
-    workspace.engine.write(documents(20))
-    workspace.install(make_ranker())
-    encode(workspace)
-    tune_stack(workspace)
-    workspace.engine.close()
-    return workspace.folder
-
-
-@pytest.fixture
-def folder(made, tmp_path):
-    return Path(shutil.copytree(made, tmp_path / "ws"))
-
+__all__ = ["folder", "fruit"]
 
 PLACES = ["rerank.toml", "releases.json", "stacks/text,tfidf.json", "rankers/text.json"]
 
@@ -58,9 +30,9 @@ def test_a_workspace_with_links_to_other_disks_is_usable(folder, tmp_path):
     workspace = Workspace.open(tmp_path / "here")
     before = {hit["id"] for hit in workspace.search("apple pear").hits}
     workspace.engine.write([Document("new", text="apple")])
-    workspace.install(make_ranker())
+    workspace.install(cnn())
     encode(workspace)
-    tune_stack(workspace)
+    tune_fruit(workspace)
     assert {hit["id"] for hit in workspace.search("apple pear", k=99).hits} > before
     workspace.engine.close()
     assert all((folder / place).is_symlink() for place in ("engine", "rankers"))
@@ -72,9 +44,9 @@ def test_a_linked_file_is_replaced_and_its_target_is_unchanged(folder, tmp_path,
     move_and_link(folder, place, tmp_path / "mine")
     before = (tmp_path / "mine").read_bytes()
     workspace = Workspace.open(folder)
-    workspace.install(make_ranker(seed=1, version="v2"))
+    workspace.install(cnn(seed=1, version="v2"))
     encode(workspace)
-    tune_stack(workspace)
+    tune_fruit(workspace)
     workspace.use_stack("tfidf")
     workspace.engine.close()
     assert (tmp_path / "mine").read_bytes() == before
@@ -91,7 +63,7 @@ def test_installing_removes_only_files_that_it_created(folder, tmp_path):
     workspace = Workspace.open(folder)
     (folder / "stacks" / "text,tfidf.json").unlink()
     (folder / "releases.json").unlink()
-    workspace.install(make_ranker(seed=1, version="v2"))
+    workspace.install(cnn(seed=1, version="v2"))
     found = {path.name for path in (tmp_path / "home").iterdir()}
     assert found == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
 

@@ -14,49 +14,17 @@ import pytest
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.rankers.base import Ranker
-from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
-from rerank.rankers.cnn.ranker import PARTS, CnnRanker
-from rerank.rankers.cnn.towers import Tower, Vocabulary
+from rerank.rankers.cnn.heads import HEADS
+from rerank.rankers.cnn.ranker import PARTS
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.terms import Terms
 from rerank.records import Candidates, Document, Query
 from rerank.testing import check_engine, check_ranker, engine_rules
 from rerank.testing.engine import lengths
 from rerank.testing.ranker import DOCUMENTS, QUERIES
 from rerank.testing.rules import run
 from tests.programs import output
-
-WORDS = ["tree", "trees", "list", "lists", "sorted", "search", "graph", "katze"]
-CATEGORIES = ["computing", "computing::search", "trees", "graphs"]
-
-
-def cnn(name: str, head: str, seed: int = 0) -> CnnRanker:
-    rng = np.random.default_rng(seed)
-
-    def numbers(*shape: int) -> Any:
-        return rng.normal(size=shape).astype(np.float32)
-
-    def tower(part: str) -> Tower:
-        vocabulary = Vocabulary(part, WORDS if part == "text" else CATEGORIES, 400)
-        vectors = numbers(1 + len(vocabulary.names), 5).astype(np.float16).astype(np.float32)
-        vectors[0] = 0
-        return Tower(vocabulary, vectors, None, numbers(2, 5, 6), numbers(6), False)
-
-    query, document = ([tower(part) for part in PARTS[name]] for _ in range(2))
-    sides = [numbers(6 * len(query), 7) for _ in range(2)]
-    cosine = CosineHead(sides[0], numbers(7), sides[1], numbers(7))
-    mlp = MlpHead(*sides, numbers(7), [(numbers(7, 7), numbers(7))], numbers(7), numbers(1))
-    return CnnRanker(name, f"v{seed}", query, document, cosine if head == "cosine" else mlp, {})
-
-
-def projection(name: str, seed: int = 0) -> Projection:
-    rng = np.random.default_rng(seed)
-    terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
-    query = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16))
-    document = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16)) if name == "cca" else query
-    return Projection(name, query, document)
+from tests.rankers import cnn, projection
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -64,7 +32,8 @@ def projection(name: str, seed: int = 0) -> Projection:
 def test_cnn_rankers_pass_the_suite(name: str, head: str) -> None:
     # testing this once per process is enough
     without = ("torch", "gensim") if head == "mlp" or name == "joint" else ()
-    check_ranker(cnn(name, head), other=cnn(name, head, 1), without=without)
+    one, other = (cnn(name, f"v{seed}", seed, head) for seed in range(2))
+    check_ranker(one, other=other, without=without)
 
 
 @pytest.mark.parametrize("name", ["lsi", "cllsi", "opca", "cca", "s2net"])
@@ -170,8 +139,8 @@ def test_a_fault_of_a_ranker_is_detected(fault: str) -> None:
 
 
 def test_equal_versions_of_different_weights_are_detected() -> None:
-    with pytest.raises(AssertionError, match=r"^another_output_has_another_version: .* version 'v0'"):
-        check_ranker(cnn("text", "mlp"), other=replace(cnn("text", "mlp", 1), version="v0"), without=())
+    with pytest.raises(AssertionError, match=r"^another_output_has_another_version: .* version 'v1'"):
+        check_ranker(cnn(), other=cnn(seed=1), without=())
 
 
 def test_imports_during_loading_are_detected() -> None:

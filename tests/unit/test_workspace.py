@@ -19,27 +19,11 @@ from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.files import folder_lock
-from rerank.rankers.cnn.heads import CosineHead
-from rerank.rankers.cnn.ranker import CnnRanker
-from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.records import Document, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
-
-
-def make_ranker(name="text", version="v1", seed=0):
-    random = np.random.default_rng(seed)
-
-    def tower():
-        vectors = random.normal(size=(4, 2)).astype(np.float16)
-        vectors[0] = 0
-        part = "meta" if name == "meta" else "text"
-        filters, bias = random.normal(size=(1, 2, 3)).astype(np.float32), np.zeros(3, np.float32)
-        return Tower(Vocabulary(part, ["apple", "pear", "fig"], 50), vectors, None, filters, bias, False)
-
-    sides = [random.normal(size=shape).astype(np.float32) for shape in ((3, 4), (4,), (3, 4), (4,))]
-    return CnnRanker(name, version, [tower()], [tower()], CosineHead(*sides), {})
+from tests.rankers import cnn
 
 
 @pytest.fixture
@@ -111,6 +95,13 @@ def test_a_damaged_engine_file_is_refused(workspace, content):
         _ = Workspace.open(workspace.folder).engine
 
 
+def test_documents_of_another_analyzer_are_refused(workspace):
+    file = workspace.folder / "engine" / "engine.json"
+    file.write_text(file.read_text().replace('"analyzer":', '"analyzer":999'))
+    with pytest.raises(WorkspaceError, match="ingest the collection again"):
+        _ = Workspace.open(workspace.folder).engine
+
+
 def test_a_config_with_a_byte_order_mark_is_read(workspace):
     file = workspace.folder / "rerank.toml"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
@@ -167,11 +158,11 @@ def contents(workspace):
 
 
 def test_installing_activates_the_new_version(workspace):
-    one, two = make_ranker(seed=1), make_ranker(version="v2", seed=2)
+    one, two = cnn(seed=1), cnn(version="v2", seed=2)
     workspace.install(one)
     assert contents(workspace) == ["text-v1", "text.json"]
     assert workspace.ranker("text").version == "v1"
-    workspace.install(make_ranker("meta", "m1"))
+    workspace.install(cnn("meta", "m1"))
     workspace.install(two)
     assert contents(workspace) == ["meta-m1", "meta.json", "text-v2", "text.json"]
     assert workspace.trained() == Workspace.open(workspace.folder).trained() == ["meta", "text"]
@@ -184,7 +175,7 @@ def test_installing_activates_the_new_version(workspace):
 
 
 def test_the_error_for_an_untrained_ranker_names_the_command(workspace):
-    workspace.install(make_ranker())
+    workspace.install(cnn())
     with pytest.raises(
         NotTrainedError,
         match=r"signal 'meta' is not trained in .*ws \(there are bm25, tfidf, text\);"
@@ -208,7 +199,7 @@ def test_the_error_for_an_untrained_ranker_names_the_command(workspace):
     ],
 )
 def test_a_corrupted_ranker_is_refused(workspace, file, content):
-    workspace.install(make_ranker())
+    workspace.install(cnn())
     path = workspace.folder / "rankers" / file
     if path.is_dir():
         shutil.rmtree(path)
@@ -216,25 +207,25 @@ def test_a_corrupted_ranker_is_refused(workspace, file, content):
         path.write_bytes(bytes(path.stat().st_size) if content is None else content.encode())
     with pytest.raises(WorkspaceError, match=r"text.*train .*again"):
         Workspace.open(workspace.folder).ranker("text")
-    workspace.install(make_ranker())  # the same version repairs it
+    workspace.install(cnn())  # the same version repairs it
     assert Workspace.open(workspace.folder).ranker("text").version == "v1"
 
 
 def test_rankers_whose_names_have_the_same_prefix(workspace):
-    workspace.install(make_ranker("text", "v1"))
-    other = make_ranker("text", "v1", seed=5)
+    workspace.install(cnn("text", "v1"))
+    other = cnn("text", "v1", seed=5)
     other.name, other.variant = "text-x", "text"
     workspace.install(other)
     leftover = workspace.folder / "rankers" / "text-old"
     leftover.mkdir()
     (leftover / "ranker.json").touch()
     (workspace.folder / "rankers" / ".new").mkdir()
-    workspace.install(make_ranker("text", "v2", seed=2))
+    workspace.install(cnn("text", "v2", seed=2))
     assert contents(workspace) == ["text-v2", "text-x-v1", "text-x.json", "text.json"]
     again = Workspace.open(workspace.folder)
     assert (again.ranker("text").version, again.ranker("text-x").version) == ("v2", "v1")
     with pytest.raises(UsageError, match="text-x-v1 holds text-x; choose another name"):
-        workspace.install(make_ranker("text", "x-v1"))
+        workspace.install(cnn("text", "x-v1"))
     assert Workspace.open(workspace.folder).ranker("text-x").version == "v1"
 
 
@@ -247,7 +238,7 @@ def install_repeatedly(folder, rankers):
 
 def test_killed_installations_do_not_break_loading(workspace):
     """After each of 16 kills a ranker can be loaded. Two concurrent installations take turns."""
-    rankers = [make_ranker(version=f"v{seed}", seed=seed) for seed in (1, 2, 3)]
+    rankers = [cnn(version=f"v{seed}", seed=seed) for seed in (1, 2, 3)]
     workspace.install(rankers[0])
     vectors = {one.version: one.encode_query(Query("q", "apple pear")).tolist() for one in rankers}
     random = np.random.default_rng(0)
@@ -275,7 +266,7 @@ def test_killed_installations_do_not_break_loading(workspace):
 @pytest.fixture
 def tuned(workspace):
     for name in ("text", "meta"):
-        workspace.install(make_ranker(name))
+        workspace.install(cnn(name))
     stack = Stack(
         Linear(("tfidf", "text", "meta"), (0.5, 0.3, 0.2), normalization="z-score"),
         "tfidf",
@@ -338,7 +329,7 @@ def test_unusable_stacks_are_refused(tuned, text, error, what):
 def test_a_stack_tuned_before_its_ranker_is_outdated(tuned):
     stack = tuned.stack("tfidf,text,meta")
     assert tuned.outdated(stack) == []
-    tuned.install(make_ranker("meta", "v2", 8))
+    tuned.install(cnn("meta", "v2", 8))
     assert tuned.outdated(stack) == ["meta"]
     assert tuned.outdated(tuned.stack("meta*1+tfidf*1")) == []
 

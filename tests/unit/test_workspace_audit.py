@@ -22,27 +22,16 @@ from rerank.engines.local import LocalEngine, engine, features, storage
 from rerank.engines.local import documents as store
 from rerank.errors import BusyError, WorkspaceError
 from rerank.files import folder_lock
-from rerank.records import Document, Qrels, Query
+from rerank.records import Document, Query
 from rerank.workflows.encode import encode
 from rerank.workflows.ingest import ingest
-from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
-
-from .test_local_engine_crash import PROCESSES, kill_after, run_in_child
-from .test_workspace import make_ranker
+from tests.rankers import cnn
+from tests.states import folder, fruit, fruit_documents, make_fruit, tune_fruit
+from tests.unit.test_local_engine_crash import PROCESSES, kill_after, run_in_child
 
 PROCESSES.set_forkserver_preload([__name__])
-WORDS = ["apple", "pear", "fig", "plum", "quince", "medlar", "cherry"]
-
-
-def documents(count, salt=0):
-    random = np.random.default_rng([salt, count])
-    return [
-        Document(
-            f"d{i}", title=f"fruit {i}", text=" ".join(random.choice(WORDS, 8)), extra={"year": 1990 + i}
-        )
-        for i in range(count)
-    ]
+__all__ = ["folder", "fruit"]
 
 
 def answers(folder, stacks=("tfidf,text", "bm25", "tfidf*0.5 + text*0.5")):
@@ -63,35 +52,13 @@ def without_bm25(folder):
     return answers(folder, ("tfidf,text", "tfidf*0.5 + text*0.5"))
 
 
-def make(folder, count=60):
-    workspace = Workspace.create(folder, lang="en")
-    workspace.engine.write(documents(count))
-    workspace.install(make_ranker())
-    encode(workspace)
-    queries = [Query("q1", "apple pear"), Query("q2", "fig plum")]
-    qrels = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
-    tune(workspace, "tfidf,text", queries=queries, qrels=qrels)
-    return workspace
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made") / "ws"
-    make(folder).engine.close()
-    return folder
-
-
-@pytest.fixture
-def folder(made, tmp_path):
-    return Path(shutil.copytree(made, tmp_path / "ws"))
-
-
 READER_CODE = """
-import sys
+import json, sys
 from pathlib import Path
-from rerank.errors import RerankError
-from tests.unit.test_workspace_audit import *
+from rerank import Document, Workspace
 from rerank.cli import main
+from rerank.errors import RerankError
+from tests.unit.test_workspace_audit import answers
 folder = Path(sys.argv[1])
 """
 ROOT = os.geteuid() == 0
@@ -178,9 +145,7 @@ def test_documents_can_be_ingested_again_after_their_folder_is_lost(folder, tmp_
     assert (report.added, report.encoded, report.lang) == (60, {"text": 60}, "en")
     again = Workspace.open(folder)
     assert (again.trained(), again.engine.missing_features("text", "v1")) == (["text"], 0)
-    queries = [Query("q1", "apple pear"), Query("q2", "fig plum")]
-    qrels = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
-    assert tune(again, "tfidf,text", queries=queries, qrels=qrels).scoring.recomputed == {}
+    assert tune_fruit(again).scoring.recomputed == {}
 
 
 def test_documents_without_engine_settings_are_kept(folder, tmp_path):
@@ -233,7 +198,7 @@ def test_an_ingest_succeeds_if_the_compaction_after_it_fails(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     engine = LocalEngine.create(tmp_path / "engine", lang="en")
-    engine.write(documents(600))
+    engine.write(fruit_documents(600))
     engine.write_features([Encoder("length", "v1", lambda some: np.ones((len(some), 4), np.float32))])
     with monkeypatch.context() as patch:
         patch.setattr("rerank.engines.local.engine.Storage.create", full)
@@ -256,7 +221,7 @@ def test_without_file_locks_no_file_is_written(folder, tmp_path, monkeypatch):
     for change in (
         lambda: workspace.engine.write([Document("new", text="medlar")]),
         lambda: compact_rows(workspace.engine),
-        lambda: workspace.install(make_ranker(version="v2")),
+        lambda: workspace.install(cnn(version="v2")),
         lambda: Workspace.create(tmp_path / "fresh"),
     ):
         with pytest.raises(WorkspaceError, match="cannot lock files"):
@@ -274,7 +239,7 @@ def test_if_a_folder_cannot_be_locked_a_lock_file_is_used(tmp_path, monkeypatch)
         plain(file, operation)
 
     monkeypatch.setattr("fcntl.flock", flock_on_nfs)
-    workspace = make(tmp_path / "ws", 20)
+    workspace = make_fruit(tmp_path / "ws", 20)
     lock = partial(folder_lock, workspace.folder / "rankers", "installing a ranker")
     with lock(), pytest.raises(BusyError), lock():
         pass
