@@ -181,8 +181,13 @@ class Dummy(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.sockets: list[socket.socket] = []
-        self.answering: Answering = lambda handler, body: handler.send(reverse(body))
+        self.answering: Answering
+        self.reverse()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def reverse(self, **more: object) -> None:
+        """Answer that the last candidate is the best, with these additional values."""
+        self.answering = lambda handler, body: handler.send(reverse(body, **more))
 
     def get_request(self) -> tuple[Any, Any]:
         found = super().get_request()

@@ -6,7 +6,6 @@ import http.client
 import json
 import secrets
 import shutil
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.endpoints import call_hook, read_answer
 from tests.hook import TOKEN, articles, compare_rights, copy_for_user, hook_status, texts
-from tests.node import Node
+from tests.node import Node, free_port
 from tests.service import Server, negate_scores, serving, wait_until
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
@@ -331,17 +330,15 @@ def test_hook_test_compares_the_order(installed, cluster, service, run, small):
 
 
 def test_a_service_that_is_down_is_reported(cluster, service, run, small):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, but not listening
-        done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster).ok()
-        assert done.err.startswith(f"warning: no service answers at {url}")
-        done = run("hook", "test", texts(small, 1)[0], "-w", cluster, "--json")
-        assert done.code == 1
-        assert json.loads(done.out)["reason"] == "refused"
-        status = hook_status(run, cluster)
-        assert status["service"] is None
-        assert "no service answers" in status["problems"][0]
+    url = f"http://127.0.0.1:{free_port()}"
+    done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster).ok()
+    assert done.err.startswith(f"warning: no service answers at {url}")
+    done = run("hook", "test", texts(small, 1)[0], "-w", cluster, "--json")
+    assert done.code == 1
+    assert json.loads(done.out)["reason"] == "refused"
+    status = hook_status(run, cluster)
+    assert status["service"] is None
+    assert "no service answers" in status["problems"][0]
     assert run("hook", "remove", "-w", cluster).code == 0
 
 

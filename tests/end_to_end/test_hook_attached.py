@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from rerank.records import SearchTemplate
 from tests.hook import TOKEN, flat, hook_status
 from tests.hook import ids as found
 from tests.hook import texts as query_texts
-from tests.node import Node
+from tests.node import Node, free_port
 from tests.plugin import put_pipeline
 from tests.service import Server, serving
 
@@ -227,13 +226,10 @@ def test_hook_test_uses_the_template_of_the_stack(installed, run, library, servi
 def test_status_reports_a_node_that_does_not_answer(installed, run, library, plugged, tmp_path):
     folder = shutil.copytree(library, tmp_path / "ws")
     config = folder / "rerank.toml"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        down = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, but not listening
-        both = config.read_text("utf-8").replace(f'"{plugged.url}"', f'["{plugged.url}", "{down}"]')
-        config.write_text(both, "utf-8")
-        problems = hook_status(run, folder)["problems"]
-    assert [problem for problem in problems if down in problem]
+    down = f"http://127.0.0.1:{free_port()}"
+    both = config.read_text("utf-8").replace(f'"{plugged.url}"', f'["{plugged.url}", "{down}"]')
+    config.write_text(both, "utf-8")
+    assert [problem for problem in hook_status(run, folder)["problems"] if down in problem]
     assert hook_status(run, library)["problems"] == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hook import COUNT, NUMBERS, WORDS, Dummy, Hook, fill, ids, reverse
+from tests.hook import COUNT, NUMBERS, WORDS, Dummy, Hook, fill, ids
 from tests.node import Node
 
 
@@ -19,13 +19,8 @@ def full(ml_node: Node) -> Iterator[Node]:
 
 
 @pytest.fixture
-def hook(full: Node) -> Iterator[Hook]:
-    dummy = Dummy()
-    try:
-        dummy.answering = lambda handler, body: handler.send(reverse(body))
-        yield Hook(full, dummy.url)
-    finally:
-        dummy.end()
+def hook(full: Node, dummy: Dummy) -> Hook:
+    return Hook(full, dummy.url)
 
 
 def test_a_node_with_neural_search_reranks_searches(hook: Hook) -> None:

@@ -33,13 +33,11 @@ def test_only_allowed_urls_are_called(hooked: Node, url: str) -> None:
 
 def test_the_service_cannot_request_other_fields(hook: Hook, dummy: Dummy) -> None:
     greedy = {**requested("text@v", ids=True), "id": "n", "categories": "n"}
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=greedy))
+    dummy.reverse(requested_fields=greedy)
     hook.search(WORDS)
     hook.search(WORDS)
     assert (dummy.last["ids"], [*dummy.last["features"]]) == (NUMBERS, ["text@v"])
-    dummy.answering = lambda handler, body: handler.send(
-        reverse(body, requested_fields=requested("text@v,n"))
-    )
+    dummy.reverse(requested_fields=requested("text@v,n"))
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.bad_answer": 1}
 
 
@@ -56,7 +54,7 @@ def test_a_query_that_is_too_long_does_not_open_the_breaker(hook: Hook, dummy: D
     dummy.answering = lambda handler, body: handler.send(b"", 500)
     slow = {**WORDS, "ext": {"rerank_stack": {"query": "x" * 99_000}}}
     assert hook.changes(lambda: hook.search(slow)) == {"failed.status_500": 1}
-    dummy.answering = lambda handler, body: handler.send(reverse(body))
+    dummy.reverse()
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 
 
@@ -76,7 +74,7 @@ def test_one_query_that_fails_does_not_open_the_breaker_for_others(hook: Hook, d
 def test_damaged_features_count_as_missing(hook: Hook, dummy: Dummy) -> None:
     """In a copied index, dynamic mapping has made keywords of the features."""
     hook.configure(stack="copied")
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
+    dummy.reverse(requested_fields=requested("text@v"))
     keyword = {"properties": {"rerank_features": {"properties": {"text@v": {"type": "keyword"}}}}}
     hook.node.request("PUT", "/copied", {"mappings": keyword})
     try:

@@ -25,7 +25,6 @@ from tests.hook import (
     Hook,
     ids,
     requested,
-    reverse,
     without_took,
 )
 
@@ -35,7 +34,7 @@ DEFAULT = "index.search.default_pipeline"
 def prepare(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
     """Configure the hook and search once, so that the node learns the fields that the service requests."""
     requested_fields = KINDS[kind]
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    dummy.reverse(requested_fields=requested_fields)
     hook.configure(**settings)
     hook.search(WORDS)
     return hook
@@ -78,38 +77,6 @@ def test_equal_scores_keep_the_order_of_the_first_stage(hook: Hook, dummy: Dummy
     assert answer["hits"]["hits"][0]["_score"] == 2.0
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"highlight": {"fields": {"*": {"require_field_match": False}}}},
-        {"aggs": {"kinds": {"terms": {"field": "kind"}}}, "highlight": {"fields": {"text": {}}}},
-        {"rescore": {"window_size": 5, "query": {"rescore_query": {"match": {"text": "filler"}}}}},
-        {"query": {"match": {"text": {"query": "cell", "_name": "words"}}}},
-        {"query": {"function_score": {"query": WORDS["query"], "field_value_factor": {"field": "n"}}}},
-    ],
-    ids=lambda more: "-".join(more),
-)
-def test_reranked_hits_equal_the_hits_of_a_plain_search(
-    hook: Hook, dummy: Dummy, more: dict[str, Any]
-) -> None:
-    prepare(hook, dummy, "places")
-    for index in ("cells", "spread", "cells,spread"):
-        body = {**WORDS, **more}
-        hook.search(body, index)
-        answer = hook.search({**body, "size": 12, "from": 1}, index)
-        places = dummy.last["places"]
-        assert len(places["uuids"]) == 1 + index.count(",")
-        assert len(places["seq_nos"]) == len(dummy.last["ids"])
-        plain = hook.plain({**body, "size": 100}, index)
-        wanted = plain["hits"]["hits"][::-1][1:13]
-        found = answer["hits"]["hits"]
-        for hit in found + wanted:
-            del hit["_score"]
-        assert found == wanted
-        answer["hits"] = plain["hits"] = {}
-        assert without_took(answer) == without_took(plain)
-
-
 def test_only_the_page_is_highlighted(hook: Hook, dummy: Dummy) -> None:
     """A candidate that cannot be highlighted affects only its page."""
     prepare(hook, dummy, "places")
@@ -143,7 +110,7 @@ def rebuilt(hook: Hook) -> Any:
 
 def test_a_rebuilt_index_keeps_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, rebuilt: str) -> None:
     """Features that became text cause errors on all shards. The search is repeated without them."""
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
+    dummy.reverse(requested_fields=requested("text@v"))
     for index in (rebuilt, f"cells,{rebuilt}"):
         assert hook.counted(WORDS, index)[1] == {"reranked": 1}  # features are not requested yet
         for _ in range(2):
@@ -213,7 +180,7 @@ def test_processors_after_ours_apply_to_repeated_searches(hook: Hook, dummy: Dum
     ours = {"request_processors": [config, *behind], "response_processors": [{"rerank_stack": {}}, *renamed]}
     hook.node.request("PUT", "/_search/pipeline/hook", ours)
     requested_fields = PLACES if bare else WHOLE
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    dummy.reverse(requested_fields=requested_fields)
     hook.search(WORDS, "spread")
     whole = {**WORDS, "size": COUNT}
     plain = hook.plain(whole, "spread", "search_pipeline=theirs")["hits"]["hits"]
@@ -221,7 +188,7 @@ def test_processors_after_ours_apply_to_repeated_searches(hook: Hook, dummy: Dum
         changed = f"/spread/_doc/{plain[-1]['_id']}"  # changed while the service computes
 
         def answer(handler: Handler, body: dict[str, Any]) -> None:
-            dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
+            dummy.reverse(requested_fields=PLACES)
             document = hook.node.request("GET", changed)["_source"]
             hook.node.request("PUT", f"{changed}?refresh=true", document)
             dummy.answering(handler, body)

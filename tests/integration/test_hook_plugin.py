@@ -25,7 +25,6 @@ from tests.hook import (
     fill,
     ids,
     requested,
-    reverse,
     without_took,
 )
 from tests.node import VERSION, Node, distribution, with_plugins
@@ -65,9 +64,7 @@ def test_the_call_contains_query_candidates_and_options(hook: Hook, dummy: Dummy
 
 
 def test_features_are_fetched_when_the_service_requests_them(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(
-        reverse(body, requested_fields=requested("text@v", "meta@w", "no@x"))
-    )
+    dummy.reverse(requested_fields=requested("text@v", "meta@w", "no@x"))
     hook.search(WORDS)
     assert dummy.last["features"] == {}
     answer = hook.search({**WORDS, "_source": False})
@@ -77,22 +74,23 @@ def test_features_are_fetched_when_the_service_requests_them(hook: Hook, dummy: 
     assert features["meta@w"] == wanted
     assert features["no@x"] == [None] * COUNT
     assert all(set(hit) == {"_index", "_id", "_score"} for hit in answer["hits"]["hits"])
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested()))
+    dummy.reverse(requested_fields=requested())
     hook.search(WORDS)
     hook.search(WORDS)
     assert dummy.last["features"] == {}
 
 
 def test_fields_that_the_user_requests_are_returned(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(
-        reverse(body, requested_fields=requested("text@v", "meta@w"))
-    )
+    dummy.reverse(requested_fields=requested("text@v", "meta@w"))
     hook.search(WORDS)
     for fields in (["n"], ["n", "rerank_features.text@v"], ["rerank_features.*"], [{"field": "n"}]):
         body = {**WORDS, "docvalue_fields": fields, "size": COUNT}
         found = {h["_id"]: h.get("fields") for h in hook.search(body)["hits"]["hits"]}
         assert found == {h["_id"]: h.get("fields") for h in hook.plain(body)["hits"]["hits"]}
         assert dummy.last["features"]["text@v"][3] == b64encode(bytes([3, 0, 0])).decode()
+
+
+NAMED = {"match": {"text": {"query": "cell", "_name": "words"}}}
 
 
 @pytest.mark.parametrize(
@@ -119,21 +117,28 @@ def test_fields_that_the_user_requests_are_returned(hook: Hook, dummy: Dummy) ->
         {"track_scores": True},
         {"timeout": "10s", "terminate_after": 1000},
         {"rescore": {"window_size": 5, "query": {"rescore_query": {"match": {"text": "filler"}}}}},
+        {"highlight": {"fields": {"*": {"require_field_match": False}}}},
+        {"query": {"function_score": {"query": WORDS["query"], "field_value_factor": {"field": "n"}}}},
+        {"query": NAMED},
+        {"query": {"bool": {"must": {"constant_score": {"filter": NAMED}}}}},
+        {"query": {"boosting": {"positive": NAMED, "negative": {"term": {"n": 1}}, "negative_boost": 0.5}}},
         {"explain": True},
         {"profile": True},
     ],
     ids=lambda more: "-".join(more),
 )
 @pytest.mark.parametrize("requested_fields", [WHOLE, PLACES], ids=["whole", "places"])
+@pytest.mark.parametrize("index", ["cells", "spread", "cells,spread"])
 def test_search_options_work_with_the_hook(
-    hook: Hook, dummy: Dummy, more: dict[str, Any], requested_fields: dict[str, Any]
+    hook: Hook, dummy: Dummy, more: dict[str, Any], requested_fields: dict[str, Any], index: str
 ) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    dummy.reverse(requested_fields=requested_fields)
     body = {**WORDS, **more}
-    hook.search(body)
-    answer, counters = hook.counted({**body, "size": 12, "from": 1})
+    hook.search(body, index)
+    answer, counters = hook.counted({**body, "size": 12, "from": 1}, index)
     assert counters == {"reranked": 1}
-    plain = hook.plain({**body, "size": 100})
+    assert len(dummy.last["places"]["uuids"]) == 1 + index.count(",")
+    plain = hook.plain({**body, "size": 100}, index)
     wanted = plain["hits"]["hits"][::-1][1:13]
     for hit, score in zip(wanted, range(100), strict=False):
         hit["_score"] = 100.0 + len(plain["hits"]["hits"]) - 1 - score
@@ -146,7 +151,7 @@ def test_search_options_work_with_the_hook(
     assert found == without_took(plain)
     assert dummy.last["features"]["text@v"][0] is not None
     if "profile" in more:
-        assert len(answer["profile"]["shards"]) == 1
+        assert len(answer["profile"]["shards"]) == {"cells": 1, "spread": 3}.get(index, 4)
 
 
 @pytest.mark.parametrize("change", ["update", "delete"])
@@ -156,7 +161,7 @@ def test_documents_that_change_during_scoring_are_searched_again(
     """If a ranked document has changed, the candidates are searched again."""
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
+        dummy.reverse(requested_fields=PLACES)
         if change == "delete":
             hook.node.request("DELETE", "/changing/_doc/new?refresh=true")
         else:
@@ -169,7 +174,7 @@ def test_documents_that_change_during_scoring_are_searched_again(
     try:
         hook.node.request("PUT", "/changing/_doc/new?refresh=true", source)
         hook.node.request("PUT", "/changing/_doc/newer?refresh=true", {**source, "id": "newer"})
-        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
+        dummy.reverse(requested_fields=PLACES)
         body = {"query": {"match": {"text": "novel"}}}
         hook.search(body, "changing")
         dummy.answering = answer
@@ -182,25 +187,6 @@ def test_documents_that_change_during_scoring_are_searched_again(
         assert len(dummy.seen) == 3
     finally:
         hook.node.request("DELETE", "/changing")
-
-
-def test_query_names_and_inner_hits_are_returned(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
-    named = {"match": {"text": {"query": "cell", "_name": "words"}}}
-    for query in (
-        named,
-        {"bool": {"must": {"constant_score": {"filter": named}}}},
-        {
-            "boosting": {
-                "positive": {"bool": {"must": named}},
-                "negative": {"term": {"kind": "b"}},
-                "negative_boost": 0.5,
-            }
-        },
-    ):
-        hook.search({"query": query})
-        answer = hook.search({"query": query})
-        assert all(hit["matched_queries"] == ["words"] for hit in answer["hits"]["hits"])
 
 
 @pytest.mark.parametrize(
@@ -261,9 +247,7 @@ def test_a_text_from_the_user_makes_any_query_rerankable(hook: Hook, dummy: Dumm
 
 
 def test_limits_of_an_index_are_respected(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(
-        reverse(body, requested_fields=requested("text@v", "meta@w"))
-    )
+    dummy.reverse(requested_fields=requested("text@v", "meta@w"))
     assert ids(hook.search(WORDS, "small")) == NUMBERS[:20][::-1][:10]
     assert len(dummy.last["ids"]) == 20  # max_result_window
     hook.search(WORDS, "small")
@@ -272,13 +256,13 @@ def test_limits_of_an_index_are_respected(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_several_indices_and_shards_are_reranked(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
+    dummy.reverse(requested_fields=requested("text@v"))
     hook.search(WORDS, "spread")
     answer = hook.search({**WORDS, "size": COUNT}, "spread")
     plain = hook.plain({**WORDS, "size": COUNT}, "spread")
     assert ids(answer) == ids(plain)[::-1]
     assert answer["_shards"]["total"] == 3
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=WHOLE))
+    dummy.reverse(requested_fields=WHOLE)
     hook.search(WORDS, "cells,spread")
     answer = hook.search({**WORDS, "size": 60}, "cells,spread")
     plain = hook.plain({**WORDS, "size": 60}, "cells,spread")
@@ -295,7 +279,7 @@ def test_several_indices_and_shards_are_reranked(hook: Hook, dummy: Dummy) -> No
 
 
 def test_candidates_of_other_clusters_are_reranked(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
+    dummy.reverse(requested_fields=PLACES)
     seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}
     hook.node.request("PUT", "/_cluster/settings", {"persistent": seeds})
     try:
@@ -315,9 +299,7 @@ def test_errors_of_the_search_are_returned_unchanged(hook: Hook) -> None:
 
 
 def test_explain_returns_signals_and_reasons(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(
-        reverse(body, signals=[{"text": i / 2, "words": ["a"]} for i in range(len(body["ids"]))])
-    )
+    dummy.reverse(signals=[{"text": i / 2, "words": ["a"]} for i in range(COUNT)])
     body = {**WORDS, "_source": False, "size": 2, "ext": {"rerank_stack": {"explain": True}}}
     answer = hook.search(body)
     assert answer["ext"]["rerank_stack"]["outcome"] == "reranked"
@@ -331,7 +313,7 @@ def test_explain_returns_signals_and_reasons(hook: Hook, dummy: Dummy) -> None:
     assert "_rerank" not in json.dumps(hook.search(WORDS))
     assert "weights" not in answer["ext"]["rerank_stack"]
     weights = {"stack": "bm25*1.00", "normalization": "min-max", "case": "given"}
-    dummy.answering = lambda handler, body: handler.send(reverse(body, weights=weights))
+    dummy.reverse(weights=weights)
     assert hook.search(body)["ext"]["rerank_stack"]["weights"] == weights
     told = hook.search({**body, "sort": ["n"]})["ext"]["rerank_stack"]
     assert (told["outcome"], told["reason"]) == ("passed", "sort")
@@ -377,7 +359,7 @@ def test_other_processors_in_the_pipeline_work(hook: Hook, dummy: Dummy) -> None
 
 
 def test_processors_before_ours_can_see_whole_hits(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
+    dummy.reverse(requested_fields=PLACES)
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
     config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates"}}
     pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank_stack": {}}]}
@@ -491,7 +473,7 @@ def test_the_plugin_is_installed_upgraded_downgraded_and_removed(dummy: Dummy, t
         with pytest.raises(AssertionError, match=r"3\.8\.0"):  # the zip for the other server
             run_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
         run_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
-        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=PLACES))
+        dummy.reverse(requested_fields=PLACES)
         node.start().wait()
         (about,) = node.request("GET", "/_nodes/plugins")["nodes"].values()
         assert {one["name"]: one["version"] for one in about["plugins"]}["rerank"] == "0.0.9"

@@ -44,7 +44,7 @@ def guarded(hooked: Node) -> Iterator[Node]:
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
     """A hook with whole candidates, or with candidates without ids and a second search for the page."""
     requested_fields = PLACES if request.param == "places" else REQUESTED
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    dummy.reverse(requested_fields=requested_fields)
     hook = Hook(guarded, dummy.url)
     hook.bare = request.param != "whole"
     return hook

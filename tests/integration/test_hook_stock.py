@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from rerank.hook import HookOptions
 from rerank.hook.stock import MADE, connector
 from tests.hook import articles, hook_status, ids, texts
-from tests.node import Node
+from tests.node import Node, free_port
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving, wait_until
 from tests.stock import (
@@ -459,10 +458,7 @@ def test_on_failure_error_fails_searches_that_cannot_be_reranked(
 def test_a_broken_service_keeps_the_order_of_the_first_stage(cluster, run, ml_node, small, mode):
     text = texts(small, 1)[0]
     with broken_service(mode) as url:
-        if mode == "down":
-            with socket.socket() as taken:
-                taken.bind(("127.0.0.1", 0))
-                url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        url = f"http://127.0.0.1:{free_port()}" if mode == "down" else url
         with installed_hook(run, cluster, url, ml_node):
             for _ in range(2):
                 begin = time.perf_counter()

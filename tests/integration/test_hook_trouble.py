@@ -109,7 +109,7 @@ def test_every_search_is_answered_despite_a_fault_of_the_service(
     if reason == "timeout":
         assert 1 <= took < 30
         assert answer["took"] >= 950  # milliseconds of a coarse clock
-    dummy.answering = lambda handler, body: handler.send(reverse(body))
+    dummy.reverse()
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
 
@@ -117,7 +117,7 @@ def test_every_search_is_answered_despite_a_fault_of_the_service(
 def test_features_are_removed_from_hits_also_after_a_failure(
     hook: Hook, dummy: Dummy, requested_fields: dict[str, Any]
 ) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    dummy.reverse(requested_fields=requested_fields)
     hook.search(WORDS)
     for answering in (FAULTS["500"][1], lambda handler, body: handler.send({"passed": "x"})):
         dummy.answering = answering
@@ -165,7 +165,7 @@ def test_the_breaker_opens_tries_again_and_closes(hook: Hook, dummy: Dummy) -> N
     time.sleep(3.1)
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1}  # one trial, then open again
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.breaker_open": 1}
-    dummy.answering = lambda handler, body: handler.send(reverse(body))
+    dummy.reverse()
     time.sleep(3.1)
     assert hook.changes(lambda: [hook.search(WORDS) for _ in range(3)]) == {"reranked": 3}
 
@@ -185,7 +185,7 @@ def test_the_processor_reconnects_after_a_restart_of_the_service(hooked: Node) -
 
 def test_a_connection_that_breaks_once_is_retried(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        dummy.answering = lambda handler, body: handler.send(reverse(body))
+        dummy.reverse()
         hang_up(handler, body)
 
     dummy.answering = answer

@@ -127,24 +127,17 @@ def test_invalid_secrets_are_refused_without_printing_them(run, few, node, name,
 
 
 def test_a_url_with_a_password_is_refused(run, few, node, name, tmp_path):
+    """tests/unit/test_opensearch_settings.py covers other forms of such URLs."""
     secret = "sesame"
-    for url in (
-        f"http://me:{secret}@127.0.0.1:{node.port}",
-        f"http://me:{secret}/x@127.0.0.1",
-        f"me:{secret}@127.0.0.1:9200",
-        f"https://:{secret}@h",
-        f"http://h/?token={secret}",
-        f"http://h/#{secret}",
-    ):
-        for command in (["ingest", few], ["attach", "text=text"]):
-            done = run(*command, "-w", tmp_path / "ws", "--url", url, "--index", name)
-            done.fails(2)
-            assert "password" in done.err
-            assert secret not in done.err
-        assert not (tmp_path / "ws").exists()
+    url = f"http://me:{secret}@127.0.0.1:{node.port}"
+    for command in (["ingest", few], ["attach", "text=text"]):
+        done = run(*command, "-w", tmp_path / "ws", "--url", url, "--index", name)
+        done.fails(2, "password")
+        assert secret not in done.err
+    assert not (tmp_path / "ws").exists()
     # A URL that the user wrote into rerank.toml.
     assert run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).code == 0
-    edit(tmp_path / "ws", url=f"http://me:{secret}@127.0.0.1:{node.port}")
+    edit(tmp_path / "ws", url=url)
     for command in (
         ["status"],
         ["query", "x"],
