@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rerank.errors import TrainingError, UsageError
+from rerank.errors import TrainingError
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.fit import DenseTask
@@ -293,19 +293,6 @@ def test_the_objective_sets_the_other_defaults():
     paper = DenseConfig.of("cocitation")
     assert (paper.batch, paper.strategy, paper.rate) == (256, "sentence", 2e-5)
     assert (paper.pooling, paper.passage_tokens, paper.epochs) == ("cls", 512, 2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"objective": "cocitation", "strategy": "word"}, "strategy takes sentence"),
-        ({"objective": "cocitation", "related": 3}, "related has no effect with --strategy sentence"),
-    ],
-)
-def test_conflicting_settings_are_refused(changes, said):
-    with pytest.raises(UsageError) as error:
-        DenseConfig.of(**changes)
-    assert said in str(error.value)
 
 
 def test_a_collection_without_citations_is_refused_with_advice():

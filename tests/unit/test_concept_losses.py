@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from rerank.errors import UsageError
-from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import (
     Classifier,
@@ -262,15 +260,3 @@ def test_the_concept_loss_is_the_sum_of_its_parts(batches):
     assert whole(pairs).item() == pytest.approx(wanted.item())
     assert whole.rate_factor == one.rate_factor == 10.0
     assert {name.split(".")[0] for name in whole.state_dict()} == {"classifier", "parts"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"objective": "classifier", "queue": 4}, "queue has no effect with --objective classifier"),
-        ({"momentum": 1.0}, "momentum takes a number"),
-    ],
-)
-def test_settings_without_effect_are_refused(settings, message):
-    with pytest.raises(UsageError, match=message):
-        ConceptConfig.of(**settings)

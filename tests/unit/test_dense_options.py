@@ -8,7 +8,6 @@ import torch
 
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense import neighbors as neighbors_of
-from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages, Texts
@@ -51,32 +50,6 @@ def test_every_document_is_an_anchor_once():
         anchors = np.array([d.anchor for d in batch.pairs])
         assert batch.near[anchors[:, None] == anchors].all()
         assert len(set(anchors.tolist())) == 4
-
-
-def test_settings_without_effect_on_dense_are_refused():
-    for changes, what in (
-        ({"strategy": "section", "related": 8}, "related has no effect with --strategy section"),
-        ({"held_out": 0, "patience": 2}, "patience has no effect with --held-out 0"),
-        ({"steps": 5, "epochs": 2}, "epochs has no effect with --steps 5"),
-    ):
-        with pytest.raises(UsageError, match=what):
-            DenseConfig.of(**changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"objective": "hinge"},
-        {"strategy": "word"},
-        {"held_out": float("nan")},
-        {"rate": float("inf")},
-        {"passage_tokens": 3},
-        {"batch": 1},
-    ],
-)
-def test_invalid_dense_settings_are_refused(changes):
-    with pytest.raises(UsageError):
-        DenseConfig.of(**changes)
 
 
 def test_bfloat16_is_used_only_if_requested(tiny):

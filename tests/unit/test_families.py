@@ -88,9 +88,23 @@ def test_a_family_of_another_package_can_be_trained(workspace, tmp_path, monkeyp
         (["text"], {"epoch": 3}, "setting 'epoch' is unknown; did you mean epochs"),
         (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
         (["dense"], {"strategy": "section", "related": 8}, "related has no effect with --strategy section"),
+        (["dense"], {"held_out": 0, "patience": 2}, "patience has no effect with --held-out 0"),
+        (["dense"], {"steps": 5, "epochs": 2}, "epochs has no effect with --steps 5"),
+        (["dense"], {"objective": "hinge"}, "objective takes"),
+        (["dense"], {"objective": "cocitation", "strategy": "word"}, "strategy takes sentence"),
+        (["dense"], {"held_out": float("nan")}, "held-out takes a number"),
+        (["dense"], {"rate": float("inf")}, "rate takes a number"),
+        (["dense"], {"passage_tokens": 3}, "passage-tokens takes a whole number"),
+        (["dense"], {"batch": 1}, "batch takes a whole number"),
+        (["concept"], {"objective": "classifier", "queue": 4}, "queue has no effect with --objective"),
+        (["concept"], {"momentum": 1.0}, "momentum takes a number"),
+        (["s2net"], {"init": "best"}, "init takes random, cllsi"),
+        (["s2net"], {"dim": 0}, "dim takes a whole number, 1 or more, not 0"),
+        (["s2net"], {"gamma": 0.0}, "gamma takes a number, above 0, at most 40"),
+        (["s2net"], {"gamma": 41.0}, "gamma takes a number"),
     ],
 )
-def test_settings_without_effect_on_a_family_are_refused(names, config, what):
+def test_invalid_settings_and_settings_without_effect_are_refused(names, config, what):
     with pytest.raises(UsageError, match=what):
         configuration(names, config)
 
