@@ -1,15 +1,22 @@
-"""Commands that work with only the base dependencies (`pip install .`), and messages for missing extras."""
+"""The distribution, the commands that need only the base dependencies, and messages for missing extras."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import sys
+import zipfile
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
+import rerank
 from rerank.errors import EXTRAS
 from tests.dense import linked_documents, options, write_judgments
-from tests.installed import closure, environment_with, project
+from tests.installed import ROOT, closure, environment_with, project
+from tests.programs import output
 from tests.service import serving
 
 TOPIC = "w10 w11 w12 w13 w14"
@@ -115,3 +122,73 @@ def test_extras_contain_the_packages_that_messages_name():
         }
         assert named <= brought
         assert not names & {re.split(r"[><=]", name)[0] for name in project()["dependencies"]}
+
+
+IGNORED = shutil.ignore_patterns(
+    ".git", "__pycache__", "*.egg-info", "build", "dist", ".*cache", ".rerank*", ".venv", ".hypothesis"
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel of a copy of the repository, which is built from its sdist."""
+    pytest.importorskip("build", reason="the dev extra is not installed")
+    folder = tmp_path_factory.mktemp("built")
+    shutil.copytree(ROOT, folder / "source", ignore=IGNORED)
+    command = [sys.executable, "-m", "build", folder / "source", "--outdir", folder / "dist"]
+    try:
+        installed = int(version("setuptools").split(".")[0])
+    except PackageNotFoundError:
+        installed = 0
+    if installed >= 77:  # as pyproject.toml asks for: nothing to download
+        command.append("--no-isolation")
+    output(*command)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def expected_files():
+    """Return the paths in site-packages of all modules and data files of the repository."""
+    own = ("rerank/**/*.py", "rerank/demo/collection/**/*", "rerank/report_page/templates/*")
+    found = {path for pattern in own for path in ROOT.glob(pattern) if path.is_file()}
+    places = {path.relative_to(ROOT).as_posix() for path in found}
+    for pattern in ("cli/**/*.py", "index_templates/*.py", "index_templates/*.json"):
+        places |= {f"rerank/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob(pattern)}
+    return places | {"rerank/py.typed"}
+
+
+@pytest.mark.slow
+def test_the_wheel_contains_only_the_package(built):
+    with zipfile.ZipFile(built) as wheel:
+        names = {name for name in wheel.namelist() if not name.endswith("/")}
+    package = {name for name in names if name.startswith("rerank/")}
+    assert package == expected_files()
+    metadata = names - package
+    assert {name.split("/")[0] for name in metadata} == {f"rerank_stack-{rerank.__version__}.dist-info"}
+    assert any(name.endswith("LICENSE") for name in metadata)
+    assert built.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_works_outside_the_repository(built, tmp_path):
+    target = tmp_path / "site"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)
+    output(*pip, built)
+    about = f"rerank_stack-{rerank.__version__}.dist-info"
+    assert {path.name for path in target.iterdir()} == {"rerank", "bin", about}
+    code = (
+        "import json, rerank, rerank.cli, rerank.cli.query\n"
+        "from rerank.demo import COLLECTION\n"
+        "from rerank.formats import read_corpus, read_qrels\n"
+        "documents = sum(1 for _ in read_corpus(COLLECTION / 'corpus.jsonl.gz'))\n"
+        "judged = len(read_qrels(COLLECTION / 'qrels' / 'test.tsv'))\n"
+        "print(json.dumps([rerank.__file__, rerank.cli.__file__, documents, judged]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    printed = output(sys.executable, "-c", code, cwd=tmp_path, env=environment)
+    package, commands, documents, judged = json.loads(printed)
+    assert package == str(target / "rerank" / "__init__.py")
+    assert commands == str(target / "rerank" / "cli" / "__init__.py")
+    assert documents == 1979
+    assert judged > 100
+    assert "Start with `rerank demo`" in output(target / "bin" / "rerank", "--help", env=environment)

@@ -1,23 +1,17 @@
-"""Rules of the architecture page that code can check: imports, and the installed files."""
+"""Rules of the architecture page that code can check: imports."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import json
 import os
-import shutil
-import sys
-import zipfile
 from functools import cache
 from graphlib import TopologicalSorter
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import rerank
-from tests.programs import output
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = sorted((ROOT / "rerank").rglob("*.py"))
@@ -54,23 +48,23 @@ def is_for_type_checkers(node):
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
+@cache
 def roots(path, **options):
     return {module.split(".")[0] for module in imports(tree(path), **options)}
 
 
-@pytest.mark.parametrize("path", [*LIBRARY, *COMMANDS], ids=name_of)
-def test_heavy_packages_are_imported_only_where_they_are_used(path):
+def test_heavy_packages_are_imported_only_where_they_are_used():
     """Only training modules import torch at the top; other modules import heavy packages inside
     functions.
 
     This keeps the start of queries fast.
     """
-    lazy = {"gensim", "scipy", "sklearn", "transformers"}
-    if not is_for_training(path):
-        assert "torch" not in roots(path, top_level=True)
-        assert "torch" not in roots(path) or name_of(path).startswith("rerank/rankers/")
-        lazy |= {"ir_measures", "pytrec_eval", "tqdm"}
-    assert not roots(path, top_level=True) & lazy
+    for path in (*LIBRARY, *COMMANDS):
+        lazy = {"gensim", "scipy", "sklearn", "transformers"}
+        if not is_for_training(path):
+            assert "torch" not in roots(path) or name_of(path).startswith("rerank/rankers/")
+            lazy |= {"torch", "ir_measures", "pytrec_eval", "tqdm"}
+        assert not roots(path, top_level=True) & lazy, path
 
 
 TORCH = {"batches", "batching", "checkpoint", "fit", "losses", "network", "task", "trainer"}
@@ -82,39 +76,37 @@ def is_for_training(path):
     return name.startswith("rerank/rankers/") and bool(TORCH & {path.stem, *path.parent.parts})
 
 
-@pytest.mark.parametrize("path", [*LIBRARY, *COMMANDS], ids=name_of)
-def test_nothing_reads_or_writes_pickles(path):
-    assert not roots(path) & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in ("torch.load", "torch.save", "torch.jit.load"), called
-            assert not any(k.arg == "allow_pickle" and k.value.value is not False for k in node.keywords), (
-                called
-            )
+def test_nothing_reads_or_writes_pickles():
+    for path in (*LIBRARY, *COMMANDS):
+        pickles = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+        assert not roots(path) & pickles, path
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in ("torch.load", "torch.save", "torch.jit.load"), path
+                assert not any(k.arg == "allow_pickle" and k.value.value for k in node.keywords), path
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
-def test_the_library_neither_prints_nor_reads_the_command_line(path):
-    assert not roots(path) & {"click", "argparse", "tqdm"}
-    assert "rerank.cli" not in set(imports(tree(path)))
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) not in ("print", "input", "exit", "sys.exit")
-        if isinstance(node, ast.Attribute):
-            assert ast.unparse(node) not in ("sys.argv", "sys.stdout", "sys.stderr")
+def test_the_library_neither_prints_nor_reads_the_command_line():
+    for path in LIBRARY:
+        assert not roots(path) & {"click", "argparse", "tqdm"}, path
+        assert "rerank.cli" not in set(imports(tree(path))), path
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in ("print", "input", "exit", "sys.exit"), path
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) not in ("sys.argv", "sys.stdout", "sys.stderr"), path
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=name_of)
-def test_a_command_imports_the_library_only_when_it_is_called(path):
+def test_a_command_imports_the_library_only_when_it_is_called():
     """At import time a command imports only cheap modules, and training settings for its options."""
-    found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
-    if name_of(path) == "cli/train.py":
-        found = {one for one in found if not one.startswith("rerank.rankers.")}
     cheap = {"rerank", "rerank.errors", "rerank.progress", "rerank.config", "rerank.results", "rerank.text"}
     cheap.add("rerank.service.settings")
-    assert found <= cheap
-    assert "numpy" not in roots(path)
+    for path in COMMANDS:
+        found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
+        if name_of(path) == "cli/train.py":
+            found = {one for one in found if not one.startswith("rerank.rankers.")}
+        assert found <= cheap, path
+        assert "numpy" not in roots(path), path
 
 
 def test_base_classes_do_not_import_their_subclasses():
@@ -174,14 +166,14 @@ def test_every_module_can_be_imported_first():
         importlib.import_module(name)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.py")), ids=name_of)
-def test_benchmarks_import_names_that_exist(path):
+def test_benchmarks_import_names_that_exist():
     """Benchmarks run for minutes or hours, so tests do not run them."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rerank":
-            for alias in node.names:
-                known = hasattr(importlib.import_module(node.module), alias.name)
-                assert known or f"{node.module}.{alias.name}" in modules(), alias.name
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rerank":
+                for alias in node.names:
+                    known = hasattr(importlib.import_module(node.module), alias.name)
+                    assert known or f"{node.module}.{alias.name}" in modules(), (path, alias.name)
 
 
 def prefixes(module):
@@ -193,78 +185,6 @@ def prefixes(module):
 def test_an_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="module 'rerank' has no attribute 'nonsense'"):
         _ = rerank.nonsense
-
-
-IGNORED = shutil.ignore_patterns(
-    ".git", "__pycache__", "*.egg-info", "build", "dist", ".*cache", ".rerank*", ".venv", ".hypothesis"
-)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """An sdist of a copy of the repository, and the wheel that is built from the sdist."""
-    pytest.importorskip("build", reason="the dev extra is not installed")
-    folder = tmp_path_factory.mktemp("built")
-    shutil.copytree(ROOT, folder / "source", ignore=IGNORED)
-    command = [sys.executable, "-m", "build", folder / "source", "--outdir", folder / "dist"]
-    try:
-        installed = int(version("setuptools").split(".")[0])
-    except importlib.metadata.PackageNotFoundError:
-        installed = 0
-    if installed >= 77:  # as pyproject.toml asks for: nothing to download
-        command.append("--no-isolation")
-    output(*command)
-    (sdist,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
-    return sdist, wheel
-
-
-def expected_files():
-    """Return the paths in site-packages of all modules and data files of the repository."""
-    places = {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in LIBRARY}
-    places |= {f"rerank/cli/{path.relative_to(ROOT / 'cli').as_posix()}" for path in COMMANDS}
-    templates = (path for kind in ("*.py", "*.json") for path in (ROOT / "index_templates").glob(kind))
-    places |= {f"rerank/index_templates/{path.name}" for path in templates}
-    folders = (ROOT / "rerank" / "demo" / "collection", ROOT / "rerank" / "report_page" / "templates")
-    data = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    places |= {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in data}
-    return places | {"rerank/py.typed"}
-
-
-@pytest.mark.slow
-def test_the_wheel_contains_only_the_package(built):
-    with zipfile.ZipFile(built[1]) as wheel:
-        names = {name for name in wheel.namelist() if not name.endswith("/")}
-    package = {name for name in names if name.startswith("rerank/")}
-    assert package == expected_files()
-    metadata = names - package
-    assert {name.split("/")[0] for name in metadata} == {f"rerank_stack-{rerank.__version__}.dist-info"}
-    assert any(name.endswith("LICENSE") for name in metadata)
-    assert built[1].name.endswith("-py3-none-any.whl")
-
-
-@pytest.mark.slow
-def test_the_installed_wheel_works_outside_the_repository(built, tmp_path):
-    target = tmp_path / "site"
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target)
-    output(*pip, built[1])
-    about = f"rerank_stack-{rerank.__version__}.dist-info"
-    assert {path.name for path in target.iterdir()} == {"rerank", "bin", about}
-    code = (
-        "import json, rerank, rerank.cli, rerank.cli.query\n"
-        "from rerank.demo import COLLECTION\n"
-        "from rerank.formats import read_corpus, read_qrels\n"
-        "documents = sum(1 for _ in read_corpus(COLLECTION / 'corpus.jsonl.gz'))\n"
-        "judged = len(read_qrels(COLLECTION / 'qrels' / 'test.tsv'))\n"
-        "print(json.dumps([rerank.__file__, rerank.cli.__file__, documents, judged]))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(target)}
-    printed = output(sys.executable, "-c", code, cwd=tmp_path, env=environment)
-    package, commands, documents, judged = json.loads(printed)
-    assert package == str(target / "rerank" / "__init__.py")
-    assert commands == str(target / "rerank" / "cli" / "__init__.py")
-    assert documents == 1979
-    assert judged > 100
-    assert "Start with `rerank demo`" in output(target / "bin" / "rerank", "--help", env=environment)
 
 
 @pytest.mark.xdist_group("node")
