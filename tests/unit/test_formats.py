@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import pytrec_eval
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
@@ -247,9 +247,9 @@ def test_trec_eval_reads_a_written_run_in_the_same_order(tmp_path_factory, value
     assert [id for id, _ in read_run(path)["q1"]] == ours
     assert len({np.float32(score) for score in parsed["q1"].values()}) == len(ours)
     # A document is at rank k exactly if its reciprocal rank is 1/k.
-    for place, id in enumerate(ours, 1):
-        evaluator = pytrec_eval.RelevanceEvaluator({"q1": {id: 1}}, {"recip_rank"})
-        assert evaluator.evaluate(parsed)["q1"]["recip_rank"] == pytest.approx(1 / place)
+    evaluator = pytrec_eval.RelevanceEvaluator({id: {id: 1} for id in ours}, {"recip_rank"})
+    found = evaluator.evaluate(dict.fromkeys(ours, parsed["q1"]))
+    assert [1 / found[id]["recip_rank"] for id in ours] == pytest.approx(range(1, len(ours) + 1))
 
 
 def test_run_files_are_written_and_read(tmp_path):
@@ -276,6 +276,7 @@ def test_ids_that_a_run_file_cannot_contain_are_refused(tmp_path, run, tag, what
     assert list(tmp_path.iterdir()) == []
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=5), st.text(max_size=20)), max_size=5))
 def test_json_lines_preserve_any_text(tmp_path_factory, pairs):
     path = tmp_path_factory.mktemp("any") / "c.jsonl"

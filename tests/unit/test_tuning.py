@@ -78,7 +78,7 @@ def test_compositions_are_complete(n_signals, parts):
     assert sorted(everything, reverse=True) == rows
 
 
-@pytest.mark.parametrize("n_signals", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("n_signals", [1, 2, 4])
 def test_the_raw_grid_reaches_near_zero_without_duplicates(n_signals):
     weights = weight_grid("none", n_signals)
     even = compositions(n_signals)
@@ -102,11 +102,11 @@ def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
     random = np.random.default_rng(0)
     quality, scale = random.uniform(0.5, 2, 5), 10.0 ** random.uniform(-1, 1.5, 5)
     rows, judgments = [], []
-    for q in range(200):
-        relevant = random.choice(30, 3, replace=False)
-        truth = np.isin(np.arange(30), relevant)[:, None] * (random.random((30, 5)) < 0.8)
-        scores = (random.normal(size=(30, 5)) + quality * truth) * scale
-        rows.append((f"q{q}", [f"d{d:02}" for d in range(30)], scores))
+    for q in range(40):
+        relevant = random.choice(20, 3, replace=False)
+        truth = np.isin(np.arange(20), relevant)[:, None] * (random.random((20, 5)) < 0.8)
+        scores = (random.normal(size=(20, 5)) + quality * truth) * scale
+        rows.append((f"q{q}", [f"d{d:02}" for d in range(20)], scores))
         judgments += [(f"q{q}", f"d{d:02}", 1) for d in relevant.tolist()]
     table, qrels = ScoreTable.build([f"s{n}" for n in range(5)], rows), Qrels(judgments)
     settings = {"first_stage": "s0", "measure": "nDCG@10", "normalizations": ["z-score"]}
@@ -122,6 +122,7 @@ def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
     assert parse_stack(str(raw)) == (raw.signals, raw.weights)
 
 
+@settings(max_examples=30)
 @given(st.integers(2, 7), st.sampled_from([1, 10, 20, 21]), st.integers(0, 9))
 def test_a_shortlist_contains_valid_and_different_settings(n_signals, parts, seed):
     best = np.random.default_rng(seed).dirichlet(np.ones(n_signals)) * parts
@@ -152,8 +153,7 @@ def test_a_tie_is_decided_by_the_id():
         assert by_tuner(bm25, table, Qrels([("q", id, 1)]))["q"] == 1 / math.log2(place + 1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("signals", [SIGNALS, SIGNALS[:2], SIGNALS[:1]])
+@pytest.mark.parametrize(("seed", "signals"), [(0, SIGNALS), (1, SIGNALS[:2]), (2, SIGNALS[:1])])
 @pytest.mark.parametrize(
     ("measure", "sort_from"),
     [("nDCG", 0), ("nDCG", 96), ("nDCG@5", 96), ("RR", 0), ("RR", 96), ("AP", 0), ("AP", 96), ("AP@7", 96)],
@@ -264,11 +264,10 @@ def test_few_queries_get_the_mean_of_all_good_settings():
 
     table, qrels = case(0, 300)
     settings = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": ["z-score"]}
-    gains = []
+    every, gains = TuningProblem.of(table, qrels, TuneOptions(**settings)), []
     for seed in range(1, 13):
         few = TuningProblem.of(*case(seed, 20), TuneOptions(**settings))
         means = [total[0] / 20 for total in few.sums([0] * 20, None)]
-        every = TuningProblem.of(table, qrels, TuneOptions(**settings))
         averaged, best = few.choose(means, 20), few.choose(means, 10**9)
         gains.append(every.values(averaged, range(300)).mean() - every.values(best, range(300)).mean())
     assert np.mean(gains) > 0.003

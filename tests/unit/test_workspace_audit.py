@@ -118,17 +118,19 @@ def test_a_read_only_workspace_answers_queries(folder):
 
 
 @pytest.mark.skipif(not ROOT, reason="needs two users")
-@pytest.mark.parametrize(
-    "file",
-    ["rerank.toml", "engine/data-0/documents.db", "rankers/text.json"],
-)
-def test_an_unreadable_file_is_named_and_not_reported_as_damaged(folder, file):
-    (folder / file).chmod(0)
-    with start("try:\n    answers(folder)\nexcept RerankError as error:\n    print(error)", folder) as reader:
+def test_an_unreadable_file_is_named_and_not_reported_as_damaged(folder, tmp_path):
+    files = ("rerank.toml", "engine/data-0/documents.db", "rankers/text.json")
+    for number, file in enumerate(files):
+        copy = shutil.copytree(folder, tmp_path / "all" / str(number))
+        (copy / file).chmod(0)
+    code = "for one in sorted(folder.iterdir()):\n    try:\n        answers(one)\n"
+    code += "    except RerankError as error:\n        print(error)"
+    with start(code, tmp_path / "all") as reader:
         out, err = reader.communicate(timeout=120)
     assert (reader.returncode, err) == (0, "")
-    assert file in out
-    assert "permission denied to user root; let that user read it" in out
+    for file, line in zip(files, out.splitlines(), strict=True):
+        assert file in line
+        assert "permission denied to user root; let that user read it" in line
 
 
 def test_documents_can_be_ingested_again_after_their_folder_is_lost(folder, tmp_path):
