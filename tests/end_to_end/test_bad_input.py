@@ -220,21 +220,6 @@ def test_pairs_without_information_for_training_are_refused(run, workspace, tmp_
     assert state(run, workspace) == old
 
 
-def test_a_workspace_of_another_version_is_refused(run, small, workspace):
-    file, about = workspace / "rerank.toml", workspace / "engine" / "engine.json"
-    for path, old, new, what in (
-        (file, "format = 1", "format = 2", "a workspace of format 2, but this version of rerank reads 1"),
-        (about, '"analyzer":', '"analyzer":999', "ingest the collection again"),
-    ):
-        right = path.read_text()
-        assert old in right
-        path.write_text(right.replace(old, new))
-        for command in (["status"], ["query", "x"], ["ingest", small.corpus], ["ingest", "--delete", "x"]):
-            run(*command, "-w", workspace).fails(1, what)
-        path.write_text(right)
-    assert len(state(run, workspace)[1]) == len(small.documents)
-
-
 @pytest.mark.slow
 def test_a_damaged_workspace_gives_one_line_or_the_same_answer(run, small, workspace):
     """For any damaged file, the command prints one line without a traceback, or it works without the file."""

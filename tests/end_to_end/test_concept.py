@@ -1,4 +1,4 @@
-"""``concept`` from labeled pairs to a ranking, its bad input, and its interruptions."""
+"""``concept`` from labeled pairs to a ranking, and its bad input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from rerank import Document, Workspace
 from rerank.testing import check_ranker
 from tests import dense
-from tests.dense import stored_ranker, wait_for_step
 
 TOPICS = 6
 TEXTS = [{key: one[key] for key in ("_id", "text")} for one in dense.documents()]
@@ -76,21 +75,3 @@ def test_pairs_that_cannot_train_concept_are_refused(run, labeled, tiny, tmp_pat
     assert done.code == 1, done
     assert message in done.err.splitlines()[-1]
     assert not list(Path(folder).glob("rankers/*concept*"))
-
-
-def test_a_killed_training_that_runs_again_gives_the_same_ranker(
-    run, forks, labeled, tiny, tmp_path, write_lines
-):
-    whole, train, dev = labeled
-    broken = tmp_path / "broken"
-    assert run("ingest", write_lines(tmp_path / "again.jsonl", TEXTS), "-w", broken).code == 0
-    more = ("--steps", 40, "--every", "10", "--patience", "100", "--precision", "fp32")
-    settings = [*map(str, ("--labeled-pairs", train, "--dev-pairs", dev, *options(tiny, *more)))]
-    assert run("train", "concept", *settings, "-w", whole).code == 0
-    process = forks.start("train", "concept", *settings, "-w", broken)
-    wait_for_step(process, broken, 10, "concept")
-    process.kill()
-    done = run("train", "concept", *settings, "--json", "-w", broken).ok()
-    assert done.json["rankers"][0]["epochs"] == 40
-    assert not list(broken.glob("training/*/*"))
-    assert stored_ranker(broken, "concept") == stored_ranker(whole, "concept")

@@ -9,7 +9,6 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -41,34 +40,12 @@ def no_ranker_remains(folder):
     return True
 
 
-def test_one_or_two_documents_are_too_few(run, made, tiny):
-    two = made([{**d, "links": ["d1"]} for d in documents(2)], "two")
-    done = run("train", "dense", *options(tiny, "--steps", 2), "-w", two)
-    assert (done.code, done.out) == (1, "")
-    assert "no anchor had a negative" in done.err
-    one = made([{**documents(1)[0], "links": ["d0"]}], "one")
-    run("train", "dense", *options(tiny), "-w", one).fails(1, "no two linked documents")
-    run("query", "w1", "--stack", "dense", "-w", one).fails(1, f"rerank train dense -w {one}`")
-
-
 def test_a_batch_can_contain_the_whole_collection(run, made, tiny):
     found = training_report(
         run("train", "dense", *options(tiny, "--batch", 500, "--epochs", 5, "--json"), "-w", made())
     )
     assert [m["step"] for m in found["history"] if m["share"] == 1] == [0, 5]
     assert found["encoded"] == {"dense": 48}
-
-
-def test_documents_without_text_are_skipped_or_refused(run, made, tiny):
-    bare = made([{"_id": f"d{i}", "links": ["d0", "d1"]} for i in range(4)], "bare")
-    run("train", "dense", *options(tiny), "-w", bare).fails(1, "no document has any text")
-    mixed = documents()
-    for i in range(0, 48, 3):
-        mixed[i] = {"_id": f"d{i}", "links": mixed[i]["links"]}
-    found = training_report(
-        run("train", "dense", *options(tiny, "--steps", 4, "--json"), "-w", made(mixed, "mixed"))
-    )
-    assert (found["without_text"], found["encoded"]) == (16, {"dense": 48})
 
 
 def test_a_very_long_document_has_a_limited_number_of_passages(run, made, tiny):
@@ -268,20 +245,3 @@ def test_a_training_killed_before_storing_is_not_repeated(run, made, tiny, monke
     assert no_ranker_remains(folder)
     assert training_report(run(*train, folder)) == want
     assert stored_ranker(folder)[:2] == stored_ranker(whole)[:2]
-
-
-def test_a_checkpoint_of_another_model_or_settings_is_refused(run, forks, made, tiny, tmp_path):
-    folder = made()
-    model = shutil.copytree(tiny, tmp_path / "model")
-    settings = options(model, "--steps", 4000, "--every", "5")
-    process = forks.start("train", "dense", *settings, "-w", folder)
-    wait_for_step(process, folder, 0)
-    process.kill()
-    assert run("train", "dense", "--untrained", "--model", tiny, "-w", folder).code == 0
-    train = ("train", "dense", *settings)
-    run(*train, "--strategy", "document", "-w", folder).fails(1, "other settings", "--restart")
-    arrays = load_file(model / "model.safetensors")
-    save_file({k: v + np.float32(0.01) for k, v in arrays.items()}, model / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
-    run(*train, "-w", folder).fails(1, "another model", "--restart")
-    assert run(*train, "--steps", 8, "--restart", "-w", folder).code == 0

@@ -123,19 +123,6 @@ def test_later_documents_are_written_with_their_features(
     assert run("ingest", "--delete", "new", "-w", cluster, "--json").json["deleted"] == 1
 
 
-def test_replace_on_a_cluster_creates_a_new_index(run, write_lines, node, index, cluster, small, tmp_path):
-    before = next(iter(node.request("GET", f"/_alias/{index}")))
-    few = write_lines(tmp_path / "few.jsonl", small.documents[:50])
-    report = run("ingest", few, "--replace", "-w", cluster, "--json").json
-    assert (report["added"], report["updated"], report["deleted"], report["documents"]) == (50, 0, 0, 50)
-    (after,) = node.request("GET", f"/_alias/{index}")
-    assert after != before
-    assert [
-        ranker["missing_features"] for ranker in run("status", "-w", cluster, "--json").json["rankers"]
-    ] == [0, 0]
-    run("ingest", small.corpus, "--replace", "-w", cluster)
-
-
 def test_replace_on_the_local_engine_deletes_other_documents(run, write_lines, small, plain):
     few = write_lines(plain.parent / "other.jsonl", small.documents[15:30])
     report = run("ingest", few, "--replace", "-w", plain, "--json").json

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -248,19 +247,6 @@ def test_a_cluster_that_does_not_run_is_reported(script, trained, tmp_path):
         assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
         assert server.metric('rerank_errors_total{endpoint="search",kind="engine"}') == 1
         assert sum(line["event"] == "engine failed" for line in server.log()) == 2
-
-
-def test_a_cluster_that_hangs_frees_threads_after_the_deadline(script, trained, tmp_path):
-    """Threads must not wait for the cluster's timeout of one minute."""
-    options = ("--stack", STACK, "--deadline", 1, "--threads", 1)
-    with socket.create_server(("127.0.0.1", 0)) as hanging:
-        folder = move_to_cluster(trained, tmp_path, hanging.getsockname()[1])
-        with serving(script, folder, tmp_path, *options) as server:
-            begin = time.monotonic()
-            for _ in range(2):
-                assert server.post("/v1/search", {"query": WORDS}).status in (502, 504)
-            wait_until(lambda: server.post("/v1/rerank", {"query": WORDS, "documents": ["a"]}).status == 200)
-            assert time.monotonic() - begin < 50
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from rerank.errors import TrainingError
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
@@ -194,11 +193,6 @@ def test_an_interrupted_training_resumes_to_the_same_result(tiny, tmp_path, at, 
     mine, theirs = state_of(again), state_of(whole)
     assert {part for name in mine for part in name.split(".")} >= {"apart", "centroids", "slow", "keys"}
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
-
-
-def test_related_pairs_of_one_component_are_refused(tiny):
-    with pytest.raises(TrainingError, match="the related pairs make 1 component"):
-        trainer(tiny, train=TRAIN[:15] + TRAIN[15:21])
 
 
 def test_a_long_queue_contains_each_text_at_most_once(tiny):

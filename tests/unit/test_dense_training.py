@@ -167,8 +167,13 @@ def test_an_interrupted_training_of_the_upper_layers_resumes(tiny, tmp_path):
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Watch(at=5), steps=8, every=3)
-    with pytest.raises(TrainingError, match=r"other settings, or of another model.*restart"):
-        train(tiny, folder, steps=8, every=3, rate=1e-4)
+    encoder = load(tiny)
+    with torch.no_grad():
+        next(encoder.model.parameters())[0] += 0.01
+    encoder.save(tmp_path / "model")
+    for model, rate in ((tiny, 1e-4), (str(tmp_path / "model"), SETTINGS["rate"])):
+        with pytest.raises(TrainingError, match=r"other settings, or of another model.*restart"):
+            train(model, folder, steps=8, every=3, rate=rate)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*restart"):
         train(tiny, folder, steps=8, every=3)

@@ -122,6 +122,8 @@ def test_an_interruption_keeps_and_reports_completed_training(workspace):
     assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best one"
     assert workspace.trained() == ["text"]
     assert report.encoded == {}  # a user who interrupts does not wait for the encoding
+    other = structs.replace(CONFIG, filters=9)  # refused without a restart
+    assert not fit(workspace, config=other, restart=True).rankers[0].interrupted
 
 
 def test_the_same_call_resumes_an_interrupted_training(workspace):

@@ -131,6 +131,7 @@ def test_a_config_with_a_byte_order_mark_is_read(workspace):
         (b'"local"', b'["local"]', "engine"),
         (b'"local"', b'"solr"', "engine 'solr' is unknown"),
     ],
+    ids=lambda value: repr(value)[:30],
 )
 def test_an_error_about_a_wrong_setting_names_the_file(workspace, old, new, what):
     file = workspace.folder / "rerank.toml"
