@@ -87,6 +87,12 @@ def test_numpy_torch_and_a_simple_loop_give_equal_results(how, sequences):
         np.testing.assert_allclose(tower.pool(Ragged.of(sequences)), pooled, atol=1e-6)
 
 
+def test_all_weights_of_a_torch_tower_have_gradients():
+    twin, _ = twins()
+    twin(Ragged.of(SHORT)).square().sum().backward()
+    assert all(parameter.grad.to_dense().any() for parameter in twin.parameters())
+
+
 def test_one_window_matches_values_by_hand():
     """k = 1, m = 1, h = 2: tanh(0.5 * x1 + 0.25 * x2 + 0.1), averaged over two windows."""
     vectors = np.array([[0], [1], [2], [4]], np.float32)

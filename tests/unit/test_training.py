@@ -23,13 +23,10 @@ from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
 from rerank.rankers.cnn import sampling
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.fit import CnnTrainer
 from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.rankers.cnn.network import TorchTower
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
-from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob
@@ -42,9 +39,9 @@ TEMPORARY = TemporaryDirectory()
 """Folder of checkpoints. It is removed at the end of the process."""
 
 
-def trainer(data, config, progress=None, folder=None, *, restart=False):
+def trainer(data, config, progress=None, folder=None):
     folder = folder or Path(TEMPORARY.name) / uuid4().hex
-    return CnnTrainer(TrainingJob(None, data, folder, restart, progress or Progress()), config)
+    return CnnTrainer(TrainingJob(None, data, folder, progress=progress or Progress()), config)
 
 
 def ints(values):
@@ -221,34 +218,6 @@ def small(**changes):
     how = {"epochs": 3, "rate": 5e-3, "dropout": 0.0, "word_epochs": 1, "walks": 1, "width": 1}
     head = changes.pop("head", "cosine")
     return structs.replace(CnnConfig.of(head=head), **{**sizes, **how, **changes})
-
-
-@pytest.mark.parametrize("importance", [True, False])
-def test_windows_match_the_direct_formula(importance):
-    """Values and gradients equal the results for concatenated windows."""
-    torch.manual_seed(0)
-    config = small(width=3, importance=importance, mean=False)
-    vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))
-    embedding = Embedding(list("abcde"), vectors.astype(np.float32), ints([9, 5, 3, 2, 1]))
-    sequences = [[1, 2, 1, 3, 1, 2, 1], [4], [], [5, 5, 2, 4]]
-    vocabulary = Vocabulary("text", embedding.names, 9)
-    mine, other = (TorchTower(embedding, config, vocabulary) for _ in range(2))
-    other.load_state_dict(mine.state_dict())
-    expected = []
-    for tokens in sequences:
-        padded = torch.tensor(tokens + [0] * (3 - len(tokens)) * bool(tokens), dtype=torch.int64)
-        windows = padded.unfold(0, 3, 1) if tokens else padded.reshape(0, 3)
-        hidden = torch.tanh(other.filters(other.vectors(windows).reshape(len(windows), 36)))
-        weight = other.importance[windows].sum(dim=1) if importance else torch.ones(len(windows))
-        expected.append((hidden * weight[:, None]).sum(dim=0) / max(float(weight.sum()), 1e-9))
-    found = mine(Ragged.of(sequences))
-    torch.testing.assert_close(found, torch.stack(expected))
-    towards = torch.randn(4, 16)
-    for pooled in (found, torch.stack(expected)):
-        (pooled * towards).sum().backward()
-    for (name, one), twin in zip(mine.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one.grad.to_dense(), twin.grad.to_dense(), msg=name)
-        assert float(twin.grad.to_dense().abs().max()) > 0.01
 
 
 def test_the_trainer_memorizes_twenty_pairs():
