@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rerank.cli.query import show
 from rerank.cli.tune import _show as show_tuned
 
@@ -150,20 +151,28 @@ def test_the_script_of_the_guide_trains_a_model(collection, tiny, tmp_path, monk
     assert len(workspace.search(queries[0], stack=stack)) > 0
 
 
-@pytest.fixture
-def collection(tmp_path, model):
-    """A workspace, and judgments that agree with the model: the best three of thirty documents per query."""
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory, model):
+    """A workspace, and judgments that agree with the model: the best three of twenty documents per query."""
     rng = np.random.default_rng(2)
-    workspace = Workspace.create(tmp_path / "ws")
-    documents = [Document(f"d{i:02}", text=f"a {text(rng, 12)}") for i in range(30)]
+    workspace = Workspace.create(tmp_path_factory.mktemp("judged") / "ws")
+    documents = [Document(f"d{i:02}", text=f"a {text(rng, 12)}") for i in range(20)]
     workspace.engine.write(documents)
+    workspace.engine.close()
     queries = [Query(f"q{i}", f"a {text(rng, 5)}") for i in range(12)]
     encoder = CrossEncoder.load(str(model))
     rows = []
     for query in queries:
         order = sorted(documents, key=lambda d: -encoder.score(query.text, d.text))
         rows += [(query.id, document.id, 3 - place) for place, document in enumerate(order[:3])]
-    return workspace, queries, Qrels(rows)
+    return workspace.folder, queries, Qrels(rows)
+
+
+@pytest.fixture
+def collection(judged, tmp_path):
+    """A copy of the workspace, its queries and judgments."""
+    folder, *rest = judged
+    return Workspace.open(shutil.copytree(folder, tmp_path / "ws")), *rest
 
 
 def by_hand(workspace, query, stack, model, top):
@@ -192,33 +201,18 @@ def test_the_best_documents_are_ordered_by_the_model(collection, model):
         assert "cross-encoder" not in page[5]["signals"]
 
 
-def test_the_scores_of_a_late_model_are_not_shown(collection, model, capsys):
+def test_a_late_model_changes_no_order_and_its_scores_are_not_shown(collection, model, capsys):
     workspace, queries, _ = collection
     stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
     pipeline = workspace.pipeline(stack.signals)
-    answer = pipeline.answer(queries[0], stack)
-    late = rescore(
-        pipeline.answer(queries[0], replace(stack, then=None)).ranking,
-        queries[0],
-        stack.then,
-        workspace.engine.get,
-        -1,
-    )
-    for ranking in (answer.ranking, late):
-        one = replace(answer, ranking=ranking)
-        show(one, stack, pipeline.hits(one, 3), explain=True)
-    assert capsys.readouterr().out.count("then the best 5") == 1
-
-
-def test_a_late_model_does_not_change_the_order(collection, model):
-    workspace, queries, _ = collection
-    stack = workspace.stack("bm25")
-    before = workspace.search(queries[0], 100, stack=stack).answer.ranking
-    then = second_phase(f"cross-encoder:{model}", 5)
-    late = rescore(before, queries[0], then, workspace.engine.get, seconds=-1)
+    before = pipeline.answer(queries[0], replace(stack, then=None))
+    late = rescore(before.ranking, queries[0], stack.then, workspace.engine.get, seconds=-1)
     assert late.late
-    assert (late.ids, late.scores.tolist(), late.then) == (before.ids, before.scores.tolist(), None)
-    assert not rescore(before, queries[0], then, workspace.engine.get).late
+    assert (late.ids, late.scores.tolist()) == (before.ranking.ids, before.ranking.scores.tolist())
+    assert not rescore(before.ranking, queries[0], stack.then, workspace.engine.get).late
+    for answer in (pipeline.answer(queries[0], stack), replace(before, ranking=late)):
+        show(answer, stack, pipeline.hits(answer, 3), explain=True)
+    assert capsys.readouterr().out.count("then the best 5") == 1
 
 
 @pytest.mark.parametrize("signals", ["bm25,tfidf", "bm25"])
@@ -239,15 +233,9 @@ def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model, 
     )
     values = [row.measures["nDCG@3"] for row in table.results]
     assert values == pytest.approx([report.second_phase.first_stage_value, report.second_phase.value])
-    changed = replace(report.stack, then=replace_then(then, version="0"))
+    changed = replace(report.stack, then=structs.replace(then, version="0"))
     with pytest.raises(UsageError, match="tune the stack again"):
         workspace.search(queries[0], stack=changed)
-
-
-def replace_then(then, **changes):
-    import msgspec
-
-    return msgspec.structs.replace(then, **changes)
 
 
 def test_a_model_that_does_not_help_is_removed(collection, model):
