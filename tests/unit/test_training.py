@@ -223,7 +223,7 @@ def small(**changes):
 def test_the_trainer_memorizes_twenty_pairs():
     """Query i has only the candidates i and i + 3."""
     watch = Watch()
-    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=60, patience=60, rate=1e-2)
+    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=30, patience=30, rate=1e-2)
     fitted = trainer(toy_data(candidates=2), config, watch).fit("joint")
     assert losses(watch)[0] > 0.9
     assert losses(watch)[-1] < 0.01
@@ -236,7 +236,7 @@ def test_the_trainer_memorizes_twenty_pairs():
 
 
 def test_the_cosine_head_memorizes_twenty_pairs():
-    fitted = trainer(toy_data(), small(head="cosine", epochs=60, patience=60)).fit("joint")
+    fitted = trainer(toy_data(), small(head="cosine", epochs=30, patience=30)).fit("joint")
     assert fitted.dev == pytest.approx(1)
     # In-batch negatives are all other documents, so document i ranks first.
     assert all_scores(fitted.ranker).argmax(axis=1).tolist() == list(range(20))
