@@ -17,6 +17,7 @@ from rerank.workflows import ranker_choice
 from rerank.workflows.collection_folder import read_folder
 from rerank.workflows.ranker_choice import Budget, CollectionFacts, Rule
 from rerank.workflows.splits import split
+from tests.rankers import cnn
 from tests.watch import Watch
 
 QUERIES = [Query(f"q{i:03}", f"word{i}") for i in range(300)]
@@ -205,25 +206,28 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
     assert "reads 'en', but there are texts in 'it'; --model" in unread
 
 
-LSI = Rule("lsi", (), "it is quick")
+QUICK = {"dim": 20, "letters": 0}
+LSI = Rule("lsi", (), "it is quick", config=QUICK)
+CLLSI = Rule("cllsi", (), "it is quick, too", config=QUICK)
 
 
 @pytest.fixture
 def folder(small, tmp_path):
-    """The small collection in another form: compressed, and with all judgments in one file."""
+    """The small collection with short texts: compressed, and with all judgments in one file."""
     path = tmp_path / "theirs"
     path.mkdir()
-    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(Path(small.corpus).read_bytes()))
+    documents = [{**document, "text": document["text"][:200]} for document in small.documents]
+    lines = "".join(json.dumps(document) + "\n" for document in documents)
+    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     shutil.copy(small.queries, path / "queries.jsonl")
-    header, *rows = Path(small.train).read_text().splitlines()
-    for more in (small.dev, small.test):
-        rows += Path(more).read_text().splitlines()[1:]
-    (path / "qrels.tsv").write_text("\n".join([header, *rows]) + "\n")
+    asked = [json.loads(line)["_id"] for line in Path(small.queries).read_text().splitlines()]
+    rows = [f"{id}\t{id.removeprefix('q:')}\t1\n" for id in asked]
+    (path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
     return path
 
 
 def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, monkeypatch):
-    rules = (LSI, Rule("cllsi", (), "it is quick, too"), ranker_choice.RULES[-1])
+    rules = (LSI, CLLSI, ranker_choice.RULES[-1])
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     with pytest.raises(KeyboardInterrupt):
         rerank.auto(folder, tmp_path / "ws", progress=Watch(title="fit cllsi"))
@@ -286,8 +290,8 @@ def test_the_time_limit_ends_the_training(folder, tmp_path, monkeypatch):
 
 
 def test_time_left_is_used_for_rankers_that_were_too_long(folder, tmp_path, monkeypatch):
-    long = Rule("lsi", (), "it is quick", cost=lambda facts: (900.0, 0.0, 0), share=0.2)
-    rules = (long, Rule("cllsi", (), "it is quick, too", cost=lambda facts: (300.0, 0.0, 0)))
+    long = replace(LSI, cost=lambda facts: (900.0, 0.0, 0), share=0.2)
+    rules = (long, replace(CLLSI, cost=lambda facts: (300.0, 0.0, 0)))
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     said = Watch()
     found = rerank.auto(folder, tmp_path / "ws", minutes=30.0, progress=said)
@@ -321,12 +325,13 @@ def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkey
     assert "rerank: 1 judged query has a text and a relevant document: too few" in done.err
 
 
-def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder, plain, workspace):
+def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder, plain):
     write_lines(plain.parent / "other.jsonl", [{"_id": "mine", "text": "mine alone"}])
     rerank.ingest(plain, [plain.parent / "other.jsonl"])
     with pytest.raises(WorkspaceError, match=r"has 1 document not in .*theirs \('mine' first\)"):
         rerank.auto(folder, plain)
-    with pytest.raises(
-        WorkspaceError, match=r"has rankers of another training \(meta, text\); choose another"
-    ):
+    workspace = rerank.ingest(plain.parent / "ws", [folder / "corpus.jsonl.gz"]).workspace
+    for name in ("meta", "text"):
+        workspace.install(cnn(name))
+    with pytest.raises(WorkspaceError, match=r"has rankers of another training \(meta, text\); choose"):
         rerank.auto(folder, workspace)

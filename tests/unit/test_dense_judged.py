@@ -21,7 +21,7 @@ from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from tests.judged import QUERIES, RELEVANT, qrels, topical
 from tests.watch import Watch
 
-CONFIG = {"passage_tokens": 16, "batch": 12, "epochs": 4, "every": 8, "rate": 4e-3, "precision": "fp32"}
+CONFIG = {"passage_tokens": 16, "batch": 12, "epochs": 2, "every": 8, "rate": 4e-3, "precision": "fp32"}
 
 
 JUDGED = {"queries": QUERIES, "qrels": qrels(0, 24), "dev_qrels": qrels(24, 36)}
@@ -81,6 +81,7 @@ def test_an_interrupted_training_continues_to_the_same_ranker(workspace, tiny, t
     assert 0 < part.epochs < whole.epochs
     (again,) = train(workspace, "dense", **JUDGED, config=config).rankers
     assert again.ranker.version == whole.ranker.version
+    assert again.details["history"] == whole.details["history"]
     assert not list(workspace.folder.glob("training/dense/*"))
 
 
