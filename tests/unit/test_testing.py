@@ -31,7 +31,7 @@ from tests.rankers import cnn, projection
 @pytest.mark.parametrize("name", PARTS)
 def test_cnn_rankers_pass_the_suite(name: str, head: str) -> None:
     # testing this once per process is enough
-    without = ("torch", "gensim") if head == "mlp" or name == "joint" else ()
+    without = ("torch", "gensim") if name == "joint" else ()
     one, other = (cnn(name, f"v{seed}", seed, head) for seed in range(2))
     check_ranker(one, other=other, without=without)
 
