@@ -1,4 +1,4 @@
-"""The commands of the tutorials, run in order in a temporary folder. Their output is compared with the page.
+"""The site, and the commands of the tutorials. Their output is compared with the page.
 
 A block ``console`` has commands after ``$`` and their output. ``...`` stands for any text, also of several
 lines. Numbers may differ by 15 percent or 0.05, because other machines train other weights.
@@ -6,6 +6,7 @@ lines. Numbers may differ by 15 percent or 0.05, because other machines train ot
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shlex
@@ -20,6 +21,8 @@ import pytest
 
 from tests.hook import running
 from tests.node import free_port
+from tests.programs import output
+from tests.unit.test_docs import EVERY, ROOT
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
@@ -134,3 +137,27 @@ def test_the_tutorial_on_an_existing_index(tmp_path):
         replaced["rerank train text meta"] = "rerank train text meta --epochs 3"
         replaced["rerank serve"] = f"rerank serve --port {port}"
         follow("opensearch.md", tmp_path, replaced)
+
+
+def test_the_notebook_page_runs():
+    text = (TUTORIALS / "notebook.md").read_text("utf-8")
+    lines = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+    test = doctest.DocTestParser().get_doctest(lines, {}, "notebook.md", None, 0)
+    said: list[str] = []
+    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    assert found.attempted > 30
+    assert not found.failed, "".join(said)
+
+
+def test_the_site_builds(tmp_path):
+    """The build has no warnings, and the pages load nothing from other hosts."""
+    build = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path)
+    output(*build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^\s>]*",
+            page.read_text("utf-8"),
+        )
+        assert not loaded, page.name
+    commands = (tmp_path / "reference" / "commands" / "index.html").read_text("utf-8")
+    assert all(name.split()[-1] in commands for name in EVERY)
