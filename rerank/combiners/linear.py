@@ -6,12 +6,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.normalize import NORMALIZATIONS, combine, normalize
+from rerank.combiners.normalize import NORMALIZATIONS, normalize
 from rerank.errors import TrainingError, UsageError
 
 Array = NDArray[np.float64]
@@ -107,8 +108,10 @@ class Linear:
         if not np.isfinite(scores).all():
             name = self.signals[int((~np.isfinite(scores)).any(axis=0).argmax())]
             raise TrainingError(f"a score of {name} is not finite; train {name} again or leave it out")
-        normalized, weights = normalize(scores, self.normalization), np.array(self.weights)
-        return Combined(combine(normalized, weights), normalized, normalized * weights)
+        normalized = normalize(scores, self.normalization)
+        parts = normalized * np.array(self.weights)
+        # The tuner repeats these additions to get the same ties.
+        return Combined(reduce(np.add, parts.T), normalized, parts)
 
     def relevance(self, final: Array) -> Array:
         """Map final scores s to [0, 1].

@@ -1,9 +1,8 @@
-"""Normalization and weighted sums of scores."""
+"""Normalization of scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,15 +76,3 @@ def _rank(column: Array) -> Array:
     below = (np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right") - 1) / 2
     shares: Array = below / (len(column) - 1) if ordered[0] < ordered[-1] else np.zeros_like(column)
     return shares
-
-
-def combine(normalized: Array, weights: Sequence[float] | Array) -> Array:
-    """Return weighted sums: (n, S), (S,) -> (n,). The tuner repeats these operations to get the same ties.
-
-    >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
-    [0.25, 0.875]
-    """
-    total = normalized[:, 0] * weights[0]
-    for signal in range(1, normalized.shape[1]):
-        total = total + normalized[:, signal] * weights[signal]
-    return np.asarray(total, dtype=np.float64)
