@@ -79,7 +79,7 @@ def added_documents_are_stored(engine: Engine) -> None:
 
 @RULES
 def existing_ids_are_updated(engine: Engine) -> None:
-    """A document replaces the old one and its words."""
+    """A document replaces the old one and its words; documents can be read while they are rewritten."""
     engine.write(DOCUMENTS)
     new = Document("b", text="Nothing but graphs", categories=("x",))
     same(engine.write([new, Document("e", text="graphs")]), WriteResult(1, 1, 0), "write()")
@@ -95,6 +95,9 @@ def existing_ids_are_updated(engine: Engine) -> None:
     same(len(engine), 6, "len()")
     finds(engine, "word3", [])
     finds(engine, "word4", ["a"])
+    result = engine.write(Document(d.id, text="again") for d in engine.documents())
+    same(result, WriteResult(0, 6, 0), "write() of its documents")
+    finds(engine, "again", set("abcdef"))
 
 
 @RULES
@@ -151,15 +154,6 @@ def ids_of_all_kinds(engine: Engine) -> None:
     finds(engine, "same", sorted(ids), depth=100)
 
 
-@RULES
-def an_engine_can_ingest_its_documents(engine: Engine) -> None:
-    """Documents can be read while they are rewritten."""
-    engine.write(DOCUMENTS)
-    result = engine.write(Document(d.id, text=d.text + " again") for d in engine.documents())
-    same(result, WriteResult(0, 4, 0), "write()")
-    finds(engine, "again", {"a", "b", "c", "d"})
-
-
 # --------------------------------------------------------------------------------------------------- search
 
 
@@ -214,7 +208,7 @@ def all_query_words_count(engine: Engine) -> None:
 
 @RULES
 def all_methods_give_equal_scores(engine: Engine) -> None:
-    """Scores are independent of method and depth; of given documents, unknown ids are skipped."""
+    """Scores are independent of method, depth and other requests; unknown ones of given ids are skipped."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
     rng = np.random.default_rng(7)
     engine.write(
@@ -236,18 +230,11 @@ def all_methods_give_equal_scores(engine: Engine) -> None:
         same(len(search(engine, text, stage, ids=[])), 0, "the matches of no ids")
         few = search(engine, text, stage, depth=17)
         same(few.scores, top.scores[:17], "the scores of a smaller depth")
-
-
-@RULES
-def batches_equal_single_searches(engine: Engine) -> None:
-    """Several requests have the results of single ones."""
-    engine.write(DOCUMENTS)
-    for stage in engine.first_stages:
-        requests = [SearchRequest(text, stage, depth=2) for text in ("trees", "", "sorted lists", "trees")]
-        requests += [SearchRequest("trees", stage, depth=1), SearchRequest("trees", stage, ids=["d", "c"])]
+        requests = [SearchRequest(asked, stage, depth=2) for asked in (text, "", "beta alpha", text)]
+        requests += [SearchRequest(text, stage, depth=1), SearchRequest(text, stage, ids=["007", "003"])]
         many, single = list(engine.search(requests)), [engine.find(request) for request in requests]
-        same([one.ids for one in many], [one.ids for one in single], "the matches")
-        same([one.scores.tolist() for one in many], [one.scores.tolist() for one in single], "the scores")
+        same([one.ids for one in many], [one.ids for one in single], "the matches of several requests")
+        same([one.scores.tolist() for one in many], [one.scores.tolist() for one in single], "their scores")
 
 
 @RULES
@@ -335,7 +322,8 @@ def _same_features(engine: Engine, text: str, version: str = "v1", sign: int = 1
 
 @FEATURE_RULES
 def features_are_returned(engine: Engine) -> None:
-    """Features are returned unchanged."""
+    """Features are returned unchanged, also if features were written before documents exist."""
+    same(engine.write_features([OLD]), {"text": 0}, "write_features() without documents")
     engine.write(DOCUMENTS)
     same(engine.missing_features("text", "v1"), 4, "missing_features()")
     seen: list[int] = []
@@ -372,7 +360,7 @@ def changed_documents_lose_their_features(engine: Engine) -> None:
 
 @FEATURE_RULES
 def versions_do_not_mix(engine: Engine) -> None:
-    """Only the requested features are returned."""
+    """Only the requested features are returned. Versions to keep stay; changed documents can have both."""
     engine.write(DOCUMENTS)
     engine.write_features([OLD])
     engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
@@ -381,16 +369,8 @@ def versions_do_not_mix(engine: Engine) -> None:
     true(other.missing["text"].all(), "features of v1 were given out as v2")
     true(not other.missing["meta"].any(), "features of another ranker are missing")
     same(other.features["meta"].dtype, np.float16, "the dtype")
-    same(engine.write_features([NEW]), {"text": 4}, "write_features()")
-    _same_features(engine, "trees", "v2", -1, count=2)
-
-
-@FEATURE_RULES
-def versions_are_kept(engine: Engine) -> None:
-    """Versions to keep stay; changed documents can have both."""
-    engine.write(DOCUMENTS)
-    engine.write_features([OLD])
     same(engine.write_features([NEW], keep={"text": ["v1"]}), {"text": 4}, "write_features()")
+    _same_features(engine, "trees", "v2", -1, count=2)
     engine.write([Document("new", text="tall trees")])
     same(engine.write_features([NEW, OLD]), {"text": 2}, "write_features() of two versions")
     for version, sign in (("v1", 1), ("v2", -1)):
@@ -416,11 +396,3 @@ def an_interrupted_encoding_resumes(engine: Engine) -> None:
     _same_features(engine, "word", count=1000)
     same(engine.write_features([NEW]), {"text": 1000 - len(done)}, "the documents left to encode")
     _same_features(engine, "word", "v2", -1, count=1000)
-
-
-@FEATURE_RULES
-def an_empty_engine_needs_no_encoding(engine: Engine) -> None:
-    """Features can be written before documents exist."""
-    same(engine.write_features([OLD]), {"text": 0}, "write_features()")
-    engine.write(DOCUMENTS)
-    same(engine.write_features([OLD]), {"text": 4}, "write_features()")
