@@ -77,7 +77,7 @@ class Collection:
         self.ids, self.place = [d.id for d in documents], {d.id: i for i, d in enumerate(documents)}
         self.workspace = ingest(f"{home}/workspace", [str(corpus)], lang="en").workspace
         self.config = AdapterConfig(passages=passages)
-        self.ranker = DenseRanker.of("dense", self.config.load(), passages, {})
+        self.ranker = DenseRanker(name="dense", source=self.config.load(), passages=passages)
         if not cache.exists():
             begin = time.process_time()
             np.save(cache, self.ranker.encode_documents(documents))

@@ -123,7 +123,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     from rerank.rankers.concept.config import ConceptConfig
     from rerank.rankers.concept.fit import Concepts, ConceptTask
     from rerank.rankers.concept.graph import ConceptGraph
-    from rerank.rankers.encoder.batching import Loss
+    from rerank.rankers.concept.losses import ConceptLoss
 
     objective, *changes = how.split("+")
     preset = "default"
@@ -147,8 +147,9 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     class Variant(ConceptTask):
         """Without the contrasts of components (``gc_nce=false``) or of texts (``moco=false``)."""
 
-        def contrasts(self) -> list[Loss]:
-            return [one for name, one in zip(("gc_nce", "moco"), super().contrasts()) if name not in dropped]
+        def make_loss(self) -> ConceptLoss:
+            both = zip(("gc_nce", "moco"), super().make_loss().contrasts)
+            return ConceptLoss(self.encoder.width, [one for name, one in both if name not in dropped])
 
     trainer = Variant(Concepts(graph, ids, texts, kept), encoder, config, Say())
     fit = trainer.fit()

@@ -31,7 +31,7 @@ from rerank.progress import Progress
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
 from rerank.rankers.concept.graph import ConceptGraph
-from rerank.rankers.concept.head import PARTS, Head
+from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import SCALE, quantized
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -54,8 +54,10 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
     vectors = rng.normal(size=(count + 1, width)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     query, stored = vectors[0], vectors[1:].astype(np.float16)
-    parts = {name: rng.normal(size=width).astype(np.float32) for name in PARTS}
-    ranker = ConceptRanker(name="concept", width=width, head=Head(**parts, bias=0.0))
+    parts = {name: rng.normal(size=width).astype(np.float32) for name in ("first", "second", "apart")}
+    ranker = ConceptRanker(
+        name="concept", source=Path(), width=width, head=Head(**parts, bias=np.zeros(1, np.float32))
+    )
     (seconds,) = best_of(repeats, lambda: ranker.score(query, stored))
     print(f"{count} candidates: {seconds * 1e3:.2f} ms, {2 * width} bytes each")
 
@@ -79,15 +81,15 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     drawn = next(trainers[0].sampler.epoch(0))
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
     for one in trainers:
-        one.encoding.fill(lambda: iter(drawn.tokens))
+        one.encoding.fill(lambda: iter(drawn.anchor))
     loops = [Trainer(one, TrainerOptions(steps=repeats)) for one in trainers]
 
     def step(loop: Trainer) -> None:
         loop.step(drawn, 0)
-        loop.task.on_step_end(0)
+        loop.task.on_step_end()
 
     first = trainers[0]
-    (centroids,) = best_of(repeats, lambda: first.vectors(drawn.documents.numpy()))
+    (centroids,) = best_of(repeats, lambda: first.vectors(drawn.documents))
     centroids *= texts / len(drawn.documents) / steps
     found = best_of(repeats, *(partial(step, loop) for loop in loops))
     for changes, one, seconds in zip(ways, trainers, found):

@@ -246,7 +246,7 @@ def encoding(args: argparse.Namespace) -> None:
 
 def scoring(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
-    ranker = DenseRanker(name="dense", width=384, passages=8)
+    ranker = DenseRanker(name="dense", source=Path(), width=384, passages=8)
     vectors = rng.normal(size=(8000, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     features = np.full((1000, 8 * 384 + 1), 8, dtype=np.int8)
@@ -277,7 +277,10 @@ def training(args: argparse.Namespace) -> None:
     model = encoder.model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
     batches = [batch for batch, _ in zip(trainer.sampler.epoch(0), range(args.repeats))]
-    ready = [encoder.batch([t.tolist() for t in one.texts(trainer.objective.reads)]) for one in batches]
+    ready = [
+        encoder.batch([text for name in trainer.objective.reads for text in getattr(one, name)])
+        for one in batches
+    ]
     drawn = trainer.sampler.epoch(0)
 
     def bare() -> None:

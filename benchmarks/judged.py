@@ -188,7 +188,7 @@ def main() -> None:
         begin = clock()
         assert shared.fill(lambda: [*pieces, *texts])
         print(f"lower layers of {len(pieces)} passages: {clock() - begin:.0f} s", flush=True)
-        ranker = DenseRanker.of("dense", encoder, options.passages, {})
+        ranker = DenseRanker(name="dense", source=encoder, passages=options.passages)
 
         def features(encoding: BatchEncoder) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             found = np.zeros((len(documents), options.passages, ranker.width), np.int8)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
+from types import SimpleNamespace
 
-from rerank.rankers.dense.losses import Vectors
+import torch
 
 
 def vectors(level=1, dtype=torch.float64, **changes):
@@ -18,4 +18,4 @@ def vectors(level=1, dtype=torch.float64, **changes):
     tensors = {name: torch.tensor(value, dtype=dtype, requires_grad=True) for name, value in found.items()}
     eye = torch.eye(2, dtype=torch.bool)
     near = torch.tensor([[True, False], [True, True]])  # the second row has no semantic negative
-    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye)
+    return SimpleNamespace(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye)

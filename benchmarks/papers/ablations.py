@@ -12,7 +12,7 @@ from torch import Tensor
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
-from rerank.rankers.dense.losses import Contrastive, RowLoss, SemanticLoss, TripletLoss, Vectors, make_loss
+from rerank.rankers.dense.losses import Contrastive, RowLoss, SemanticLoss, TripletLoss, make_loss
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair, Structure, by_pagerank
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.dense.triplets import Triplet, TripletSampler
@@ -32,7 +32,7 @@ class Halves(Loss):
         self.halves = [(w, half) for w, half in ((1 - gamma, structure), (gamma, semantics)) if w]
         self.reads = tuple(dict.fromkeys(name for _, half in self.halves for name in half.reads))
 
-    def forward(self, vectors: Vectors) -> Tensor:
+    def forward(self, vectors: Any) -> Tensor:
         return sum(weight * half(vectors) for weight, half in self.halves)
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rerank.arrays import map_arrays
 from rerank.categories import CategoryNames
-from rerank.errors import RerankError, WorkspaceError
-from rerank.files import parse_json, trouble, write_bytes, write_text
+from rerank.errors import WorkspaceError
+from rerank.files import parse_json, write_bytes, write_text
 from rerank.records import Document, Query
 
 
@@ -92,14 +92,7 @@ class Ranker(ABC):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path) -> Ranker:
-        """Read the files of :meth:`save` without unpickling."""
-
-
-def unreadable(folder: Path, error: BaseException) -> RerankError:
-    """Error for a damaged or unreadable ranker."""
-    return trouble(error, folder) or WorkspaceError(
-        f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
-    )
+        """Read the files of :meth:`save` without unpickling, for ``load_ranker``, which reports damage."""
 
 
 def check_width(ranker: Ranker, features: NDArray[Any], numbers: int) -> None:
@@ -162,15 +155,10 @@ class ArrayRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> ArrayRanker:
-        """Memory-map a saved ranker. Raises WorkspaceError if damaged."""
-        try:
-            record, vocabularies = (
-                parse_json((folder / name).read_text("utf-8"))
-                for name in ("ranker.json", "vocabularies.json")
-            )
-            return cls.of_content(map_arrays(folder / "model.safetensors"), vocabularies, record)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise unreadable(folder, error) from error
+        """Memory-map a saved ranker."""
+        files = ("ranker.json", "vocabularies.json")
+        record, vocabularies = (parse_json((folder / name).read_text("utf-8")) for name in files)
+        return cls.of_content(map_arrays(folder / "model.safetensors"), vocabularies, record)
 
 
 def within(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rerank.config import Options, build, check, options_of, unknown_option
 from rerank.errors import UsageError, WorkspaceError, option_name
-from rerank.files import parse_json
-from rerank.rankers.base import Ranker, unreadable
+from rerank.files import parse_json, trouble
+from rerank.rankers.base import Ranker
 
 if TYPE_CHECKING:
     from rerank.rankers.training.job import TrainingJob, TrainingResult
@@ -143,12 +143,14 @@ def family(name: str) -> Family:
 
 
 def load_ranker(folder: Path) -> Ranker:
-    """Load a ranker of any family."""
+    """Load a ranker of any family. Raises WorkspaceError if it is damaged or unreadable."""
     try:
         name = parse_json((folder / "ranker.json").read_text("utf-8"))["family"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise unreadable(folder, error) from error
-    return family(name).ranker_class().load(folder)
+        return family(name).ranker_class().load(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise trouble(error, folder) or WorkspaceError(
+            f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+        ) from error
 
 
 def trainable() -> dict[str, Family]:

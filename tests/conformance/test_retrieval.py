@@ -38,7 +38,7 @@ def test_dense_retrieves_the_documents_with_the_nearest_passages(
 ) -> None:
     """This uses ``dense`` in the pipeline."""
     encoder = TextEncoder.load(tiny, longest=16)
-    ranker = DenseRanker.of("dense", encoder, PASSAGES, {})
+    ranker = DenseRanker(name="dense", source=encoder, passages=PASSAGES)
     rng = np.random.default_rng(3)
     documents = [
         Document(f"{i:03}", text=" ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(0, 60))))

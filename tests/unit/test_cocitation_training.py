@@ -269,7 +269,9 @@ def test_the_title_separator_is_stored_in_the_ranker(tiny, tmp_path):
         Document("3", text="w3"),
         Document("4"),
     ]
-    plain, apart = (DenseRanker.of("dense", encoder, 1, {}, separator=one) for one in (False, True))
+    plain, apart = (
+        DenseRanker(name="dense", source=encoder, passages=1, separator=one) for one in (False, True)
+    )
     assert encoder.separator == [encoder.tokenizer.sep_token_id]
     by_hand = encoder.encode([encoder.tokens(["w1 w2"])[0] + [3] + encoder.tokens(["w3"])[0]])
     found = apart.encode_documents(documents)

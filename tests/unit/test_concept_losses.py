@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from rerank.rankers.concept.batches import PairBatch
 from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import (
     Classifier,
     ConceptLoss,
     GraphComponentLoss,
     MomentumLoss,
-    PairBatch,
     centroids,
 )
-from rerank.rankers.encoder.batching import BatchEncoder
+from rerank.rankers.encoder.batching import BatchEncoder, with_vectors
 from rerank.rankers.encoder.transformer import TextEncoder
 
 Z = torch.tensor([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]], dtype=torch.float64)
@@ -27,22 +27,22 @@ TWO = np.array([0, 0, 1, 1])
 def batch(component=TWO, ends=((0, 1), (0, 2), (1, 3)), related=(1, 0, 0), weight=(1, 1, 1)):
     size = len(component)
     return PairBatch(
-        torch.arange(size),
-        torch.tensor(component),
+        np.arange(size),
+        np.array(component),
         [np.arange(6 + i, 10 + i, dtype=np.int32) for i in range(size)],
-        torch.tensor(ends, dtype=torch.int64).reshape(-1, 2),
-        torch.tensor(related, dtype=torch.float32),
-        torch.tensor(weight, dtype=torch.float32),
+        np.array(ends, dtype=np.int64).reshape(-1, 2),
+        np.array(related, dtype=np.float64),
+        np.array(weight, dtype=np.float64),
     )
 
 
 def batch_with_vectors(vectors, **changes):
-    return batch(**changes).with_vectors(vectors, ("anchor",))
+    return with_vectors(batch(**changes), ("anchor",), vectors)
 
 
 def component_loss(component=TWO, vectors=Z):
     found = GraphComponentLoss(np.array(component), vectors.shape[1]).double()
-    found.on_epoch_start(0, lambda of: vectors.numpy()[of])
+    found.on_epoch_start(lambda of: vectors.numpy()[of])
     return found
 
 
@@ -139,7 +139,7 @@ def test_the_queue_is_first_in_first_out(batches):
         seen.append([one for one in found.documents.tolist() if one >= 0])
         new = torch.tensor(documents)
         found._batch = (torch.nn.functional.one_hot(new, 32).float(), new)
-        found.on_step_end(0)
+        found.on_step_end()
         assert found.keys.argmax(dim=1)[found.documents >= 0].tolist() == [
             one for one in found.documents.tolist() if one >= 0
         ]
@@ -154,8 +154,8 @@ def test_the_momentum_encoder_follows_slowly(batches):
     kept = learning.detach().clone()
     with torch.no_grad():
         learning += 1
-    for step in range(3):
-        found.on_step_end(step)
+    for _ in range(3):
+        found.on_step_end()
     torch.testing.assert_close(found.slow[0], before + (1 - 0.9**3))
     learning.data.copy_(kept)
 
@@ -167,7 +167,7 @@ def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
     weights = [one.detach().clone() for one in found.parameters_of_encoder]
     with torch.no_grad():
         found.slow[0] += 0.5
-    one, two = found.encoded(batch().tokens), found.encoded(batch().tokens)
+    one, two = found.encoded(batch().anchor), found.encoded(batch().anchor)
     assert not one.requires_grad
     assert torch.equal(one, two)  # without dropout
     assert torch.equal(torch.get_rng_state(), before)
@@ -175,7 +175,7 @@ def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
     assert all(torch.equal(a, b) for a, b in zip(weights, found.parameters_of_encoder))
     with torch.no_grad():
         found.slow[0] -= 0.5
-    assert not torch.equal(found.encoded(batch().tokens), one)
+    assert not torch.equal(found.encoded(batch().anchor), one)
     assert one.norm(dim=1).tolist() == pytest.approx([1] * 4, abs=1e-6)
 
 
@@ -209,7 +209,7 @@ def test_the_stored_head_gives_the_trained_scores_in_both_orders():
     forward, backward = found.logits(u, v).sigmoid(), found.logits(v, u).sigmoid()
     assert not torch.allclose(forward, backward)
     a, b = (torch.nn.functional.normalize(one, dim=1).numpy() for one in (u, v))
-    head = Head.from_arrays(found.head().arrays())
+    head = Head(**vars(found.head()))
     wanted = ((forward + backward) / 2).detach().numpy()
     np.testing.assert_allclose(head.relatedness(a, b), wanted, atol=1e-5)
     np.testing.assert_allclose(head.relatedness(b, a), head.relatedness(a, b), atol=1e-6)
@@ -254,9 +254,9 @@ def test_the_concept_loss_is_the_sum_of_its_parts(batches):
     vectors = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     whole = ConceptLoss(32, [GraphComponentLoss(TWO, 32), MomentumLoss(batches)])
     one, (two, three) = whole.classifier, whole.contrasts
-    whole.on_epoch_start(0, lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
+    two.on_epoch_start(lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
     pairs = batch_with_vectors(vectors)
     wanted = one(pairs) + 0.1 * (two(pairs) + three(pairs))
     assert whole(pairs).item() == pytest.approx(wanted.item())
     assert whole.rate_factor == one.rate_factor == 10.0
-    assert {name.split(".")[0] for name in whole.state_dict()} == {"classifier", "parts"}
+    assert {name.split(".")[0] for name in whole.state_dict()} == {"classifier", "contrasts"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from rerank.rankers.dense.losses import (
     Quintuplet,
     SemanticLoss,
     TripletLoss,
-    Vectors,
     distance,
     nearest_negative,
 )
@@ -118,6 +118,10 @@ def test_the_quintuplet_gradients_match_values_by_hand():
     assert not given.positive.grad[1].any()
 
 
+def changed(of, **changes):
+    return SimpleNamespace(**{**vars(of), **changes})
+
+
 @pytest.mark.parametrize("kind", [Contrastive, Quintuplet, SemanticLoss, TripletLoss])
 def test_gradients_of_dense_losses_match_finite_differences(kind):
     rng = np.random.default_rng(1)
@@ -129,7 +133,8 @@ def test_gradients_of_dense_losses_match_finite_differences(kind):
     near_positive[0, 1] = True
 
     def loss(*parts):
-        return kind()(Vectors(*parts, level=level, near=near, near_positive=near_positive))
+        texts = dict(zip(("anchor", "positive", "negative", "corrupted"), parts))
+        return kind()(SimpleNamespace(**texts, level=level, near=near, near_positive=near_positive))
 
     assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
 
@@ -137,7 +142,9 @@ def test_gradients_of_dense_losses_match_finite_differences(kind):
 def test_margins_depend_on_the_level_only_with_by_level():
     """All distances are equal, so the losses are the margins."""
     origin, near = torch.zeros(4, 2), torch.eye(4, dtype=torch.bool)
-    given = Vectors(origin, origin, origin, None, torch.tensor([1, 2, 3, 4]), near, near)
+    given = SimpleNamespace(
+        anchor=origin, positive=origin, negative=origin, level=torch.tensor([1, 2, 3, 4]), near=near
+    )
     assert TripletLoss(2.0, by_level=True).rows(given)[0].tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
     assert TripletLoss(2.0).rows(given)[0].tolist() == [2] * 4
 
@@ -168,9 +175,9 @@ def test_the_hardest_negative_matches_the_one_by_hand():
 def test_the_softmax_loss_matches_values_by_hand():
     """Anchor 0 has cosines 1 and 0 with the two positives. Anchor 1 has no pair."""
     given = vectors(anchor=[[1.0, 0], [0, 1.0]], positive=[[2.0, 0], [0, 3.0]])
-    two = replace(given, level=torch.tensor([1, 2]))
+    two = changed(given, level=torch.tensor([1, 2]))
     expected = -math.log(math.exp(2) / (math.exp(2) + 1))
     assert Contrastive(0.5)(two).item() == pytest.approx(expected)
-    masked = replace(two, near_positive=torch.ones(2, 2, dtype=torch.bool))
+    masked = changed(two, near_positive=torch.ones(2, 2, dtype=torch.bool))
     assert Contrastive(0.5)(masked).item() == pytest.approx(0)
     assert Contrastive(0.5)(given).item() == pytest.approx(0)  # the other positive belongs to no text

@@ -68,7 +68,7 @@ def test_training_improves_dev_and_gives_an_ordinary_dense_ranker(workspace, tin
     exported.precision = "fp32"
     other = exported.encode(exported.tokens([QUERIES[0].text]))[0]
     np.testing.assert_allclose(vector, other, atol=1e-5)
-    assert ranker._encoder is None
+    assert "encoder" not in vars(ranker)
     assert workspace.search(QUERIES[30], stack="dense").answer.ranking.ids
 
 

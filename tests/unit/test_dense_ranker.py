@@ -96,7 +96,7 @@ TEXTS = [
 
 
 def test_real_weights_find_documents_by_meaning(minilm, tmp_path):
-    ranker = DenseRanker.of("dense", minilm, 4, {})
+    ranker = DenseRanker(name="dense", source=minilm, passages=4)
     features = ranker.encode_documents(TEXTS)
     assert features.shape == (3, 4 * 384 + 1)
     assert features.dtype == np.int8
@@ -172,7 +172,7 @@ def test_sentence_transformers_and_the_ranker_read_each_others_files(tiny, tmp_p
     for pooling in ("mean", "cls"):
         encoder = TextEncoder.load(tiny, pooling=pooling, longest=16)
         encoder.modules = replace(encoder.modules, projection=projection)
-        ranker = DenseRanker.of("dense", encoder, 1, {})
+        ranker = DenseRanker(name="dense", source=encoder, passages=1)
         ranker.save(tmp_path / pooling)
         theirs = sentence_transformers.SentenceTransformer(str(tmp_path / pooling / "model"), device="cpu")
         expected = theirs.encode(texts)
@@ -198,8 +198,11 @@ def test_sentence_transformers_prompts_precede_queries_and_passages(tiny, tmp_pa
     query, document = ("w1 w2: ", "w3: ") if "query" in names else ("w3: ", "w3: ")
     theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
     encoder = TextEncoder.load(str(tmp_path), longest=16)
-    ranker = DenseRanker.of("dense", encoder, 3, {})
-    assert ranker.version != DenseRanker.of("dense", TextEncoder.load(tiny, longest=16), 3, {}).version
+    ranker = DenseRanker(name="dense", source=encoder, passages=3)
+    assert (
+        ranker.version
+        != DenseRanker(name="dense", source=TextEncoder.load(tiny, longest=16), passages=3).version
+    )
     ranker.save(tmp_path / "ranker")
     text = "w4 w5"
     for one in (ranker, load_ranker(tmp_path / "ranker")):

@@ -44,7 +44,7 @@ class FixedMeasures:
     def __init__(self, found):
         self.left = iter(found)
 
-    def measure(self, encode):
+    def __call__(self, encode):
         found = next(self.left, None)
         if found is None:
             raise KeyboardInterrupt

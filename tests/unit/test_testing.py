@@ -44,11 +44,11 @@ def test_projections_pass_the_suite(name: str) -> None:
 
 def test_dense_rankers_pass_the_suite(tiny: str) -> None:
     encoder = TextEncoder.load(tiny, longest=16)
-    ranker = DenseRanker.of("dense", encoder, 4, {})
+    ranker = DenseRanker(name="dense", source=encoder, passages=4)
     words = [f"w{i}" for i in range(40)]
     documents = [Document(str(n), text=" ".join(words[n : n + 3 * n])) for n in range(12)]
     queries = [Query("some", "w3 w14 w15"), Query("other", "w2 unheard"), Query("empty", "")]
-    other = DenseRanker.of("dense", encoder, 8, {})
+    other = DenseRanker(name="dense", source=encoder, passages=8)
     check_ranker(ranker, documents=[*documents, *DOCUMENTS], queries=queries, other=other)
 
 

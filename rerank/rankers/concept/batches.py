@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rerank.rankers.concept.graph import ConceptGraph
-from rerank.rankers.concept.losses import PairBatch
 
 TRIALS = 64
 """Passes that estimate how often the texts of a pair come together."""
@@ -17,6 +16,26 @@ TIED = 0.5
 """Probability that a component is followed by one with an unrelated pair to it: hard pairs come together."""
 PASSES = 4
 """Passes over all texts in an epoch."""
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """T texts and P pairs.
+
+    documents: (T,) positions.
+    component: (T,); -1: none.
+    anchor: T sequences of token numbers.
+    ends: (P, 2) places.
+    related: (P,) 1.0 or 0.0.
+    weight: (P,).
+    """
+
+    documents: NDArray[np.int64]
+    component: NDArray[np.int64]
+    anchor: list[NDArray[np.int32]]
+    ends: NDArray[np.int64]
+    related: NDArray[np.float32]
+    weight: NDArray[np.float32]
 
 
 class PairSampler:
@@ -71,12 +90,12 @@ class PairSampler:
         ends[turned] = ends[turned, ::-1]
         related = pairs < len(self.graph.related)
         return PairBatch(
-            torch.from_numpy(texts),
-            torch.from_numpy(self.graph.shared[texts]),
+            texts,
+            self.graph.shared[texts],
             [self.text(one) for one in texts.tolist()],
-            torch.from_numpy(ends),
-            torch.from_numpy(related.astype(np.float32)),
-            torch.from_numpy(self.weights[pairs]),
+            ends,
+            related.astype(np.float32),
+            self.weights[pairs],
         )
 
 

@@ -19,8 +19,8 @@ from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import ConceptLoss, GraphComponentLoss, MomentumLoss
 from rerank.rankers.concept.ranker import ConceptRanker
-from rerank.rankers.encoder.batching import Encode, Loss
-from rerank.rankers.encoder.task import EncoderTask
+from rerank.rankers.encoder.batching import Encode
+from rerank.rankers.encoder.task import EncoderTask, Evaluator
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.records import LabeledPair
@@ -48,27 +48,22 @@ class Concepts:
         return [*graph.ids, *rest]
 
 
-class DevPairs:
-    """Labeled pairs. head: returns the current head."""
+def dev_pairs(concepts: Concepts, head: Callable[[], Head]) -> Evaluator:
+    """Return the AUC of dev pairs (decides), and the threshold with its accuracy. head: the current one."""
+    place = {one: i for i, one in enumerate(concepts.ids)}
+    ends = np.array([(place[pair.a], place[pair.b]) for pair in concepts.kept], dtype=np.int64)
+    documents, at = np.unique(ends, return_inverse=True)
+    first, second = at.reshape(-1, 2).T
+    related = np.array([pair.related for pair in concepts.kept])
 
-    def __init__(self, concepts: Concepts, head: Callable[[], Head]) -> None:
-        place = {one: i for i, one in enumerate(concepts.ids)}
-        ends = np.array([(place[pair.a], place[pair.b]) for pair in concepts.kept], dtype=np.int64)
-        self.documents, at = np.unique(ends, return_inverse=True)
-        self.first, self.second = at.reshape(-1, 2).T
-        self.related = np.array([pair.related for pair in concepts.kept])
-        self.head = head
-
-    def measure(self, encode: Encode) -> dict[str, float]:
-        """Return AUC (decides), and the threshold with its accuracy."""
-        vectors, related = encode(self.documents), self.related
-        scores = self.head().relatedness(vectors[self.first], vectors[self.second])
+    def measure(encode: Encode) -> dict[str, float]:
+        vectors = encode(documents)
+        scores = head().relatedness(vectors[first], vectors[second])
         threshold = best_threshold(scores, related)
-        return {
-            "AUC": auc(scores, related),
-            "threshold": threshold,
-            "accuracy": accuracy(scores, related, threshold),
-        }
+        right = accuracy(scores, related, threshold)
+        return {"AUC": auc(scores, related), "threshold": threshold, "accuracy": right}
+
+    return measure
 
 
 class ConceptTask(EncoderTask):
@@ -76,7 +71,6 @@ class ConceptTask(EncoderTask):
 
     name = "concept"
     config: ConceptConfig
-    evaluator: DevPairs | None
     objective: ConceptLoss
 
     def __init__(
@@ -87,27 +81,23 @@ class ConceptTask(EncoderTask):
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        self.concepts, graph = concepts, concepts.graph
+        self.concepts, graph, self.text = concepts, concepts.graph, concepts.tokens.__getitem__
         sampler = PairSampler(graph, self.text, min(config.batch, len(graph.ids)), config.seed)
         if config.objective == "graph-component" and graph.groups < 2:
             raise TrainingError(
                 f"the related pairs make {plural(graph.groups, 'component[|s]')}, and two are needed for"
                 " contrasts; give pairs of more groups, or --objective classifier"
             )
-        evaluator = DevPairs(concepts, self.head) if concepts.kept else None
+        evaluator = dev_pairs(concepts, self.head) if concepts.kept else None
         super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
         """Return the classifier with contrastive losses."""
-        return ConceptLoss(self.encoding.encoder.width, self.contrasts())
-
-    def contrasts(self) -> list[Loss]:
-        """Return the contrastive losses."""
-        if self.config.objective == "classifier":
-            return []
-        graph, encoding, queue = self.concepts.graph, self.encoding, self.config.queue
-        components = GraphComponentLoss(graph.shared, encoding.encoder.width)
-        return [components, MomentumLoss(encoding, min(queue, len(graph.ids)), self.config.momentum)]
+        graph, config, width = self.concepts.graph, self.config, self.encoder.width
+        if config.objective == "classifier":
+            return ConceptLoss(width, [])
+        moco = MomentumLoss(self.encoding, min(config.queue, len(graph.ids)), config.momentum)
+        return ConceptLoss(width, [GraphComponentLoss(graph.shared, width), moco])
 
     def head(self) -> Head:
         """Return the current head."""
@@ -122,16 +112,15 @@ class ConceptTask(EncoderTask):
         for pairs in (self.concepts.graph.related, self.concepts.graph.unrelated):
             yield pairs.tobytes()
 
-    def text(self, document: int) -> NDArray[np.int32]:
-        """Return a document's first tokens."""
-        return self.concepts.tokens[document]
-
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield all texts."""
         return iter(self.concepts.tokens)
 
-    def report_data(self) -> None:
-        """Report components and excluded pairs."""
+    def on_start(self, resumed: bool) -> None:
+        """Fill the cache; report components and excluded pairs."""
+        super().on_start(resumed)
+        if resumed:
+            return
         graph = self.concepts.graph
         largest = int(graph.sizes.max())
         self.progress.say(
@@ -176,7 +165,10 @@ class ConceptFitter:
             "kept_pairs": len(kept),
         }
         threshold = run.kept.measures.get("threshold", 0.5)
-        ranker = ConceptRanker.of(name, encoder, task.head(), threshold, {**task.record(run), **counts})
+        trained = {**task.record(run), **counts}
+        ranker = ConceptRanker(
+            name=name, source=encoder, head=task.head(), threshold=threshold, trained=trained
+        )
         remark = (
             f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
             f" {plural(len(graph.ids), 'document[|s]')} to learn from;"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rerank.rankers.concept.head import PARTS, Head
+from rerank.rankers.concept.head import Head
 from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
 SMOOTHING = 10.0
@@ -24,38 +23,6 @@ BETA, TEMPERATURE = 0.1, 0.1
 """Weight of the two contrasts; temperature of the softmax over the queue (Ma et al. 2023, table 4)."""
 DISTANCE = 4.0
 """Initial bias of the head, and minus the sum of its weights of |u - v|."""
-
-
-@dataclass(frozen=True)
-class PairBatch:
-    """T texts and P pairs.
-
-    documents: (T,) positions.
-    component: (T,); -1: none.
-    tokens: T sequences.
-    ends: (P, 2) places.
-    related: (P,) 1.0 or 0.0.
-    weight: (P,).
-    anchor: (T, E) vectors, or empty.
-    """
-
-    documents: Tensor
-    component: Tensor
-    tokens: list[NDArray[np.int32]]
-    ends: Tensor
-    related: Tensor
-    weight: Tensor
-    anchor: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-    def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return the texts to encode."""
-        return self.tokens
-
-    def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> PairBatch:
-        """Add vectors of :meth:`texts`."""
-        places = {name: getattr(self, name).to(encoded.device) for name in ("documents", "component", "ends")}
-        numbers = {name: getattr(self, name).to(encoded) for name in ("related", "weight")}
-        return replace(self, anchor=encoded, **places, **numbers)
 
 
 class Classifier(Loss):
@@ -79,17 +46,19 @@ class Classifier(Loss):
         logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
         return logits
 
-    def forward(self, pairs: PairBatch) -> Tensor:
-        """Return the weighted mean, or 0."""
+    def forward(self, pairs: Any) -> Tensor:
+        """Return the weighted mean over a ``PairBatch``, or 0."""
         logits = self.logits(*(pairs.anchor[end] for end in pairs.ends.T))
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
-        return (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
+        mean: Tensor = (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
+        return mean
 
     def head(self) -> Head:
         """Return the head."""
-        arrays = {name: getattr(self, name).detach().float().cpu().numpy() for name in (*PARTS, "bias")}
+        weights = (self.first, self.second, self.apart, self.bias)
+        first, second, apart, bias = (one.detach().float().cpu().numpy() for one in weights)
         factor = np.float32(sqrt(self.width))
-        return Head.from_arrays({**{name: arrays[name] * factor for name in PARTS}, "bias": arrays["bias"]})
+        return Head(first * factor, second * factor, apart * factor, bias)
 
 
 class GraphComponentLoss(Loss):
@@ -110,19 +79,20 @@ class GraphComponentLoss(Loss):
         self.register_buffer("centroids", torch.zeros((count, width)))
         self.register_buffer("phi", torch.full((count,), CONCENTRATION))
 
-    def on_epoch_start(self, epoch: int, encode: Encode) -> None:
+    def on_epoch_start(self, encode: Encode) -> None:
         """Compute centroids."""
         members = np.flatnonzero(self.component >= 0)
         means, phi = centroids(encode(members), self.component[members])
         self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
-    def forward(self, pairs: PairBatch) -> Tensor:
+    def forward(self, pairs: Any) -> Tensor:
         """Return the mean over texts with components, or 0."""
+        vectors: Tensor = pairs.anchor
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
-            return pairs.anchor.sum() * 0
-        return self.each(functional.normalize(pairs.anchor[anchors], dim=-1), pairs.component[anchors]).mean()
+            return vectors.sum() * 0
+        return self.each(functional.normalize(vectors[anchors], dim=-1), pairs.component[anchors]).mean()
 
     def each(self, vectors: Tensor, component: Tensor) -> Tensor:
         """Return losses, (n,), of unit vectors, (n, E), and components, (n,)."""
@@ -212,7 +182,7 @@ class MomentumLoss(Loss):
         for slow, parameter in zip(self.slow, self.parameters_of_encoder):
             parameter.data, slow.data = slow.data, parameter.data
 
-    def forward(self, pairs: PairBatch) -> Tensor:
+    def forward(self, pairs: Any) -> Tensor:
         """Return the mean; 0 without negatives."""
         keys = self.encoded(pairs.tokens)
         self._batch = (keys, pairs.documents)
@@ -226,7 +196,7 @@ class MomentumLoss(Loss):
         logits = torch.cat((own, negatives.masked_fill(hidden, float("-inf"))), dim=1) / TEMPERATURE
         return logits.logsumexp(dim=1) - logits[:, 0]
 
-    def on_step_end(self, step: int) -> None:
+    def on_step_end(self) -> None:
         """Update momentum encoder and queue."""
         m = self.momentum
         with torch.no_grad():
@@ -248,8 +218,7 @@ class ConceptLoss(Loss):
 
     def __init__(self, width: int, contrasts: Sequence[Loss]) -> None:
         super().__init__()
-        self.classifier, self.contrasts = Classifier(width), contrasts
-        self.parts = nn.ModuleList(contrasts)
+        self.classifier, self.contrasts = Classifier(width), nn.ModuleList(contrasts)
 
     def forward(self, pairs: Any) -> Tensor:
         """Return the weighted sum."""
@@ -257,13 +226,3 @@ class ConceptLoss(Loss):
         for part in self.contrasts:
             total = total + BETA * part(pairs)
         return total
-
-    def on_epoch_start(self, epoch: int, encode: Encode) -> None:
-        """Notify the contrastive losses."""
-        for part in self.contrasts:
-            part.on_epoch_start(epoch, encode)
-
-    def on_step_end(self, step: int) -> None:
-        """Notify the contrastive losses."""
-        for part in self.contrasts:
-            part.on_step_end(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,20 +39,9 @@ class ConceptRanker(EncoderRanker):
     head: Head
     threshold: float = 0.5
 
-    @classmethod
-    def of(
-        cls, name: str, encoder: TextEncoder, head: Head, threshold: float, trained: Mapping[str, Any]
-    ) -> ConceptRanker:
-        """Wrap a trained encoder and head."""
-        return cls(
-            name=name,
-            width=encoder.width,
-            version=content_hash(encoder.version(), head.arrays().values()),
-            head=head,
-            threshold=threshold,
-            trained=trained,
-            _encoder=encoder,
-        )
+    def version_with(self, encoder: TextEncoder) -> str:
+        """Return a hash of encoder and head."""
+        return content_hash(encoder.version(), vars(self.head).values())
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return scores, (n,), of (n, E) vectors or features; minimal without text.
@@ -80,9 +69,9 @@ class ConceptRanker(EncoderRanker):
     def save(self, folder: Path) -> None:
         """Write also the head."""
         super().save(folder)
-        write_bytes(folder / HEAD, save(self.head.arrays()))
+        write_bytes(folder / HEAD, save(vars(self.head)))
 
     @classmethod
     def own_files(cls, folder: Path) -> dict[str, Any]:
         """Return the head."""
-        return {"head": Head.from_arrays(load_file(folder / HEAD))}
+        return {"head": Head(**load_file(folder / HEAD))}

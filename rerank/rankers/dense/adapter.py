@@ -66,7 +66,7 @@ class AdapterFitter:
         assert data is not None
         encoder = config.load()
         documents, passages = self._documents(encoder)
-        queries = DenseRanker.of("", encoder, 1, {}).vectors(data.query_texts, queries=True)
+        queries = DenseRanker(name="", source=encoder, passages=1).vectors(data.query_texts, queries=True)
         vectors = Vectors(data, config.solver(), documents, queries)
         start = np.eye(encoder.width, dtype=np.float32)
         best = descend(name, vectors, start, config.solver(), progress)
@@ -77,7 +77,9 @@ class AdapterFitter:
         else:
             progress.say(f"no map was better than the identity, so {name} is {config.model}")
         trained = {"settings": values_of(config), "history": best.history, "first_stage": data.first_stage}
-        ranker = AdapterRanker.of(name, encoder, passages, trained, best=config.best)
+        ranker = AdapterRanker(
+            name=name, source=encoder, trained=trained, passages=passages, best=config.best
+        )
         remark = f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from"
         return replace(best, first=best.history[0][2]).result(ranker, "without the map", remarks=(remark,))
 
@@ -85,7 +87,7 @@ class AdapterFitter:
         """Return mean vectors of READ passages at most, (D, E), and the largest number of passages."""
         engine, vectors, longest = self.job.engine, list[NDArray[np.float32]](), 0
         read = min(READ, self.config.passages)
-        ranker = DenseRanker.of("", encoder, read, {})
+        ranker = DenseRanker(name="", source=encoder, passages=read)
         stream = engine.documents()
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
             while batch := list(islice(stream, BLOCK)):

@@ -63,6 +63,7 @@ class DenseTask(EncoderTask):
         structure = structure or Structure.find(texts, config, progress)
         self.graph, self.held = structure.graph, structure.held_out
         self.cut = Passages(texts.tokens, encoder.room, config.passages)
+        self.text = self.cut.get
         sampler = QuintupletSampler(
             structure.neighbors,
             self.cut,
@@ -90,10 +91,6 @@ class DenseTask(EncoderTask):
         else:
             for array in (graph.adjacency.indptr, graph.adjacency.indices):
                 yield array.tobytes()
-
-    def text(self, document: int) -> NDArray[np.int32]:
-        """Return the first passage."""
-        return self.cut.get(document)
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield all passages."""
@@ -137,8 +134,13 @@ class DenseFitter:
 
         def ranker(trained: Mapping[str, Any]) -> DenseRanker:
             passages = texts.longest(encoder, config.passages)
-            return DenseRanker.of(
-                name, encoder, passages, trained, best=config.best, separator=config.separator
+            return DenseRanker(
+                name=name,
+                source=encoder,
+                trained=trained,
+                passages=passages,
+                best=config.best,
+                separator=config.separator,
             )
 
         if config.untrained:

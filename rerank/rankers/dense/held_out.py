@@ -69,7 +69,7 @@ class HeldOut:
         assert not (known & wanted).any(), "a held-out link is in the training graph"
         return cls(pool, at, wanted, known)
 
-    def measure(self, encode: Encode) -> dict[str, float]:
+    def __call__(self, encode: Encode) -> dict[str, float]:
         """Return the mean NDCG of the anchors, which decides."""
         return {"NDCG": float(self.ndcg(encode(self.pool)).mean())}
 

@@ -96,7 +96,7 @@ class DevRanking:
         """Texts of the queries."""
         return self.first + np.array([one.query for one in self.dev.judged])
 
-    def measure(self, encode: Encode) -> dict[str, float]:
+    def __call__(self, encode: Encode) -> dict[str, float]:
         """Return the best NDCG with the first stage, and the NDCG of the encoder."""
         documents = encode(self.dev.documents)
         queries = encode(self.queries)
@@ -145,6 +145,7 @@ class JudgedTask(EncoderTask):
         prompts = [np.array(one.tokens.frame[0][special:], np.int32) for one in (encoder, encoder.of_queries)]
         size = min(encoder.room, encoder.of_queries.room)
         self.cut = _Passages(texts, size, READ, first, (prompts[0], prompts[1]))
+        self.text = self.cut.get
         self.neighbors = JudgedNeighbors.read(data, texts.lengths > 0, config.seed)
         sampler = QuintupletSampler(
             self.neighbors,
@@ -166,10 +167,6 @@ class JudgedTask(EncoderTask):
         tokens, found = self.cut.tokens, self.neighbors
         for array in (tokens.flat, tokens.offsets, found.indptr, found.ids, self.dev.dev.documents):
             yield array.tobytes()
-
-    def text(self, document: int) -> NDArray[np.int32]:
-        """Return the first passage of a document, or a query."""
-        return self.cut.get(document)
 
     def passages(self) -> Iterator[NDArray[np.int32]]:
         """Yield the passages that are read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,38 +15,14 @@ FLOOR = 1e-12
 """Least squared distance: the root has no gradient at 0."""
 
 
-@dataclass(frozen=True)
-class Vectors:
-    """Vectors of B anchors; None if not read.
-
-    anchor:        (B, E) h.
-    positive:      (B, E) structural h_phi+.
-    negative:      (B, E) structural h_phi-.
-    corrupted:     (B, E) semantic positive h_psi+.
-    level:         (B,) long, from 1; 0: no structural pair.
-    near:          (B, B) bool: document j is not a negative of i.
-    near_positive: (B, B) bool: nor is the positive of j.
-    near_negative: (B, B) bool: nor is the negative of j. None: negatives are not read.
-    """
-
-    anchor: Tensor
-    positive: Tensor | None
-    negative: Tensor | None
-    corrupted: Tensor | None
-    level: Tensor
-    near: Tensor
-    near_positive: Tensor
-    near_negative: Tensor | None = None
-
-
 class RowLoss(Loss):
     """Mean of :meth:`rows`."""
 
-    def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
-        """Return losses, (B,), and their validity, (B,) bool."""
+    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
+        """Return losses, (B,), and their validity, (B,) bool, of ``Quintuplets`` with vectors, (B, E)."""
         raise NotImplementedError
 
-    def forward(self, vectors: Vectors) -> Tensor:
+    def forward(self, vectors: Any) -> Tensor:
         """Return the mean loss, or 0."""
         losses, valid = self.rows(vectors)
         return losses[valid].sum() / valid.sum().clamp_min(1)
@@ -64,17 +40,14 @@ class Contrastive(RowLoss):
         self.temperature, self.hard = temperature, hard
         self.reads = ("anchor", "positive", *(["negative"] if hard else []))
 
-    def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
+    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
         """Require a structural pair and a negative."""
-        assert vectors.positive is not None
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
         own = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
         paired = vectors.level > 0
         masked = (vectors.near_positive | ~paired[None, :]) & ~own
         if self.hard:
-            assert vectors.negative is not None
-            assert vectors.near_negative is not None
             positive = torch.cat((positive, functional.normalize(vectors.negative, dim=-1)))
             masked = torch.cat((masked, vectors.near_negative | ~paired[None, :]), dim=1)
         logits = (anchor @ positive.T / self.temperature).masked_fill(masked, float("-inf"))
@@ -95,10 +68,8 @@ class TripletLoss(RowLoss):
         super().__init__()
         self.margin, self.by_level = margin, by_level
 
-    def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
+    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
         """Require a structural pair."""
-        assert vectors.positive is not None
-        assert vectors.negative is not None
         near = distance(vectors.anchor, vectors.positive)
         far = distance(vectors.anchor, vectors.negative)
         levels = vectors.level.clamp_min(1) if self.by_level else 1
@@ -117,9 +88,8 @@ class SemanticLoss(RowLoss):
         super().__init__()
         self.margin = margin
 
-    def rows(self, vectors: Vectors) -> tuple[Tensor, Tensor]:
+    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
         """Require a negative in the batch."""
-        assert vectors.corrupted is not None
         chosen, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
         far = distance(vectors.anchor, vectors.anchor[chosen])
@@ -135,7 +105,7 @@ class Quintuplet(Loss):
         super().__init__()
         self.structure, self.semantics = TripletLoss(2.0, by_level=True), SemanticLoss(0.5)
 
-    def forward(self, vectors: Vectors) -> Tensor:
+    def forward(self, vectors: Any) -> Tensor:
         """Return the mean of both halves."""
         mean: Tensor = (self.structure(vectors) + self.semantics(vectors)) / 2
         return mean

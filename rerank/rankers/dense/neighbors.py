@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +30,7 @@ ALL = 10_000
 """Documents of a collection up to which all reachable documents can be related."""
 
 
-@dataclass(frozen=True)
-class StructuralPair:
+class StructuralPair(NamedTuple):
     """Pair of an anchor. Level 0: none, positions -1."""
 
     anchor: int

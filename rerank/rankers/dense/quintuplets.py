@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +12,20 @@ from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
 from rerank.rankers.dense.texts import Passages
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rerank.rankers.dense.losses import Vectors
-
 
 @dataclass(frozen=True)
 class Quintuplets:
-    """Texts of a step, as token numbers.
+    """Token numbers of a step, B sequences per kind of text; anchors replace missing pairs.
 
-    pairs: of B anchors.
-    anchor, positive, negative, corrupted: B sequences; anchors replace missing pairs.
-    near, near_positive, near_negative: (B, B) bool; see ``Vectors``.
+    pairs:         of the anchors.
+    anchor:        h.
+    positive:      structural h_phi+.
+    negative:      structural h_phi-.
+    corrupted:     semantic positive h_psi+.
+    level:         (B,), from 1; 0: no structural pair.
+    near:          (B, B) bool: document j is not a negative of i.
+    near_positive: (B, B) bool: nor is the positive of j.
+    near_negative: (B, B) bool: nor is the negative of j.
     """
 
     pairs: list[StructuralPair]
@@ -33,31 +33,10 @@ class Quintuplets:
     positive: list[NDArray[np.int32]]
     negative: list[NDArray[np.int32]]
     corrupted: list[NDArray[np.int32]]
+    level: NDArray[np.int64]
     near: NDArray[np.bool_]
     near_positive: NDArray[np.bool_]
     near_negative: NDArray[np.bool_]
-
-    def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return texts of fields ``reads``."""
-        return [text for name in reads for text in getattr(self, name)]
-
-    def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Vectors:
-        """Return vectors of :meth:`texts` by name."""
-        import torch
-
-        from rerank.rankers.dense.losses import Vectors
-
-        device, parts = encoded.device, dict(zip(reads, torch.split(encoded, len(self.pairs))))
-        return Vectors(
-            anchor=parts["anchor"],
-            positive=parts.get("positive"),
-            negative=parts.get("negative"),
-            corrupted=parts.get("corrupted"),
-            level=torch.tensor([pair.level for pair in self.pairs], device=device),
-            near=torch.from_numpy(self.near).to(device),
-            near_positive=torch.from_numpy(self.near_positive).to(device),
-            near_negative=torch.from_numpy(self.near_negative).to(device),
-        )
 
 
 @dataclass(frozen=True)
@@ -91,23 +70,24 @@ class QuintupletSampler:
 
     def draw(self, anchors: list[tuple[int, int]], epoch: int) -> Quintuplets:
         """Draw the texts of (document, turn) anchors."""
-        size = (len(anchors), len(anchors))
-        batch = Quintuplets([], [], [], [], [], *(np.zeros(size, np.bool_) for _ in range(3)))
-        for anchor, turn in anchors:
-            key = (self.seed, epoch, anchor)
+        pairs: list[StructuralPair] = []
+        texts: list[tuple[NDArray[np.int32], ...]] = []
+        for document, turn in anchors:
+            key = (self.seed, epoch, document)
             rng = np.random.default_rng(key)
-            pair = self.neighbors.draw(anchor, rng, turn)
+            pair = self.neighbors.draw(document, rng, turn)
             if turn:  # other passages than in the turns before
                 rng = np.random.default_rng((*key, turn))
-            text, source = self.passages.draw(anchor, rng), self.passages.draw(anchor, rng)
-            batch.pairs.append(pair)
-            batch.anchor.append(text)
-            batch.positive.append(self.passages.draw(pair.positive, rng) if pair.level else text)
-            batch.negative.append(self.passages.draw(pair.negative, rng) if pair.level else text)
-            batch.corrupted.append(self.vocabulary.corrupt(source, rng))
-        for row, pair in enumerate(batch.pairs):
-            own = {pair.anchor, pair.positive, *self.neighbors.near(pair.anchor).tolist()}
-            batch.near[row] = [one.anchor in own for one in batch.pairs]
-            batch.near_positive[row] = [one.positive in own for one in batch.pairs]
-            batch.near_negative[row] = [one.negative in own for one in batch.pairs]
-        return batch
+            text, source = self.passages.draw(document, rng), self.passages.draw(document, rng)
+            ends = (pair.positive, pair.negative) if pair.level else ()
+            others = [self.passages.draw(end, rng) for end in ends] or [text, text]
+            pairs.append(pair)
+            texts.append((text, *others, self.vocabulary.corrupt(source, rng)))
+        own = [{one.anchor, one.positive, *self.neighbors.near(one.anchor).tolist()} for one in pairs]
+        numbers, level, positives, negatives = zip(*pairs)
+        near = [
+            np.array([[one in some for one in those] for some in own])
+            for those in (numbers, positives, negatives)
+        ]
+        anchor, positive, negative, corrupted = map(list, zip(*texts))
+        return Quintuplets(pairs, anchor, positive, negative, corrupted, np.array(level), *near)

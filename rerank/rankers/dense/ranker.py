@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -42,28 +42,9 @@ class DenseRanker(EncoderRanker):
     best: int = BEST
     separator: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        encoder: TextEncoder,
-        passages: int,
-        trained: Mapping[str, Any],
-        *,
-        best: int = BEST,
-        separator: bool = False,
-    ) -> DenseRanker:
-        """Wrap a trained encoder."""
-        return cls(
-            name=name,
-            width=encoder.width,
-            version=f"{encoder.version()}-{passages}-{best}{'-sep' * separator}",
-            trained=trained,
-            passages=passages,
-            best=best,
-            separator=separator,
-            _encoder=encoder,
-        )
+    def version_with(self, encoder: TextEncoder) -> str:
+        """Return the encoder's hash and the options."""
+        return f"{encoder.version()}-{self.passages}-{self.best}{'-sep' * self.separator}"
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """Return passage vectors and count, (n, F * E + 1) int8."""

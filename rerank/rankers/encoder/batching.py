@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,35 +27,36 @@ Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """(n,) positions of documents -> (n, E) vectors of length 1, without dropout."""
 
 
-class Batch(Protocol):
-    """Token numbers of a step."""
-
-    def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """Return texts for :class:`Loss` fields ``reads``."""
-
-    def with_vectors(self, encoded: Tensor, reads: tuple[str, ...]) -> Any:
-        """Return loss input from vectors."""
-
-
 class Loss(nn.Module):
     """Loss of a batch; checkpoints store parameters and buffers.
 
-    reads: names of encoded texts.
+    reads: attributes of a batch whose texts are encoded.
     rate_factor: learning rate relative to encoder.
     """
 
     reads: tuple[str, ...] = ("anchor",)
     rate_factor: float = 1.0
 
-    def forward(self, vectors: Any) -> Tensor:
-        """Return the loss, a scalar."""
+    def forward(self, batch: Any) -> Tensor:
+        """Return the loss, a scalar, of :func:`with_vectors`."""
         raise NotImplementedError
 
-    def on_epoch_start(self, epoch: int, encode: Encode) -> None:
+    def on_epoch_start(self, encode: Encode) -> None:
         """Prepare an epoch; not called on resume within it."""
 
-    def on_step_end(self, step: int) -> None:
-        """Update after step number ``step``."""
+    def on_step_end(self) -> None:
+        """Update after a step."""
+
+
+def with_vectors(batch: Any, reads: Sequence[str], encoded: Tensor) -> Any:
+    """Return the attributes of a batch: arrays as tensors, and vectors, (n, E), for the texts ``reads``.
+
+    encoded: the vectors of all these texts.
+    """
+    arrays = {name: one for name, one in vars(batch).items() if isinstance(one, np.ndarray)}
+    tensors = {name: torch.from_numpy(one).to(encoded.device) for name, one in arrays.items()}
+    parts = zip(reads, encoded.chunk(len(reads)))
+    return SimpleNamespace(**tensors, **dict(parts), tokens=getattr(batch, reads[0]))
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.files import parse_json
-from rerank.rankers.base import Ranker, unreadable, write_record
+from rerank.rankers.base import Ranker, write_record
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Query
@@ -24,31 +25,40 @@ if TYPE_CHECKING:
 class EncoderRanker(Ranker):
     """Ranker with transformer unit vectors.
 
-    width: E, vector size.
+    source: an encoder, or the folder of a stored ranker, which is read on first use.
+    width: E, vector size. Default: of the encoder.
+    version: default: a hash of its content.
     trained: settings and history.
-    folder: stored ranker; its encoder loads on first use.
     """
 
     name: str
-    width: int
+    source: TextEncoder | Path
+    width: int = 0
     version: str = ""
     trained: Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
-    _encoder: TextEncoder | None = None
-    _bert: Bert | None = None
 
-    @property
+    def __post_init__(self) -> None:
+        if isinstance(self.source, TextEncoder):
+            self.width, self.version = self.source.width, self.version_with(self.source)
+
+    def version_with(self, encoder: TextEncoder) -> str:
+        """Return a hash of everything that decides the output."""
+        raise NotImplementedError
+
+    @cached_property
     def encoder(self) -> TextEncoder:
-        """Transformer in torch, loaded on first use."""
-        if self._encoder is None:
-            assert self.folder is not None
-            self._encoder = TextEncoder.load(str(self.folder / "model"))
-        return self._encoder
+        """Transformer in torch."""
+        source = self.source
+        return source if isinstance(source, TextEncoder) else TextEncoder.load(str(source / "model"))
+
+    @cached_property
+    def _bert(self) -> Bert | None:
+        if isinstance(self.source, TextEncoder) or not readable(self.source / "model"):
+            return None
+        return Bert.load(self.source / "model")
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
         """Return a query vector, (E,), by NumPy for stored BERT."""
-        if self._bert is None and self.folder is not None and readable(self.folder / "model"):
-            self._bert = Bert.load(self.folder / "model")
         if self._bert is not None:
             return self._bert.encode(query.text)
         vector: NDArray[np.float32] = self.vectors([query.text], queries=True)[0]
@@ -73,15 +83,12 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read ``ranker.json``. Raises WorkspaceError for unreadable files."""
-        try:
-            record = parse_json((folder / "ranker.json").read_text("utf-8"))
-            del record["family"], record["variant"]
-            if not (folder / "model" / "config.json").is_file():
-                raise ValueError("its model is missing")
-            return cls(**record, **cls.own_files(folder), folder=folder)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise unreadable(folder, error) from error
+        """Read ``ranker.json``."""
+        record = parse_json((folder / "ranker.json").read_text("utf-8"))
+        del record["family"], record["variant"]
+        if not (folder / "model" / "config.json").is_file():
+            raise ValueError("its model is missing")
+        return cls(**record, **cls.own_files(folder), source=folder)
 
     @classmethod
     def own_files(cls, folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
-from rerank.rankers.encoder.batching import Batch, BatchEncoder, Encode, Loss
+from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss, with_vectors
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Checkpoint, TrainingRun
@@ -42,18 +42,18 @@ class Sampler(Protocol):
         """Yield batches, from ``first``."""
 
 
-class Evaluator(Protocol):
-    """Measures an encoder during training."""
-
-    def measure(self, encode: Encode) -> dict[str, float]:
-        """Return measures; the first decides, higher is better."""
+Evaluator = Callable[[Encode], dict[str, float]]
+"""Measures an encoder during training; the first measure decides, higher is better."""
 
 
 class EncoderTask(Task):
     """Trains encoder and loss.
 
     evaluator: None: keep the last step.
+    text: document -> evaluation tokens.
     """
+
+    text: Callable[[int], NDArray[np.int32]]
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class EncoderTask(Task):
         encoder.precision = config.precision
         self.encoding = BatchEncoder(encoder, config.learning_layers(encoder.model.config.num_hidden_layers))
         self.objective = self.make_loss().to(encoder.device)
+        self._losses = [one for one in self.objective.modules() if isinstance(one, Loss)]
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
 
     def make_loss(self) -> Loss:
@@ -82,16 +83,9 @@ class EncoderTask(Task):
         """Yield training data, which checkpoints must match."""
         raise NotImplementedError
 
-    def text(self, document: int) -> NDArray[np.int32]:
-        """Return evaluation tokens."""
-        raise NotImplementedError
-
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield texts encoded repeatedly."""
         raise NotImplementedError
-
-    def report_data(self) -> None:
-        """Report the data, before the first step."""
 
     def _key(self) -> str:
         digest = hashlib.sha256(json.dumps(values_of(self.config), sort_keys=True).encode())
@@ -133,15 +127,16 @@ class EncoderTask(Task):
             groups.append({"params": own, "lr": rate * self.objective.rate_factor})
         return [torch.optim.Adam(groups, lr=rate, eps=1e-8)]
 
-    def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
         """Yield batches."""
         return self.sampler.epoch(epoch, skip)
 
-    def backward(self, batch: Batch) -> float:
+    def backward(self, batch: Any) -> float:
         """Add the gradient."""
         reads = self.objective.reads
+        texts = [text for name in reads for text in getattr(batch, name)]
         return self.encoding.backward(
-            batch.texts(reads), lambda encoded: self.objective(batch.with_vectors(encoded, reads))
+            texts, lambda encoded: self.objective(with_vectors(batch, reads, encoded))
         )
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -150,14 +145,12 @@ class EncoderTask(Task):
 
     def evaluate(self) -> dict[str, float]:
         """Return the evaluator's measures."""
-        return self.evaluator.measure(self.vectors) if self.evaluator else {}
+        return self.evaluator(self.vectors) if self.evaluator else {}
 
     def on_start(self, resumed: bool) -> None:
-        """Fill the cache and report data."""
+        """Fill the cache."""
         if self.encoding.keeps:
             self.fill_cache()
-        if not resumed:
-            self.report_data()
 
     def fill_cache(self) -> None:
         """Run the frozen layers."""
@@ -167,13 +160,15 @@ class EncoderTask(Task):
         if not filled:
             self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
-    def on_epoch_start(self, epoch: int) -> None:
-        """Notify the loss."""
-        self.objective.on_epoch_start(epoch, self.vectors)
+    def on_epoch_start(self) -> None:
+        """Notify the losses."""
+        for one in self._losses:
+            one.on_epoch_start(self.vectors)
 
-    def on_step_end(self, step: int) -> None:
-        """Notify the loss."""
-        self.objective.on_step_end(step)
+    def on_step_end(self) -> None:
+        """Notify the losses."""
+        for one in self._losses:
+            one.on_step_end()
 
     def mixes(self, name: str) -> bool:
         """Return whether a weight is pretrained."""

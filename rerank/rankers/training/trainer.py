@@ -56,10 +56,10 @@ class Task:
     def on_start(self, resumed: bool) -> None:
         """Called before the first step, after a checkpoint is restored."""
 
-    def on_epoch_start(self, epoch: int) -> None:
+    def on_epoch_start(self) -> None:
         """Called before an epoch's first step, not when resuming within it."""
 
-    def on_step_end(self, step: int) -> None:
+    def on_step_end(self) -> None:
         """Called after every step."""
 
     def mixes(self, name: str) -> bool:
@@ -169,12 +169,12 @@ class Trainer:
         self.progress.advance(run.steps)
         for batch in self._batches():
             if run.steps % self.task.steps_per_epoch == 0:
-                self.task.on_epoch_start(run.steps // self.task.steps_per_epoch)
+                self.task.on_epoch_start()
             loss = self.step(batch, run.steps)
             if not np.isfinite(loss):
                 raise TrainingError(f"the loss is not finite at step {run.steps}; lower --rate")
             run.steps += 1
-            self.task.on_step_end(run.steps)
+            self.task.on_step_end()
             run.losses.append(loss)
             self.progress.advance()
             self.progress.show(loss=f"{loss:.3f}")
