@@ -104,7 +104,6 @@ class ScoringResult:
     raw:        (n, S) float64 raw scores.
     query:      with the categories used.
     inferred:   whether these were inferred.
-    missing:    ranker -> number of features fetched or computed.
     recomputed: ranker -> number of features computed.
     """
 
@@ -112,7 +111,6 @@ class ScoringResult:
     raw: Array
     query: Query
     inferred: bool = False
-    missing: Mapping[str, int] = field(default_factory=dict)
     recomputed: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -218,15 +216,7 @@ class Scorer:
                     vector = self.vectors.encode(signal.ranker, used, stages.encoded)
             with stages.stage("score"):
                 raw[:, column] = signal.ranker.score(vector, features)
-        fetched = {name: len(given.ids) for name in self.features if name not in given.features}
-        return ScoringResult(
-            given.ids,
-            raw,
-            used,
-            inferred=used.categories != query.categories,
-            missing=recomputed | fetched,
-            recomputed=recomputed,
-        )
+        return ScoringResult(given.ids, raw, used, used.categories != query.categories, recomputed)
 
     def fetched(self, query: Query, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
         """Add missing lexical scores and features from the engine."""

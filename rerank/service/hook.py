@@ -150,7 +150,7 @@ def _score(search: _Search, given: ScoringInput) -> tuple[NDArray[np.bool_], Sco
     scored = search.scorer.score(search.query, given, stages=context)
     if encoded:
         context.costs[ENCODED] = max((time.monotonic() - begin) / encoded, 1e-6)
-    context.missing |= {name: n for name, n in scored.missing.items() if name not in context.missing}
+    context.missing |= {name: n for name, n in scored.recomputed.items() if name not in context.missing}
     return scorable, scored
 
 

@@ -83,9 +83,9 @@ def folder(tmp_path: Path) -> Path:
 MOMENTS = {  # before or after a function, and the documents that readers then find
     "at the start": (kill_before, documents.Documents, "write", OLD),
     "after SQLite has committed": (kill_after, documents.Documents, "write", OLD),
-    "after the text index got it": (kill_after, text_index.IndexWriter, "add", OLD),
+    "after terms were counted": (kill_after, tfidf.TfIdfWriter, "add", OLD),
     "after tf-idf": (kill_after, tfidf.TfIdfWriter, "write", OLD),
-    "after tantivy has committed": (kill_after, text_index.IndexWriter, "commit", NEW),
+    "after tantivy has committed": (kill_after, text_index.TextIndex, "write", NEW),
     "before publishing": (kill_before, documents.Documents, "publish", NEW),
     "after publishing": (kill_after, documents.Documents, "publish", NEW),
     "before cleaning": (kill_before, tfidf, "remove_versions", NEW),
@@ -120,7 +120,7 @@ def test_a_killed_write_keeps_a_consistent_state(folder: Path, moment: str) -> N
 
 
 def killed_commit(folder: Path) -> None:
-    kill_before(text_index.IndexWriter, "commit")
+    kill_after(tfidf.TfIdfWriter, "write")
     change(folder)
 
 

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from rerank.engines.local.files import corruptions, disk, update_checksums
 from rerank.engines.local.snapshot import Snapshot
 from rerank.engines.local.text_index import TextIndex
 from rerank.errors import RerankError, WorkspaceError
+from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
 _BATCH = 256  # documents indexed together
@@ -94,22 +95,17 @@ class Storage:
             update_checksums(self.folder)
 
     def _index(self, documents: Documents, before: Version, new: Version) -> int:
-        folder, writer = self.folder / "tfidf", self.index.writer()
-        try:
-            counts = tfidf.TfIdfWriter(folder, tfidf.TfIdf(folder, before.number, before.documents))
-            stream = documents.documents(new, before.rows)
+        folder, stream = self.folder / "tfidf", documents.documents(new, before.rows)
+        counts = tfidf.TfIdfWriter(folder, tfidf.TfIdf(folder, before.number, before.documents))
+
+        def counted() -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
             while batch := list(islice(stream, _BATCH)):
                 rows, some = zip(*batch)
-                writer.add(rows, some)
                 counts.add(rows, [self.index.analyze(document.content) for document in some])
+                yield rows, some
             counts.write(new.number, documents.alive(new))
-            writer.delete(documents.died(new))
-            stamp = writer.commit()
-        except BaseException:
-            writer.rollback()
-            raise
-        writer.close()
-        return stamp
+
+        return self.index.write(counted(), documents.died(new))
 
     # -- reading -----------------------------------------------------------------------------------------
 

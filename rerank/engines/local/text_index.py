@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -99,9 +99,37 @@ class TextIndex:
             if path.stat().st_mode & 0o777 != mode:
                 path.chmod(mode)
 
-    def writer(self) -> IndexWriter:
-        """Start writing; requires the write lock."""
-        return IndexWriter(self._index)
+    def write(self, batches: Iterable[tuple[Sequence[int], Sequence[Document]]], dead: Sequence[int]) -> int:
+        """Index documents in their rows, remove dead rows, and commit; return the commit's number.
+
+        Requires the write lock. An error discards the changes.
+        """
+        with _io():
+            writer = self._index.writer(_HEAP, _THREADS)
+        try:
+            for batch in batches:
+                with _io():
+                    for row, document in zip(*batch):
+                        writer.add_document(_fields(row, document))
+            with _io():
+                for i in range(0, len(dead), 1000):
+                    # delete_documents_by_term reads numbers as signed and finds nothing.
+                    some = tantivy.Query.term_set_query(self._schema, "row", dead[i : i + 1000])
+                    writer.delete_documents_by_query(some)
+                stamp: int = writer.commit()
+        except BaseException:
+            with suppress(ValueError):  # stopped by a full disk, so nothing was committed
+                writer.rollback()
+            with suppress(ValueError):
+                writer.wait_merging_threads()
+            with suppress(ValueError):
+                writer = self._index.writer(_HEAP, 1)  # the old one may have failed
+                writer.garbage_collect_files()
+                writer.wait_merging_threads()
+            raise
+        with suppress(ValueError):  # a failed merge loses nothing
+            writer.wait_merging_threads()
+        return stamp
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for all filters; it scores 0. Raises UsageError."""
@@ -180,6 +208,15 @@ class TextIndex:
         return by_row[np.searchsorted(wanted, rows)]
 
 
+def _fields(row: int, document: Document) -> tantivy.Document:
+    fields = tantivy.Document()
+    fields.add_unsigned("row", row)
+    fields.add_text("content", normalize(document.content))
+    for term in terms_of(document):
+        fields.add_text(FIELD, term)
+    return fields
+
+
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:
     rows = searcher.fast_field_values("row", list(map(_ADDRESS, hits)))
     return np.fromiter(rows, np.int64, len(hits))
@@ -206,53 +243,3 @@ def _io() -> Iterator[None]:
         text = " ".join(str(error).split())
         number = next((n for n in (errno.ENOSPC, errno.EFBIG) if f"os error {n}" in text), errno.EIO)
         raise OSError(number, text) from error
-
-
-class IndexWriter:
-    """Changes, published together by :meth:`commit`."""
-
-    def __init__(self, index: tantivy.Index) -> None:
-        self._index = index
-        self._schema = index.schema
-        with _io():
-            self._writer = index.writer(_HEAP, _THREADS)
-
-    def add(self, rows: Sequence[int], documents: Sequence[Document]) -> None:
-        """Index documents in these rows."""
-        add = self._writer.add_document
-        with _io():
-            for row, given in zip(rows, documents):
-                document = tantivy.Document()
-                document.add_unsigned("row", row)
-                document.add_text("content", normalize(given.content))
-                for term in terms_of(given):
-                    document.add_text(FIELD, term)
-                add(document)
-
-    def delete(self, rows: Sequence[int]) -> None:
-        """Remove rows."""
-        with _io():
-            for i in range(0, len(rows), 1000):
-                # delete_documents_by_term reads numbers as signed and finds nothing.
-                some = tantivy.Query.term_set_query(self._schema, "row", rows[i : i + 1000])
-                self._writer.delete_documents_by_query(some)
-
-    def commit(self) -> int:
-        """Commit and return the number."""
-        with _io():
-            return self._writer.commit()
-
-    def close(self) -> None:
-        """Wait for merges and unlock."""
-        with suppress(ValueError):  # a failed merge loses nothing
-            self._writer.wait_merging_threads()
-
-    def rollback(self) -> None:
-        """Discard uncommitted changes and close."""
-        with suppress(ValueError):  # stopped by a full disk, so nothing was committed
-            self._writer.rollback()
-        self.close()
-        with suppress(ValueError):
-            writer = self._index.writer(_HEAP, 1)  # the old one may have failed
-            writer.garbage_collect_files()
-            writer.wait_merging_threads()
