@@ -185,12 +185,12 @@ class Tasks:
             key = network.keys[ref]
             if key not in place:
                 continue
-            near = network.names(network.neighbors(ref, level))
+            near = [network.keys[one] for one in network.neighbors(ref, level)]
             near = [one for one in near if one in place and not seen(key, one)]
             if len(near) < 5:
                 continue
             right = [near[i] for i in rng.permutation(len(near))[:5].tolist()]
-            mates = {key, *network.names(network.neighbors(ref, "document"))}
+            mates = {key, *(network.keys[one] for one in network.neighbors(ref, "document"))}
             wrong: dict[str, None] = {}
             while len(wrong) < 25:
                 one = self.pool[int(rng.integers(len(self.pool)))]
@@ -208,7 +208,7 @@ class Tasks:
                 ids = own.neighbors(ref, "document")
                 level = finest(own, ref, ids)
                 mates: dict[str, list[int]] = {one: [] for one in LEVELS}
-                for other, one in zip(own.names(ids), level):
+                for other, one in zip((own.keys[id] for id in ids), level):
                     if other in place:
                         mates[LEVELS[one - 1]].append(place[other])
                 yield place[own.keys[ref]], mates

@@ -139,7 +139,8 @@ def key(folder: Path) -> None:
     whole = network.levels["document"]
     rows = (line.split("\t") for line in (folder / "cocitation.tsv").read_text("utf-8").splitlines()[1:])
     counts = {(a, b): int(count) for a, b, count in rows}
-    ours = {(a, b): whole.shared(network.at(a), network.at(b)) for a, b in counts}
+    place = {key: number for number, key in enumerate(network.keys)}
+    ours = {(a, b): whole.shared(place[a], place[b]) for a, b in counts}
     print(f"{len(counts)} pairs, {sum(count % 2 for count in counts.values())} of odd counts")
     for what, of in (
         ("as many", [ours[pair] * 2 == count for pair, count in counts.items()]),

@@ -34,11 +34,12 @@ Y = [
 
 def pairs(network, level):
     keys, _ = network.levels[level].pair_counts()
-    return sorted("".join(sorted(network.names(divmod(key, len(network))))) for key in keys.tolist())
+    pairs = (divmod(key, len(network)) for key in keys.tolist())
+    return sorted("".join(sorted(network.keys[one] for one in pair)) for pair in pairs)
 
 
 def near(network, key, level):
-    return "".join(sorted(network.names(network.neighbors(network.at(key), level))))
+    return "".join(sorted(network.keys[one] for one in network.neighbors(network.keys.index(key), level)))
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ def test_documents_with_only_links_share_no_section():
     documents = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
     graph = CitationGraph.of(Citations.of(documents))
     assert graph.near(np.array([1])).toarray()[0, 2] == 1
-    assert len(graph.network.neighbors(graph.network.at("a"), "document")) == 1
-    assert not len(graph.network.neighbors(graph.network.at("a"), "section"))
+    assert len(graph.network.neighbors(graph.network.keys.index("a"), "document")) == 1
+    assert not len(graph.network.neighbors(graph.network.keys.index("a"), "section"))
 
 
 def test_the_share_and_the_seed_select_the_held_out_articles():

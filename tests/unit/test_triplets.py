@@ -40,15 +40,16 @@ def draw_triplets(of, target, times=20):
 
 
 def names(network, of, key):
-    return {network.keys[one.negative] for one in draw_triplets(of, network.at(key))}
+    return {network.keys[one.negative] for one in draw_triplets(of, network.keys.index(key))}
 
 
 def test_targets_and_negatives_of_the_worked_example(worked):
     easy = sampler(worked)
-    assert sorted(worked.names(easy.targets())) == list("abcde")
-    assert not draw_triplets(easy, worked.at("a"))  # all others are near
+    assert sorted(worked.keys[one] for one in easy.targets()) == list("abcde")
+    assert not draw_triplets(easy, worked.keys.index("a"))  # all others are near
     assert [names(worked, easy, key) for key in "bcde"] == [{"e"}, {"e"}, {"e"}, {"b", "c", "d"}]
-    assert "".join(worked.names([one.positive for one in draw_triplets(easy, worked.at("c"), 1)])) == "bbbbb"
+    drawn = draw_triplets(easy, worked.keys.index("c"), 1)
+    assert "".join(worked.keys[one.positive] for one in drawn) == "bbbbb"
 
 
 @pytest.mark.parametrize("name", ["sentence", "paragraph", "section", "document"])
@@ -69,9 +70,9 @@ def test_all_neighbors_are_drawn_equally_often():
     mentions = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde")) for ref in refs]
     network = CoCitations.of([("X", mentions), ("Y", [Mention(ref, 0, 0, 0) for ref in "mn"])])
     of = sampler(network)
-    draws = [of.draw(network.at("q"), np.random.default_rng(seed)) for seed in range(1000)]
+    draws = [of.draw(network.keys.index("q"), np.random.default_rng(seed)) for seed in range(1000)]
     first = [one.positive for found in draws for one in found[:1]]
-    assert chisquare([first.count(network.at(key)) for key in "abcde"]).pvalue > 0.001
+    assert chisquare([first.count(network.keys.index(key)) for key in "abcde"]).pvalue > 0.001
 
 
 def test_references_without_text_and_direct_citations_are_not_drawn(large):

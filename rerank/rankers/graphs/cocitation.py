@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -97,8 +96,8 @@ class CoCitations:
 
     >>> paper = [Mention("a", 0, 0, 0), Mention("b", 0, 0, 0), Mention("c", 0, 0, 1), Mention("d", 0, 1, 2)]
     >>> network = CoCitations.of([("x", paper)])
-    >>> [network.names(network.neighbors(network.at("a"), level)) for level in LEVELS]
-    [['b'], ['b', 'c'], ['b', 'c', 'd'], ['b', 'c', 'd']]
+    >>> network.keys, [network.neighbors(0, level).tolist() for level in LEVELS]
+    (('a', 'b', 'c', 'd'), [[1], [1, 2], [1, 2, 3], [1, 2, 3]])
     """
 
     keys: tuple[str, ...]
@@ -140,18 +139,6 @@ class CoCitations:
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {key: place for place, key in enumerate(self.keys)}
-
-    def at(self, key: str) -> int:
-        """Return a reference's position. Raises KeyError."""
-        return self._places[key]
-
-    def names(self, refs: Ids | Sequence[int]) -> list[str]:
-        """Return the keys of references."""
-        return [self.keys[int(ref)] for ref in refs]
 
     def neighbors(self, ref: int, level: Level) -> Ids:
         """Return references that share groups of this level, ascending."""
