@@ -171,7 +171,7 @@ def synthetic(references: int, mentions: int, wanted: int) -> None:
     sizes = np.full(papers, 50, np.int64)
     network = CoCitations.of_rows(tuple(f"r{one}" for one in range(references)), rows, sizes)
     del rows
-    cited = np.diff(network.levels["document"].ref_indptr)
+    cited = np.diff(network.levels["document"].of_refs.indptr)
     print(
         f"{references:,} references, {network.mentions:,} mentions, the most cited in {cited.max():,} papers"
     )

@@ -58,7 +58,7 @@ class TripletSampler:
 
     def targets(self) -> Ids:
         """Return usable references that share groups."""
-        ends = self.network.levels[self.level].ref_indptr
+        ends = self.network.levels[self.level].of_refs.indptr
         found: Ids = self._nodes[np.diff(ends)[self._nodes] > 0]
         return found
 

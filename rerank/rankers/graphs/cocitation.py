@@ -5,10 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 Level = Literal["sentence", "paragraph", "section", "document"]
 LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section", "document")
@@ -28,40 +31,29 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups with at least two references.
+    """G groups with at least two of V references.
 
-    indptr, refs: ``refs[indptr[g]:indptr[g + 1]]`` are references of group g, ascending.
-    ref_indptr, groups: ``groups[ref_indptr[r]:ref_indptr[r + 1]]`` are groups of r, ascending.
+    members: (G, V) CSR, 1 for each reference of a group, ascending. of_refs: its transpose.
     """
 
-    indptr: NDArray[np.int64]
-    refs: Ids
-    ref_indptr: NDArray[np.int64]
-    groups: Ids
+    members: csr_matrix
+    of_refs: csr_matrix
 
     @classmethod
     def of(cls, group: NDArray[np.int64], ref: Ids, size: int) -> Groups:
-        """Return groups of (M,) mentions."""
-        numbers, refs = np.divmod(np.unique(group * max(size, 1) + ref), max(size, 1))
-        _, counts = np.unique(numbers, return_counts=True)
-        kept = counts > 1
-        refs, counts = refs[np.repeat(kept, counts)].astype(np.int32), counts[kept]
-        place = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        ref_counts = np.bincount(refs, minlength=size)
-        return cls(
-            np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-            refs,
-            np.concatenate(([0], np.cumsum(ref_counts))).astype(np.int64),
-            place[np.argsort(refs, kind="stable")],
-        )
+        """Return groups of (M,) mentions. size: V."""
+        from scipy.sparse import csr_matrix
 
-    def around(self, ref: int) -> Ids:
-        """Return groups of a reference, ascending."""
-        return self.groups[self.ref_indptr[ref] : self.ref_indptr[ref + 1]]
+        names, number = np.unique(group, return_inverse=True)
+        members = csr_matrix((np.ones(len(ref), np.int32), (number, ref)), shape=(len(names), size))
+        members.sum_duplicates()
+        members.data[:] = 1
+        members = members[np.diff(members.indptr) > 1]
+        return cls(members, members.T.tocsr())
 
     def neighbors(self, ref: int) -> Ids:
         """Return references that share groups, ascending."""
-        found = [self.refs[self.indptr[g] : self.indptr[g + 1]] for g in self.around(ref).tolist()]
+        found = [_row(self.members, group) for group in _row(self.of_refs, ref).tolist()]
         if not found:
             return np.zeros(0, np.int32)
         others: Ids = np.unique(np.concatenate(found))
@@ -69,7 +61,7 @@ class Groups:
 
     def shared(self, a: int, b: int) -> int:
         """Count groups with both references."""
-        return len(np.intersect1d(self.around(a), self.around(b), assume_unique=True))
+        return len(np.intersect1d(_row(self.of_refs, a), _row(self.of_refs, b), assume_unique=True))
 
     def pairs(self) -> int:
         """Count distinct pairs."""
@@ -77,15 +69,18 @@ class Groups:
 
     def pair_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return pairs, (P,), a < b as a * V + b, ascending, and group counts."""
-        from scipy.sparse import csr_matrix, triu
+        from scipy.sparse import triu
 
-        size = len(self.ref_indptr) - 1
-        ones = np.ones(len(self.refs), np.int32)
-        members = csr_matrix((ones, self.refs, self.indptr), shape=(len(self.indptr) - 1, size))
-        both = triu(members.T @ members, k=1, format="csr")
+        both = triu(self.of_refs @ self.members, k=1, format="csr")
         both.sort_indices()
         both = both.tocoo()
-        return both.row.astype(np.int64) * size + both.col, both.data.astype(np.int64)
+        return both.row.astype(np.int64) * both.shape[1] + both.col, both.data.astype(np.int64)
+
+
+def _row(matrix: csr_matrix, number: int) -> Ids:
+    """Return the columns of a row."""
+    columns: Ids = matrix.indices[matrix.indptr[number] : matrix.indptr[number + 1]]
+    return columns
 
 
 @dataclass(frozen=True)
