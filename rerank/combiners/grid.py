@@ -34,9 +34,6 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     G = (parts + n_signals - 1) choose (n_signals - 1).
 
     Raises UsageError for more than 250,000 rows.
-
-    >>> compositions(2, 2).tolist(), len(compositions(3))
-    ([[2, 0], [1, 1], [0, 2]], 231)
     """
     if math.comb(parts + n_signals - 1, n_signals - 1) > _TOO_MANY:
         raise UsageError(f"{n_signals} signals make more than {_TOO_MANY:,} settings; take fewer signals")
@@ -53,10 +50,6 @@ def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> Array
     """Return settings for a normalization, (G, S): first :func:`compositions`.
 
     ``none`` adds a logarithmic grid of :data:`RAW_LEVELS`, because raw scores differ by orders of magnitude.
-
-    >>> weights = weight_grid("none", 2)
-    >>> len(weights), weights[-1].tolist()
-    (33, [0.001, 1.0])
     """
     even = compositions(n_signals, parts)
     if normalization != "none":

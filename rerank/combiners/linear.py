@@ -52,10 +52,6 @@ class Linear:
     cases:         case -> weights that replace the default.
 
     Raises UsageError for inconsistent values.
-
-    >>> linear = Linear(("tfidf", "text"), (0.35, 0.65))
-    >>> str(linear), linear.combine(np.array([[0.9, 0.1], [0.2, 0.8]])).final.tolist()
-    ('tfidf*0.35 + text*0.65', [0.35, 0.65])
     """
 
     signals: tuple[str, ...]
@@ -93,11 +89,7 @@ class Linear:
         return dict(zip(self.signals, self.weights))
 
     def for_case(self, case: str) -> Linear:
-        """Return the weights of a case, or the default ones.
-
-        >>> Linear(("bm25",), (1,)).for_case("inferred") == Linear(("bm25",), (1,))
-        True
-        """
+        """Return the weights of a case, or the default ones."""
         return self.cases.get(case, self)
 
     def combine(self, scores: NDArray[Any]) -> Combined:
@@ -117,11 +109,6 @@ class Linear:
         """Map final scores s to [0, 1].
 
         min-max, rank: s / sum of weights. z-score: 1 / (1 + exp(-s)). Raw: (1 + s / (1 + |s|)) / 2.
-
-        >>> Linear(("tfidf", "text"), (0.5, 0.5)).relevance(np.array([0.75, 0.25])).tolist()
-        [0.75, 0.25]
-        >>> Linear(("text",), (1,), normalization="z-score").relevance(np.array([0.0])).tolist()
-        [0.5]
         """
         if self.normalization in ("min-max", "rank"):
             return np.clip(final / sum(self.weights), 0.0, 1.0)

@@ -36,9 +36,6 @@ def normalize(scores: NDArray[Any], method: str) -> Array:
     Columns are constant if max - min is at most ``NOISE`` times the largest magnitude. Scores must be finite.
     Candidate order does not change the result.
     Raises UsageError for an unknown method.
-
-    >>> normalize(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
-    [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
     # A copy with one row per signal: the caller's memory layout must not change the result.
     columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)

@@ -47,11 +47,6 @@ class ScoreTable:
         cases: one per row.
 
         Raises ValueError for wrong shapes, TrainingError for non-finite scores.
-
-        >>> rows = [("q1", ["b", "a"], np.array([[2.0, 0.1], [1.0, 0.3]]))]
-        >>> table = ScoreTable.build(["bm25", "text"], rows)
-        >>> table.document_ids, table.scores[0].tolist()
-        ((('a', 'b'),), [[1.0, 0.3], [2.0, 0.1]])
         """
         queries: list[str] = []
         ids: list[tuple[str, ...]] = []

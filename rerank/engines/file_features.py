@@ -42,13 +42,6 @@ class FeatureFiles:
     """The matrices in a folder. Readers need no lock; processes may write different rows.
 
     salt: identifies the numbering of rows; others are ignored.
-
-    >>> import tempfile
-    >>> files = FeatureFiles(Path(tempfile.mkdtemp()))
-    >>> files.write("text", "v1", np.array([2]), np.array([[1.0, 2.0]], np.float16))
-    >>> values, missing = files.read("text", "v1", np.array([0, 2, 9]))
-    >>> values.tolist(), missing.tolist()
-    ([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], [True, False, True])
     """
 
     def __init__(self, folder: Path, salt: int = 0) -> None:

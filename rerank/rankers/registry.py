@@ -159,11 +159,7 @@ def trainable() -> dict[str, Family]:
 
 
 def family_of(variants: Iterable[str]) -> Family:
-    """Return the family of rankers. Raises UsageError for none, several or an untrainable one.
-
-    >>> family_of(["text", "meta"]).name
-    'cnn'
-    """
+    """Return the family of rankers. Raises UsageError for none, several or an untrainable one."""
     known, names = trainable(), list(variants)
     if not names:
         raise UsageError(f"no ranker is named; choose from {', '.join(known)}")
@@ -188,13 +184,6 @@ def configuration(
     config: its options, or a mapping of names to values.
 
     Raises UsageError for a preset or an option that no ranker reads.
-
-    >>> configuration(["lsi"], {"dim": 50}).dim
-    50
-    >>> configuration(["lsi"], {"gamma": 3})
-    Traceback (most recent call last):
-        ...
-    rerank.errors.UsageError: --gamma has no effect with lsi; it is a setting of s2net
     """
     names = list(variants)
     family = family_of(names)

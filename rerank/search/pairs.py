@@ -38,15 +38,6 @@ def score_pairs(
     """Return (n,) scores of n document pairs; order in a pair does not matter.
 
     Missing features are computed. Raises InputError for an unknown id.
-
-    >>> import tempfile
-    >>> from rerank import Workspace
-    >>> from rerank.stack.signals import LexicalSignal
-    >>> engine = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en").engine
-    >>> texts = {"a": "red fox", "b": "red fox", "c": "elm"}
-    >>> _ = engine.write(Document(name, text=text) for name, text in texts.items())
-    >>> score_pairs(engine, LexicalSignal("tfidf"), [("a", "b"), ("c", "a")]).round(6).tolist()
-    [1.0, 0.0]
     """
     progress = progress or Progress()
     ids = sorted({one for pair in pairs for one in pair})

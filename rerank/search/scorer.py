@@ -312,10 +312,6 @@ def vote(
     """Infer categories from the best INFERENCE_DEPTH of n candidates with positive scores.
 
     scores: (n,) of the first stage. categories: ids -> categories.
-
-    >>> known = {"a": ("x",), "b": ("y", "z"), "c": ("x",)}
-    >>> vote(["a", "b", "c"], np.array([1.0, 4.0, 0.0]), lambda ids: [known[id] for id in ids])
-    ('y', 'z')
     """
     if len(scores) and scores.min() < 0:  # scores of a run file
         scores = scores - scores.min()

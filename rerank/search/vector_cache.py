@@ -18,17 +18,7 @@ Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
 
 class VectorCache:
-    """Keeps the ``most`` recently used query vectors; thread-safe.
-
-    >>> from types import SimpleNamespace
-    >>> reads = {"uses_text": True, "uses_categories": False, "encode_query": lambda query: len(query.text)}
-    >>> ranker, cache = SimpleNamespace(name="text", version="v1", **reads), VectorCache(most=1)
-    >>> cache.encode(ranker, Query("q", "wolf"))
-    4
-    >>> ranker.encode_query = None
-    >>> cache.encode(ranker, Query("another", "wolf", ("animals",)))
-    4
-    """
+    """Keeps the ``most`` recently used query vectors; thread-safe."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most, self._lock = most, threading.Lock()

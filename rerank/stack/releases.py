@@ -45,15 +45,6 @@ class Releases:
     """Stack versions in a workspace.
 
     history: activations, oldest first; the last not undone is active. stacks: number -> JSON of a stack.
-
-    >>> import tempfile
-    >>> releases = Releases.load(Path(tempfile.mkdtemp()))
-    >>> for text in ("bm25", "tfidf"):
-    ...     releases = releases.activate(Stack.parse(text))
-    >>> releases.name, releases.previous(), releases.roll_back().name
-    ('tfidf', 1, 'bm25')
-    >>> [(number, stack.name) for number, stack in releases.all().items()]
-    [(2, 'tfidf'), (1, 'bm25')]
     """
 
     folder: Path

@@ -11,9 +11,6 @@ def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
     """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) (Kuwa et al. 2020, section 3.1).
 
     better, worse: (P,) scores before tanh, which saturates.
-
-    >>> float(pairwise_hinge(torch.tensor([2.0, 0.5]), torch.tensor([0.0, 0.5])))
-    0.5
     """
     return functional.relu(1.0 - (better - worse)).mean()
 
@@ -25,12 +22,6 @@ def in_batch_softmax(
 
     cosines: (B, U); positive: (B,) relevant column; relevant: (B, U) bool;
     weight: (B,); temperature: t.
-
-    >>> cosines = torch.tensor([[1.0, 1.0, 0.0]])
-    >>> relevant = torch.tensor([[True, True, False]])
-    >>> loss = in_batch_softmax(cosines, torch.tensor([0]), relevant, torch.ones(1), 1.0)
-    >>> round(float(loss), 4)  # -log(e / (e + 1)): the second relevant document does not count
-    0.3133
     """
     masked = relevant.clone()
     masked[torch.arange(len(positive)), positive] = False

@@ -28,11 +28,7 @@ class Ragged:
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
-        """Pack sequences.
-
-        >>> Ragged.of([[5, 6], [], [7]]).offsets.tolist()
-        [0, 2, 2, 3]
-        """
+        """Pack sequences."""
         offsets = _offsets([len(one) for one in sequences])
         return cls(np.fromiter(chain.from_iterable(sequences), np.int32, int(offsets[-1])), offsets)
 

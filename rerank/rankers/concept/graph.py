@@ -22,12 +22,6 @@ class ConceptGraph:
     related, unrelated: labeled pairs.
     component: (N,) by first document.
     withheld, disagreeing: number of excluded pairs: dev pairs, pairs with both labels.
-
-    >>> pairs = [LabeledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]
-    >>> pairs += [LabeledPair(*pair, False) for pair in ("AE", "FG")]
-    >>> graph = ConceptGraph.of(pairs)
-    >>> graph.component.tolist(), graph.sizes.tolist(), graph.shared.tolist()
-    ([0, 0, 0, 0, 1, 1, 2], [4, 2, 1], [0, 0, 0, 0, 1, 1, -1])
     """
 
     ids: tuple[str, ...]

@@ -16,11 +16,6 @@ class Head:
 
     first, second, apart: (E,) w.
     bias: (1,) b.
-
-    >>> zero = np.zeros(2, dtype=np.float32)
-    >>> head = Head(zero, zero, np.float32([-1, -1]), np.float32([1]))
-    >>> head.relatedness(np.float32([[1, 0], [1, 0]]), np.float32([[1, 0], [0, 1]])).round(3).tolist()
-    [0.731, 0.269]
     """
 
     first: Float32

@@ -114,11 +114,6 @@ def centroids(
     Concentration of p members: sum_k |z_k - c| / (p ln(p + SMOOTHING)) (Ma et al. 2023, equation 3).
     It is infinite for a zero mean, maximal for one member, clipped to the 10th and 90th percentile,
     and scaled to the mean CONCENTRATION (Li et al. 2021).
-
-    >>> z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])
-    >>> c, phi = centroids(z, np.array([0, 0, 1, 1]))
-    >>> c.round(6).tolist(), phi.round(3).tolist()
-    ([[0.894427, 0.447214], [-0.948683, 0.316228]], [0.114, 0.086])
     """
     there = component >= 0
     vectors, component = vectors[there].astype(np.float64), component[there]

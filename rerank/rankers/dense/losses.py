@@ -119,11 +119,7 @@ def make_loss(objective: Objective) -> Loss:
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return Euclidean distances, (...), of (..., E) vectors, at least sqrt(FLOOR).
-
-    >>> distance(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])).item()
-    5.0
-    """
+    """Return Euclidean distances, (...), of (..., E) vectors, at least sqrt(FLOOR)."""
     return (a - b).square().sum(dim=-1).clamp_min(FLOOR).sqrt()
 
 
@@ -132,9 +128,6 @@ def nearest_negative(anchors: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
 
     anchors: (B, E), without gradient.
     near:    (B, B) bool: excluded pairs.
-
-    >>> nearest_negative(torch.tensor([[0.0], [0.1], [0.3]]), torch.eye(3, dtype=torch.bool))[0].tolist()
-    [1, 0, 1]
     """
     with torch.no_grad():
         apart = torch.cdist(anchors.detach().float(), anchors.detach().float())

@@ -46,10 +46,6 @@ class Neighbors:
     indptr, ids: ``ids[indptr[i]:indptr[i + 1]]`` are related to document i.
     scores:      nearness.
     usable:      (N,) bool: with text.
-
-    >>> found = Neighbors.of([0, 0, 1], [1, 2, 0], [0.5, 0.25, 0.5], np.ones(3, bool))
-    >>> found.near(0).tolist(), found.paired.tolist()
-    ([1, 2], [True, True, False])
     """
 
     indptr: NDArray[np.int64]
@@ -154,20 +150,12 @@ class CitedNeighbors(Neighbors):
 
 
 def levels(related: int) -> int:
-    """Return the number of levels, 1 + ceil(log2 n); 0 for none.
-
-    >>> [levels(n) for n in (0, 1, 2, 5, 64, 1325)]
-    [0, 1, 2, 4, 7, 12]
-    """
+    """Return the number of levels, 1 + ceil(log2 n); 0 for none."""
     return (related - 1).bit_length() + 1 if related > 0 else 0
 
 
 def level_size(related: int, level: int) -> int:
-    """Return the number of positives, ceil(n / 2^(l-1)).
-
-    >>> [level_size(10, level) for level in range(1, 6)]
-    [10, 5, 3, 2, 1]
-    """
+    """Return the number of positives, ceil(n / 2^(l-1))."""
     return (related + (1 << (level - 1)) - 1) >> (level - 1)
 
 

@@ -77,11 +77,7 @@ class DenseRanker(EncoderRanker):
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return vectors, (n, E) int8, scaled to maximum SCALE.
-
-    >>> quantized(np.float32([[0.6, -0.8]])).tolist()
-    [[95, -127]]
-    """
+    """Return vectors, (n, E) int8, scaled to maximum SCALE."""
     largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
     rounded: NDArray[np.int8] = np.rint(vectors * (SCALE / largest)).astype(np.int8)
     return rounded

@@ -31,16 +31,6 @@ class TripletSampler:
     level:  place in which positives are cited with their target.
     usable: (V,) bool: with text.
     direct: citing and cited references, never negatives.
-
-    >>> from rerank.rankers.graphs.cocitation import Mention
-    >>> papers = [("x", [Mention(ref, 0, 0, at) for ref, at in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]),
-    ...           ("y", [Mention("e", 0, 0, 0), Mention("f", 0, 0, 0)])]
-    >>> network = CoCitations.of(papers)
-    >>> triplets = TripletSampler(network, np.ones(6, bool)).draw(0, np.random.default_rng(0))  # of "a"
-    >>> {network.keys[one.positive] for one in triplets}
-    {'b'}
-    >>> sorted({network.keys[one.negative] for one in triplets})
-    ['e', 'f']
     """
 
     network: CoCitations

@@ -150,11 +150,7 @@ _UNDER: tuple[float, ...] = (
 
 
 def erf(x: Array) -> Array:
-    """Return the error function to 5e-7 (approximation of Eigen and XLA; faster than SciPy).
-
-    >>> erf(np.float32([-9, 0, 0.5])).round(4).tolist() == [-1.0, 0.0, np.float32(0.5205)]
-    True
-    """
+    """Return the error function to 5e-7 (approximation of Eigen and XLA; faster than SciPy)."""
     x = np.clip(x, -4, 4)
     squared = x * x
     over, under = (

@@ -37,9 +37,6 @@ def decayed_sum(
     counts: (n,) passages.
     best: number of cosines summed with weights exp(-DECAY k), k from 1; negative ones as 0.
     normalize: divide by the weights, for scores from 0 to 1.
-
-    >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalize=False).round(6).tolist()
-    [1.308525]
     """
     best = min(best, cosines.shape[1])
     ranked = -np.sort(-np.maximum(cosines, 0), axis=1)[:, :best]

@@ -28,19 +28,6 @@ class Citations:
 
     documents: ids, in order.
     titles: key -> title, also of references.
-
-    >>> import tempfile
-    >>> from rerank import Document, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> rows = [{"ref": "10.1000/y", "section": 0, "paragraph": 0, "sentence": 0}, {"ref": "z", "section": 0}]
-    >>> cited = {"citations": rows, "references": {"z": "On Z"}}
-    >>> documents = [Document("x", "X", extra=cited), Document("y", "Y", extra={"doi": "10.1000/Y"})]
-    >>> _ = workspace.engine.write(documents)
-    >>> citations = workspace.citations()
-    >>> [(paper, [mention.reference for mention in mentions]) for paper, mentions in citations.papers()]
-    [('x', ['y', 'z'])]
-    >>> len(citations.network()), "z" in citations.documents
-    (2, False)
     """
 
     documents: Set[str]
@@ -156,9 +143,6 @@ def held_out(key: str, share: float, seed: int = 0) -> bool:
     """Return whether MD5 of seed and id, as a fraction, is below the share.
 
     Larger shares include smaller ones.
-
-    >>> [held_out(f"10.7554/elife.0000{n}", 0.4) for n in range(3, 8)]
-    [False, True, True, False, True]
     """
     digest = hashlib.md5(f"{seed} {key}".encode("utf-8", "surrogatepass"), usedforsecurity=False)
     return int.from_bytes(digest.digest()[:8], "big") < share * 2**64

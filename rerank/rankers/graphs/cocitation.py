@@ -88,11 +88,6 @@ class CoCitations:
     """V references, ``keys`` by first mention, and groups per level.
 
     mentions: number of mentions.
-
-    >>> paper = [Mention("a", 0, 0, 0), Mention("b", 0, 0, 0), Mention("c", 0, 0, 1), Mention("d", 0, 1, 2)]
-    >>> network = CoCitations.of([("x", paper)])
-    >>> network.keys, [network.neighbors(0, level).tolist() for level in LEVELS]
-    (('a', 'b', 'c', 'd'), [[1], [1, 2], [1, 2, 3], [1, 2, 3]])
     """
 
     keys: tuple[str, ...]

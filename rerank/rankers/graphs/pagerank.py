@@ -48,11 +48,6 @@ def top_pagerank(
     seed: order of ties.
 
     Raises UsageError for alpha outside (0, 1] or negative weights.
-
-    >>> from scipy.sparse import csr_matrix
-    >>> line = csr_matrix([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
-    >>> top_pagerank(line, 2)[0].tolist()[0]
-    [1, 2]
     """
     if not 0 < alpha <= 1:
         raise UsageError(f"restart probability {alpha} is not above 0 and at most 1")

@@ -36,10 +36,6 @@ def minimize(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterat
     memory:    pairs of differences; uses 2 * memory + 5 copies of ``start``.
 
     Ends if no step reduces the loss.
-
-    >>> steps = list(minimize(lambda x: (float(x @ x), 2 * x), np.array([3.0, -4.0])))
-    >>> steps[-1].loss
-    0.0
     """
     point = start
     loss, gradient = objective(point)

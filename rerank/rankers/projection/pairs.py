@@ -192,11 +192,7 @@ def _refuse(queries: bool, documents: bool) -> None:
 
 
 def reciprocal_rank(scores: Matrix) -> float:
-    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, both ways; ties share ranks.
-
-    >>> reciprocal_rank(np.array([[1.0, 2.0], [0.0, 3.0]]))
-    0.875
-    """
+    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, both ways; ties share ranks."""
     total = 0.0
     for view in (scores, scores.T):
         own = np.diag(view)[:, None]

@@ -37,13 +37,6 @@ class Projection(ArrayRanker):
     query, document: sides with the same terms, possibly one object.
     trained: how it was fitted.
     variant: one of five rankers. Default: its name.
-
-    >>> terms = Terms(["katze", "cat", "dog"], np.ones(3, dtype=np.float32), letters=0, longest=400)
-    >>> side = Side(terms, np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float16))
-    >>> ranker = Projection("s2net", side, side)
-    >>> features = ranker.encode_documents([Document("1", text="eine Katze"), Document("2", text="dog")])
-    >>> ranker.score(ranker.encode_query(Query("q", "the cat")), features).tolist()
-    [1.0, 0.0]
     """
 
     family: ClassVar[str] = "projection"

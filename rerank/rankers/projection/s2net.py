@@ -88,13 +88,6 @@ def pairwise_logistic(
 
     over n_i compared columns. Returns L, dL/dqueries (N, k), dL/ddocuments (M, k). Memory: three blocks of
     ``block`` x M.
-
-    >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
-    >>> columns = np.array([[1.0, 0.0], [0.5**0.5, 0.5**0.5]])
-    >>> own = Comparisons.of(np.array([0, 1]), [[0], [1]], np.ones(2), [[], []], 0.0, columns=2)
-    >>> loss, _, _ = pairwise_logistic(rows, columns, own, 10.0)
-    >>> round(loss, 8)
-    0.02646167
     """
     loss = 0.0
     to_queries = np.empty_like(queries)

@@ -26,12 +26,7 @@ NEGLIGIBLE = 1e-10
 
 
 def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
-    """Latent semantic indexing (Deerwester et al. 1990): the k largest right singular vectors, (V, <= k).
-
-    >>> import scipy.sparse
-    >>> lsi(scipy.sparse.csr_matrix([[3.0, 0.0], [0.0, 1.0]]), 1).round(6).tolist()
-    [[1.0], [0.0]]
-    """
+    """Latent semantic indexing (Deerwester et al. 1990): the k largest right singular vectors, (V, <= k)."""
     from scipy.sparse.linalg import svds
 
     texts = texts.astype(np.float64).tocsr()

@@ -39,11 +39,6 @@ class Terms:
 
     letters: length of letter sequences; 0: only words.
     longest: words read per text.
-
-    >>> terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), letters=0, longest=400)
-    >>> columns, weights = terms.vector("Cat, dog; an unknown bird")
-    >>> columns.tolist(), [round(weight, 3) for weight in weights.tolist()]
-    ([0, 1], [0.447, 0.894])
     """
 
     names: list[str]
@@ -78,11 +73,6 @@ def fit_terms(corpora: Iterable[Corpus], letters: int, most: int) -> Terms:
 
     Skips terms in every text, or in one text unless all are.
     letters: see :class:`Terms`.
-
-    >>> from rerank.records import Document
-    >>> texts = ["red apple", "green apple", "a red car", "a car"]
-    >>> fit_terms([Corpus.read(Document("", text=t) for t in texts)], 0, 3).names
-    ['a', 'apple', 'car']
     """
     index: dict[str, int] = {}
     frequency = np.zeros(0, dtype=np.int64)

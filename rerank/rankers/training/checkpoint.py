@@ -29,9 +29,6 @@ class Measurement:
     step: optimizer steps. loss: mean since the previous measurement.
     measures: name -> value; the first decides, higher is better.
     share: see ``between``.
-
-    >>> print(Measurement(5, 0.25, {"NDCG": 0.5}))
-    NDCG 0.5000
     """
 
     step: int

@@ -253,11 +253,7 @@ def schedule(step: int, total: int, warmup: float) -> float:
 
 
 def between(start: Weights, end: Weights, share: float) -> Weights:
-    """start + share (end - start) (Wortsman et al. 2022, WiSE-FT).
-
-    >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
-    [0.25, 0.25]
-    """
+    """start + share (end - start) (Wortsman et al. 2022, WiSE-FT)."""
     return {
         name: one + share * (end[name] - one) if one.is_floating_point() else end[name]
         for name, one in start.items()
