@@ -75,21 +75,6 @@ class Citations:
         """Return the co-citation network."""
         return CoCitations.of(self.papers())
 
-    @property
-    def references(self) -> list[str]:
-        """Cited keys, by first mention."""
-        return list(dict.fromkeys(self._refs))
-
-    @property
-    def mentions(self) -> int:
-        """Number of mentions."""
-        return len(self._rows) // 4
-
-    @property
-    def citing(self) -> int:
-        """Number of citing documents."""
-        return len(self._papers)
-
 
 def _names(document: Document) -> list[str]:
     names = [named_key(document.id)]
