@@ -41,7 +41,7 @@ from rerank.index_templates import index_body
 
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine, Settings
-from rerank.engines.opensearch.layout import OwnedLayout
+from rerank.engines.opensearch.layout import Layout
 from rerank.formats import read_corpus
 from rerank.records import Document
 
@@ -76,7 +76,7 @@ class Bench:
         body = index_body(self.lang, shards=1, replicas=0)
         body["settings"]["index"]["refresh_interval"] = "-1"
         self.client.indices.create(index=name, body=body)
-        layout = OwnedLayout()
+        layout = Layout()
 
         def actions() -> Iterator[dict[str, Any]]:
             for document in read_corpus(self.corpus):
@@ -128,7 +128,7 @@ def ingest(bench: Bench, rounds: int, documents: int) -> None:
 def encode(bench: Bench, documents: int) -> OpenSearchEngine:
     engine = bench.engine_ingest("bench-features")
     text = sum(
-        len(json.dumps(OwnedLayout().to_source(d), ensure_ascii=False).encode()) for d in engine.documents()
+        len(json.dumps(Layout().to_source(d), ensure_ascii=False).encode()) for d in engine.documents()
     )
     plain = bench.size("bench-features")
     print(f"\nfeatures of {RANKERS} rankers, {WIDTH} half-precision numbers each")
@@ -152,7 +152,7 @@ def alternative(bench: Bench) -> None:
     body["mappings"]["properties"]["features"] = {"type": "object", "enabled": False}
     bench.remove("bench-source")
     bench.client.indices.create(index="bench-source", body=body)
-    layout, rng = OwnedLayout(), np.random.default_rng(0)
+    layout, rng = Layout(), np.random.default_rng(0)
 
     def actions() -> Iterator[dict[str, Any]]:
         for document in read_corpus(bench.corpus):

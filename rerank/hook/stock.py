@@ -17,7 +17,6 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.errors import cause
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, UsageError
 from rerank.files import parse_json
 from rerank.hook.base import Hook, HookOptions, Request
@@ -142,7 +141,7 @@ class StockHook(Hook):
 
     @property
     def _id_field(self) -> str:
-        return "id" if isinstance(self.engine.layout, OwnedLayout) else "_id"
+        return "id" if self.engine.layout.has_id else "_id"
 
     def _send(self, requests: Sequence[Request]) -> None:
         known = {"<token>": self._token}

@@ -14,7 +14,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
-from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields, field_types
+from rerank.engines.opensearch.layout import AttachedLayout, Layout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
 
@@ -47,7 +47,7 @@ class Index:
         self, settings: Settings, folder: Path, layout: Layout | None = None, lang: str | None = None
     ) -> None:
         self.settings = settings
-        self.layout = layout or OwnedLayout()
+        self.layout = layout or Layout()
         self.lang = lang
         self.folder = folder
         self._shape: tuple[float, Shape] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -41,48 +40,28 @@ def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]
     return fields
 
 
-class Layout(ABC):
-    """The layout of documents.
+class Layout:
+    """The layout of rerank's indices (index_templates/).
 
     has_id: the field ``id`` repeats ``_id`` as a doc value, for speed.
     first_stages: lexical signals.
     source: ``_source`` fields of a document.
     """
 
-    has_id: bool
-    first_stages: tuple[str, ...]
-    source: bool | list[str]
+    has_id = True
+    first_stages: tuple[str, ...] = FIRST_STAGES
+    source: bool | list[str] = True
 
-    @abstractmethod
     def query(self, text: str, signal: str) -> dict[str, Any]:
         """Return the query of a lexical signal. text: plain words."""
-
-    @abstractmethod
-    def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Return the document of a ``_source``."""
-
-    def row(self, document: Document) -> dict[str, Any]:
-        """Return the fields that are written with the features."""
-        return {}
-
-
-class OwnedLayout(Layout):
-    """The layout of rerank's indices (index_templates/)."""
-
-    has_id = True
-    first_stages = FIRST_STAGES
-    source = True
-
-    def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return a query of ``content`` or its tf-idf sub-field."""
         return {"match": {"content" if signal == "bm25" else "content.tfidf": {"query": text}}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
         """Return the document of a ``_source``."""
         return Document(
             id,
-            _text(source.get("title")),
-            _text(source.get("text")),
+            "\n".join(_strings(source.get("title"))),
+            "\n".join(_strings(source.get("text"))),
             tuple(_strings(source.get("categories"))),
             tuple(_strings(source.get("links"))),
             source.get("lang"),
@@ -90,7 +69,7 @@ class OwnedLayout(Layout):
         )
 
     def row(self, document: Document) -> dict[str, Any]:
-        """Return id and categories as one value, for the hook."""
+        """Return the fields that are written with the features: id and categories, for the hook."""
         return {DOCUMENT: document_row(document.id, document.categories)}
 
     def to_source(self, document: Document) -> dict[str, Any]:
@@ -112,7 +91,7 @@ class AttachedLayout(Layout):
     """A user's index. fields: part of a document -> fields; dots lead into objects."""
 
     has_id = False
-    first_stages = ("bm25",)
+    first_stages: tuple[str, ...] = ("bm25",)
 
     def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
         self.fields = {name: tuple(paths) for name, paths in fields.items()}
@@ -139,6 +118,10 @@ class AttachedLayout(Layout):
             tuple(found.get("links", ())),
             next(iter(found.get("lang", ())), None),
         )
+
+    def row(self, document: Document) -> dict[str, Any]:
+        """Return nothing: the documents are only read."""
+        return {}
 
 
 def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:
@@ -209,7 +192,3 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
     elif value is not None:
         yield str(value)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "\n".join(_strings(value))

@@ -19,7 +19,7 @@ from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout, OwnedLayout
+from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import DISK_ERRORS, folder_lock
@@ -147,7 +147,6 @@ class Writer(Reader):
         self, ingest: _Ingest, documents: Iterable[Document], delete: Sequence[str], compare: bool
     ) -> None:
         """Check documents and store actions."""
-        assert isinstance(self._layout, OwnedLayout)
         positions: dict[str, int] = {}
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
@@ -183,7 +182,6 @@ class Writer(Reader):
                 columns[key].add_vectors(key, features, texts)
 
     def _key(self, document: Document) -> str:
-        assert isinstance(self._layout, OwnedLayout)
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
     def _send(self, target: str, ingest: _Ingest) -> Written:
