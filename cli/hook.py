@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,11 @@ _pipeline = (
 )
 
 
-def _hook(workspace: Workspace, route: str, name: str | None) -> closing[Hook]:
+def _hook(workspace: Workspace, route: str, name: str | None) -> Hook:
     from rerank.hook import hook
     from rerank.service.settings import read_token
 
-    return closing(hook(workspace, route, name, read_token(None)))
+    return hook(workspace, route, name, read_token(None))
 
 
 @options.command(
@@ -79,9 +78,7 @@ def install(
         raise click.UsageError(f"{unread[0]} is for --route stock")
     token = read_token(token_file) if token_file else ""
     wanted = HookOptions(**given, token=token, id_field=id_field)
-    with _hook(workspace, route, name) as hook:
-        report = hook.install(wanted, default=default, dry_run=dry_run)
-    return _installed(report)
+    return _installed(_hook(workspace, route, name).install(wanted, default=default, dry_run=dry_run))
 
 
 @options.command("status", *_pipeline, group=command)
@@ -90,16 +87,14 @@ def status(workspace: Workspace, progress: output.Bar, route: str, name: str | N
 
     Exit code 1 if there is a problem.
     """
-    with _hook(workspace, route, name) as hook:
-        report = hook.status()
+    report = _hook(workspace, route, name).status()
     return Output(report, lambda: _show_status(report), int(bool(report.problems)))
 
 
 @options.command("remove", *_pipeline, options.dry_run, group=command)
 def remove(workspace: Workspace, progress: output.Bar, route: str, name: str | None, dry_run: bool) -> Output:
     """Remove the pipeline, and stop using it as default."""
-    with _hook(workspace, route, name) as hook:
-        return _installed(hook.remove(dry_run=dry_run))
+    return _installed(_hook(workspace, route, name).remove(dry_run=dry_run))
 
 
 @options.command(
@@ -135,19 +130,17 @@ def test(
         raise click.UsageError("give a QUERY, or --template with --queries and --qrels")
     if template is not None and not (queries and qrels):
         raise click.UsageError("--template needs --queries and --qrels")
-    with _hook(workspace, route, name) as hook:
-        if template is None or queries is None or qrels is None:
-            from rerank.hook import try_search
+    from rerank.formats import read_template
+    from rerank.hook import try_queries, try_search
 
-            trial = try_search(hook, query or "", count)
-            return Output(trial, lambda: _show_trial(trial), int(not trial.same))
-        from rerank.formats import read_template
-        from rerank.hook import try_queries
-
-        search = read_template(template if template.startswith("stored:") else f"template:{template}")
-        assert search is not None
-        report = try_queries(hook, search, queries, qrels, count=count, seed=seed)
-        return Output(report, lambda: _show_gate(report), int(report.hooked < report.plain))
+    hook = _hook(workspace, route, name)
+    if template is None or queries is None or qrels is None:
+        trial = try_search(hook, query or "", count)
+        return Output(trial, lambda: _show_trial(trial), int(not trial.same))
+    search = read_template(template if template.startswith("stored:") else f"template:{template}")
+    assert search is not None
+    report = try_queries(hook, search, queries, qrels, count=count, seed=seed)
+    return Output(report, lambda: _show_gate(report), int(report.hooked < report.plain))
 
 
 def _installed(report: InstallReport) -> Output:

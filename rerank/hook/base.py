@@ -145,12 +145,7 @@ class Hook(ABC):
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", self.name, re.ASCII):
             raise UsageError(f"--name {self.name!r}: not a name of a pipeline; use letters, digits, - and _")
         self._path = f"/_search/pipeline/{self.name}"
-        with asking(self.settings, "connecting"):
-            self._client = connect(self.settings)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        self._client = engine.index.client
 
     def _complete(self, options: HookOptions, default: bool) -> HookOptions:
         """The options with this route's defaults. Raises UsageError for options of the other route."""

@@ -5,7 +5,6 @@ The tests use a real node, with a small HTTP server instead of the service.
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +157,10 @@ def test_ties_with_the_last_candidate_do_not_count_as_another_order(
     dummy.answering = lambda handler, body: handler.send(
         {"ids": sorted(body["ids"]), "scores": [body["scores"][0]] * len(body["ids"])}
     )
-    with closing(PluginHook(workspace)) as made:
-        made.install(HookOptions(dummy.url, stack="bm25", depth=5, timeout=20.0))
-        found = try_search(made, "cell")
-        made.remove()
+    made = PluginHook(workspace)
+    made.install(HookOptions(dummy.url, stack="bm25", depth=5, timeout=20.0))
+    found = try_search(made, "cell")
+    made.remove()
     assert found.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
     assert found.expected == ("d08", "d09", "d10", "d11", "d12")
     assert found.reranked == (*found.expected, "d07", "d06", "d05", "d04", "d03")
