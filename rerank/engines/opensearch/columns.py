@@ -130,9 +130,9 @@ class Column:
             mapping = {"type": "nested", "dynamic": "false", "properties": inside}
         return {vector_key(key, self.passages): mapping}
 
-    def add_vectors(self, key: str, sources: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> None:
+    def add_vectors(self, key: str, sources: Sequence[dict[str, Any]]) -> None:
         """Add vectors to the features of documents. Zeros mean no vector: no search finds them."""
-        values, missing = self.decode(texts)
+        values, missing = self.decode([source.get(key) for source in sources])
         field = vector_key(key, self.passages)
         vectors, counts = values.astype(np.float64), [1] * len(values)
         if self.passages:
@@ -189,14 +189,27 @@ def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -
 
 
 def encode(
-    encoder: Encoder, documents: Sequence[Document], stored: Column | None, *, retrieves: bool
-) -> tuple[Column, list[str]]:
-    """Encode documents; return the column, and the features as Base64. retrieves: they are also searched."""
-    values = encoder.encode(documents)
-    found = column(encoder.name, values, len(documents), stored)
-    if retrieves:
-        found = replace(found, vectors="hnsw", passages=encoder.passages)
-    return found, found.encode(values)
+    encoder: Encoder,
+    documents: Sequence[Document],
+    features: Sequence[dict[str, Any]],
+    stored: dict[str, Column],
+    *,
+    retrieves: bool,
+) -> list[int]:
+    """Encode the documents that lack this feature; return their positions.
+
+    features: key -> Base64 for each document, receives the new ones. stored: receives the column.
+    retrieves: the features are also searched.
+    """
+    key = feature_key(encoder.name, encoder.version)
+    lacking = [i for i, found in enumerate(features) if key not in found]
+    if lacking:
+        values = encoder.encode([documents[i] for i in lacking])
+        made = column(encoder.name, values, len(lacking), stored.get(key))
+        stored[key] = replace(made, vectors="hnsw", passages=encoder.passages) if retrieves else made
+        for i, text in zip(lacking, made.encode(values)):
+            features[i][key] = text
+    return lacking
 
 
 def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:

@@ -26,7 +26,6 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.errors import EngineError
-from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
 _PAUSE = 3.0  # seconds in which copies replace lost shards
@@ -221,7 +220,10 @@ class DocValueFeatures(FeatureStore):
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
         encoded: Encoded = []
         for key, encoder in plan.wanted.items():
-            rows = self._add(plan, key, documents, features)
+            new = key not in plan.stored
+            rows = encode(encoder, documents, features, plan.stored, retrieves=key in plan.vectors)
+            if new and rows:
+                self.map({key: plan.stored[key]}, self._settings.index)
             # With a new field of vectors, documents with the feature get its vector.
             changed = range(len(hits)) if key in plan.fresh else rows
             encoded.append((encoder.name, {hits[i]["_id"] for i in changed}))
@@ -229,22 +231,8 @@ class DocValueFeatures(FeatureStore):
             found |= self._layout.row(document)
         for key in dict.fromkeys([*plan.kept, *plan.vectors]):
             if key in plan.stored and plan.stored[key].vectors:
-                plan.stored[key].add_vectors(key, features, [found.get(key) for found in features])
+                plan.stored[key].add_vectors(key, features)
         return features, encoded
-
-    def _add(
-        self, plan: _Plan, key: str, documents: Sequence[Document], features: Sequence[dict[str, Any]]
-    ) -> list[int]:
-        """Encode the documents that lack this feature; return their positions."""
-        rows, known = [i for i, found in enumerate(features) if key not in found], plan.stored.get(key)
-        if rows:
-            lacking, retrieves = [documents[i] for i in rows], key in plan.vectors
-            plan.stored[key], texts = encode(plan.wanted[key], lacking, known, retrieves=retrieves)
-            if known is None:
-                self.map({key: plan.stored[key]}, self._settings.index)
-            for i, text in zip(rows, texts):
-                features[i][key] = text
-        return rows
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""

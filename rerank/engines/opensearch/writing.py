@@ -49,9 +49,8 @@ class _Ingest:
     unchanged: int = 0
 
     def put(self, batch: list[Action]) -> None:
-        if batch:
-            self.file.write(msgspec.json.encode(batch) + b"\n")
-            self.actions += len(batch)
+        self.file.write(msgspec.json.encode(batch) + b"\n")
+        self.actions += len(batch)
 
     def batches(self) -> Iterator[tuple[int, list[Action]]]:
         """Read batches of actions, with their sizes."""
@@ -159,9 +158,10 @@ class Writer(Reader):
                 ]
                 ingest.unchanged += len(batch) - len(fresh)
                 batch = fresh
+            if not batch:
+                continue
             sources = [{**self._layout.to_source(one), FEATURES: self._layout.row(one)} for one in batch]
-            if batch:
-                self._encode(batch, [source[FEATURES] for source in sources], ingest)
+            self._encode(batch, [source[FEATURES] for source in sources], ingest)
             ingest.put([action("index", one.id, source) for one, source in zip(batch, sources)])
         for id in delete:
             if id in positions:
@@ -174,12 +174,10 @@ class Writer(Reader):
         """Add the features of each document, and their columns."""
         retrieving, columns = self.doc_values.retrieving(ingest.encoders), ingest.columns
         for encoder in ingest.encoders:
-            key, retrieves = feature_key(encoder.name, encoder.version), encoder.name in retrieving
-            columns[key], texts = encode(encoder, batch, columns.get(key), retrieves=retrieves)
-            for row, text in zip(features, texts):
-                row[key] = text
-            if retrieves:
-                columns[key].add_vectors(key, features, texts)
+            encode(encoder, batch, features, columns, retrieves=encoder.name in retrieving)
+            if encoder.name in retrieving:
+                key = feature_key(encoder.name, encoder.version)
+                columns[key].add_vectors(key, features)
 
     def _key(self, document: Document) -> str:
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
