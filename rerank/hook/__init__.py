@@ -5,7 +5,7 @@ Routes: ``plugin`` (docs/guides/plugin.md) and ``stock`` (docs/guides/stock-proc
 
 from __future__ import annotations
 
-from rerank.hook.base import ON_FAILURE, Hook, HookOptions, InstallReport, Request, Status
+from rerank.hook.base import Hook, HookOptions, InstallReport, Request, Status
 from rerank.hook.plugin import PluginHook
 from rerank.hook.stock import StockHook
 from rerank.hook.trial import SearchTrial, TrialReport, try_queries, try_search
@@ -15,16 +15,13 @@ ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
 """How a cluster calls the service."""
 
 __all__ = [
-    "ON_FAILURE",
     "ROUTES",
     "Hook",
     "HookOptions",
     "InstallReport",
-    "PluginHook",
     "Request",
     "SearchTrial",
     "Status",
-    "StockHook",
     "TrialReport",
     "hook",
     "try_queries",

@@ -25,9 +25,6 @@ from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.workspace import Workspace
 
-ON_FAILURE = ("first_stage", "error")
-"""Answers of a search that cannot be reranked."""
-
 _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
 
 
@@ -39,7 +36,7 @@ class HookOptions:
     stack:      the stack that scores; None: the default.
     depth:      candidates per search.
     timeout:    seconds to wait for the service.
-    on_failure: one of ON_FAILURE.
+    on_failure: ``first_stage`` or ``error``: answer of a search that cannot be reranked.
     add_to:     an existing pipeline to extend.
     shadow:     score and count, but keep the order.
     token:      for the route stock; ML Commons encrypts it.

@@ -52,8 +52,8 @@ def check_trust(settings: Settings, where: str) -> None:
     if not secret:
         return
     named = os.environ.get(HOSTS, "")
-    known = {name.strip().rstrip("/").lower() for name in named.split(",")} if named else set()
-    known |= set() if named else {line.rstrip("/").lower() for line in _lines(_hosts_file())}
+    names = named.split(",") if named else _lines(_hosts_file())
+    known = {name.strip().rstrip("/").lower() for name in names}
     for url in settings.url:
         parts = urlsplit(url)
         if not known & ({_origin(url), parts.netloc.lower(), (parts.hostname or "").lower()} - {""}):
