@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -81,14 +80,8 @@ class Written:
 
 def action(kind: str, id: str, source: object = None, **meta: Any) -> Action:
     """Return the action for a document."""
-    return _dumps({kind: {"_id": id, **meta}}), None if source is None else _dumps(source)
-
-
-def _dumps(value: object) -> str:
-    try:
-        return msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
+    meta_line = msgspec.json.encode({kind: {"_id": id, **meta}}).decode()
+    return meta_line, None if source is None else msgspec.json.encode(source).decode()
 
 
 def send(

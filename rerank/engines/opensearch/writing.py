@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import time
@@ -149,12 +148,13 @@ class Writer(Reader):
         positions: dict[str, int] = {}
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
-            for document in batch:
-                _check_document(document, positions)
+            texts = [self._check(document, positions) for document in batch]
             if compare:
                 before = self.get([document.id for document in batch])
                 fresh = [
-                    new for new, old in zip(batch, before) if old is None or self._key(new) != self._key(old)
+                    new
+                    for new, text, old in zip(batch, texts, before)
+                    if old is None or text != self._text(old)
                 ]
                 ingest.unchanged += len(batch) - len(fresh)
                 batch = fresh
@@ -179,8 +179,28 @@ class Writer(Reader):
                 key = feature_key(encoder.name, encoder.version)
                 columns[key].add_vectors(key, features)
 
-    def _key(self, document: Document) -> str:
-        return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
+    def _text(self, document: Document) -> bytes:
+        return msgspec.json.encode(self._layout.to_source(document), order="deterministic")
+
+    def _check(self, document: Document, positions: dict[str, int]) -> bytes:
+        """Check a document, and add its position; return its JSON. Raises InputError."""
+        position, id = len(positions) + 1, document.id
+        if not id:
+            raise InputError(f"document {position} has an empty id; give it one")
+        try:
+            size, text = len(id.encode()), self._text(document)
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"document {position} ({id!r}) is not valid text ({error.reason}); correct it"
+            ) from error
+        if size > LONGEST_ID:
+            raise InputError(
+                f"document {position}: its id has {size} bytes, OpenSearch accepts {LONGEST_ID}:"
+                f" {id[:40]!r}…; give it a shorter one"
+            )
+        if positions.setdefault(id, position) != position:
+            raise InputError(f"id {id!r} occurs twice, as documents {positions[id]} and {position}; keep one")
+        return text
 
     def _send(self, target: str, ingest: _Ingest) -> Written:
         with self.index.asking("ingesting"):
@@ -258,26 +278,3 @@ class Writer(Reader):
             with self.index.asking("creating the index"):
                 self._client.indices.delete(index=name)
         return name
-
-
-def _check_document(document: Document, positions: dict[str, int]) -> None:
-    """Check a document, and add its position. Raises InputError."""
-    position = len(positions) + 1
-    if not document.id:
-        raise InputError(f"document {position} has an empty id; give it one")
-    try:
-        size = len(document.id.encode())
-        document.content.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"document {position} ({document.id!r}) is not valid text ({error.reason}); correct it"
-        ) from error
-    if size > LONGEST_ID:
-        raise InputError(
-            f"document {position}: its id has {size} bytes, OpenSearch accepts {LONGEST_ID}:"
-            f" {document.id[:40]!r}…; give it a shorter one"
-        )
-    if positions.setdefault(document.id, position) != position:
-        raise InputError(
-            f"id {document.id!r} occurs twice, as documents {positions[document.id]} and {position}; keep one"
-        )
