@@ -157,7 +157,8 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
         for position, score in zip(ranking.order.tolist()[: body.top_n], values):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
-                result["document"] = _returned(position, body.documents[position])
+                given = body.documents[position]
+                result["document"] = {"text": given} if isinstance(given, str) else given
             results.append(result)
     words = len(query.text.split()) + sum(len(document.content.split()) for document in documents)
     return {
@@ -303,10 +304,3 @@ def _document(number: int, given: str | dict[str, Any]) -> Document:
         raise UsageError(f"documents.{number}: {error}") from error
     categories = tuple(read.categories or ())
     return Document(f"{number:09}", clean(read.title or ""), clean(read.text or ""), categories)
-
-
-def _returned(number: int, given: str | dict[str, Any]) -> Any:
-    try:
-        return msgspec.Raw(msgspec.json.encode({"text": given} if isinstance(given, str) else given))
-    except (UnicodeEncodeError, RecursionError) as error:  # half of a surrogate pair, or nested too deep
-        raise UsageError(f"documents.{number}: cannot be returned ({error}); leave it out") from error
