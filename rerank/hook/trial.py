@@ -136,9 +136,7 @@ def try_queries(
         answer = _hooked(hook, body, count, {"ext": ext})
         runs["plain"][query.id] = _ids(hook.plain(body, count))
         runs["hooked"][query.id] = _ids(answer)
-        about = answer.get("ext", {}).get(PROCESSOR, {})
-        reason = f": {about['reason']}" if about.get("reason") else ""
-        outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
+        outcomes[": ".join(filter(None, hook.outcome(answer, "")))] += 1
     measure = f"nDCG@{count}"
     evaluation = evaluate_runs(runs, Qrels({query.id: qrels[query.id] for query in judged}), [measure])
     (found,) = compare(evaluation, "plain", seed=seed)
