@@ -40,12 +40,6 @@ PAPERS = {
 
 NOT_RUN = (
     (
-        "003",
-        "joint with the paper's MLP head: a third seed of debian.it",
-        "python benchmarks/papers/003.py DATA --collections debian.it --settings mlp --seeds 3 --dev 300",
-        "25 minutes of one core",
-    ),
-    (
         "001",
         "all strategies with title and abstract, six layers, three seeds",
         "python benchmarks/papers/001.py DATA --seeds 3 --layers 6 --train-layers 0 --tokens 128 --steps 800"
