@@ -224,10 +224,17 @@ def _train(small: Small, folder: Path) -> None:
         run_here(*command, *where).ok()
 
 
+def copy_workspace(workspace: Path, folder: Path) -> Path:
+    """Copy a workspace that other processes may read."""
+    # SQLite has these files while another process reads. They are empty, and can vanish during the copy.
+    reading = shutil.ignore_patterns("*.db-shm", "*.db-wal")
+    return Path(shutil.copytree(workspace, folder, ignore=reading))
+
+
 @pytest.fixture
 def workspace(trained: Path, tmp_path: Path) -> Path:
     """A copy of the trained workspace."""
-    return Path(shutil.copytree(trained, tmp_path / "ws"))
+    return copy_workspace(trained, tmp_path / "ws")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_links_train_a_ranker(run, linked, tiny, tmp_path, write_lines):
     table = run(
         "train", "dense", *options(tiny, "--steps", 10, "--objective", "quintuplet"), "-w", linked
     ).out
-    assert table.count("kept") == 2
+    assert table.count("kept") == 1
     assert "untrained" in table
 
     hits = run(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.commands import copy_workspace
 from tests.pages import browser, check_in_browser, check_page
 
 __all__ = ["browser"]
@@ -33,7 +33,7 @@ def written(run, trained, small, queries, tmp_path_factory):
     """The report page of the stack in use."""
     folder = tmp_path_factory.mktemp("written")
     out = folder / "page.html"
-    shutil.copytree(trained, folder / "ws")
+    copy_workspace(trained, folder / "ws")
     files = ("--queries", queries, "--qrels", small.test)
     done = run("evaluate", "-w", folder / "ws", *files, "--report", out).ok()
     assert f"written to {out}" in done.err

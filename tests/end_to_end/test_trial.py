@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from rerank.cli import output
 
 import rerank
+from tests.commands import copy_workspace
 
 STACK = "tfidf,text,meta"
 
@@ -17,7 +17,7 @@ STACK = "tfidf,text,meta"
 @pytest.fixture(scope="module")
 def ws(trained, tmp_path_factory):
     """A workspace for the tests of this file. The tests only add to it."""
-    return Path(shutil.copytree(trained, tmp_path_factory.mktemp("trial") / "ws"))
+    return copy_workspace(trained, tmp_path_factory.mktemp("trial") / "ws")
 
 
 @pytest.fixture

@@ -170,7 +170,6 @@ def test_values_that_would_change_a_template_are_refused(shelf: Workspace, tmp_p
         ('{"query": {"match": {"body": "{{#toJson}}text{{/toJson}}"}}}', "not escaped"),
         ('{"track_scores": true, "post_filter": {"term": {"tags": "{{text}}"}}}', 'no "query"'),
         ('GET /other/_search\n{"query": {"match": {"body": "{{text}}"}}}', "is for index 'other'"),
-        ('{"name": "n", "index": "other", "query": "{\\"query\\": \\"%SearchText%\\"}"}', "index 'other'"),
         ('{"query": {"nope": {"body": "{{text}}"}}}', "nope"),
         ('{"search_pipeline": "gone", "query": {"match": {"body": "{{text}}"}}}', "no search pipeline"),
     ],
