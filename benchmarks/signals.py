@@ -1,11 +1,11 @@
-"""Measure each signal of `rerank auto`: by itself, and what the stack loses without it.
+"""Measure each signal of `rerank auto`: only it, and the stack without it.
 
     python benchmarks/signals.py OUT/cf [OUT/cacm ...]       # after peers/ours.py OUT/cf; writes the tables
     python benchmarks/signals.py OUT/cf --costs              # only the costs, on an idle machine
     python benchmarks/signals.py --check                     # exit code 1 if README.md is outdated
 
-nDCG@10 on test. *By itself*: the signal orders the candidates of the first stage and, if it retrieves, 200
-of its own. *Without it*: the weights of the other signals are tuned on dev. p: paired randomization tests
+nDCG@10 on test. *Only it*: the signal orders the candidates of the first stage and, if it retrieves, 200
+that it finds. *Without it*: the weights of the other signals are tuned on dev. p: paired randomization tests
 against the stack of auto, Holm's correction. *Training*: processor time, with the measurement on dev.
 *Query*: encode a query and score 1,000 documents, on one core.
 """
@@ -111,7 +111,7 @@ def tables() -> str:
         found, name = json.loads(path.read_text()), path.stem
         heads = (
             "weight",
-            "by itself",
+            "only it",
             "stack without it",
             "p",
             "training s",

@@ -11,7 +11,7 @@ from rerank.stack.signals import first_stages
 
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}"
 _TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")
-RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
+_RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
 _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,text,meta"
 
 
@@ -59,11 +59,13 @@ def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
     for text in retrievers:
         match = re.fullmatch(rf"({NAME})(?::([1-9]\d{{0,8}}))?", text)
         if match is None:
-            raise UsageError(f"{text!r} cannot be a retriever")
+            raise UsageError(f"{text!r} cannot be a retriever; {_RETRIEVE}")
         name, depth = match.groups()
         if name in depths:
-            raise UsageError(f"{name} is named twice")
+            raise UsageError(f"{name} is named twice; {_RETRIEVE}")
         if depth is not None and first_stages([name]):
-            raise UsageError(f"the depth of {name} is --depth; only a ranker can have a separate depth")
+            raise UsageError(
+                f"the depth of {name} is --depth; only a ranker can have a separate depth; {_RETRIEVE}"
+            )
         depths[name] = None if depth is None else int(depth)
     return depths

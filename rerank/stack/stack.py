@@ -18,7 +18,7 @@ from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
 from rerank.stack.file import SecondPhase, decode, read
-from rerank.stack.parse import RETRIEVE, parse_stack, retriever_depths
+from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
 
@@ -63,10 +63,7 @@ class Stack:
             raise UsageError(f"depth {self.depth} retrieves nothing; make it 1 or more")
         if self.then is not None:
             self.then.linear()  # raises early
-        try:
-            retriever_depths(self.retrieve)
-        except UsageError as error:
-            raise UsageError(f"{error}; {RETRIEVE}") from None
+        retriever_depths(self.retrieve)  # raises for a wrong name
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
         if self.retrieve and (self.first_stage == SEARCH) != (SEARCH in self.retrieve):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rerank.errors import InputError
@@ -29,7 +30,7 @@ def restrictions(query: Any, words: str) -> list[dict[str, Any]]:
     >>> restrictions({"bool": {"should": [text, public], "must_not": {"term": {"old": True}}}}, "WORDS")
     [{'bool': {'must_not': [{'term': {'old': True}}]}}]
     """
-    if words not in _texts(query):
+    if words not in json.dumps(query):
         return [query]
     ((kind, inner),) = query.items()
     if kind == "bool":
@@ -40,7 +41,7 @@ def restrictions(query: Any, words: str) -> list[dict[str, Any]]:
         always = [inner["filter"]] if "filter" in inner else []
         return always + _alternatives(inner.get("queries", []), 1, words)
     for name in _NESTED:
-        if name in _keys(inner):
+        if f'"{name}": ' in json.dumps(inner):
             raise InputError(
                 f'the template has "{name}" inside "{kind}"; for --retrieve, write it into a "bool" around it'
             )
@@ -68,24 +69,3 @@ def _alternatives(queries: Sequence[Any], minimum: Any, words: str) -> list[dict
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _texts(value: Any) -> str:
-    """All texts of a value, in lines."""
-    return "\n".join(one for one in _leaves(value) if isinstance(one, str))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list):
-        yield value
-        return
-    for one in value:
-        yield from _leaves(one)
-
-
-def _keys(value: Any) -> set[str]:
-    if isinstance(value, Mapping):
-        return {*value, *(key for one in value.values() for key in _keys(one))}
-    return {key for one in value for key in _keys(one)} if isinstance(value, list) else set()
