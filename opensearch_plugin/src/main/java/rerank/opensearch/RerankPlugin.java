@@ -1,6 +1,5 @@
 package rerank.opensearch;
 
-import java.net.http.HttpClient;
 import java.util.*;
 import java.util.concurrent.Executor;
 import java.util.function.Function;
@@ -47,7 +46,6 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     ThreadContext threadContext;
     Client node;
     Executor pool;
-    HttpClient http;
     volatile String token; // for the service, or null
 
     public RerankPlugin(Settings settings) {
@@ -83,7 +81,6 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         this.node = client;
         this.threadContext = threadPool.getThreadContext();
         this.pool = threadPool.executor(POOL);
-        this.http = client(pool);
         return List.of();
     }
 
@@ -109,18 +106,6 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
         return Map.of(Protocol.PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
             new RerankProcessor(this, tag, description, ignoreFailure, null, null));
-    }
-
-    /** Keeps connections for 30 seconds after their last call; services and proxies keep them longer. */
-    static HttpClient client(Executor pool) {
-        return HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).proxy(HttpClient.Builder.NO_PROXY).executor(pool).build();
-    }
-
-    @Override
-    public void close() {
-        if (http != null) {
-            http.shutdownNow();
-        }
     }
 
     @Override

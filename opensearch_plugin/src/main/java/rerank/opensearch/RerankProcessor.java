@@ -188,7 +188,7 @@ final class RerankProcessor extends AbstractProcessor
      * phase.
      */
     private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<Map<Place, SearchHit>> listener) {
-        String preference = plan.request.preference() == null ? "" : "|" + plan.request.preference();
+        String preference = "|" + Objects.requireNonNullElse(plan.request.preference(), "_local");
         Map<Integer, List<SearchHit>> byShard = page.stream().collect(Collectors.groupingBy(hit -> hit.getShard().getShardId().id()));
         ActionListener<SearchResponse> one = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
             .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Place::of, hit -> hit))), byShard.size());

@@ -1,15 +1,14 @@
 package rerank.opensearch;
 
-import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.net.ConnectException;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
-import java.util.concurrent.CancellationException;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
+import java.net.HttpURLConnection;
+import java.net.Proxy;
+import java.net.SocketTimeoutException;
+import java.net.UnknownHostException;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.opensearch.core.action.ActionListener;
@@ -69,69 +68,81 @@ final class ScoringClient {
             done.onFailure(new Failure("breaker_open", "failed too often"));
             return;
         }
-        long start = System.nanoTime(), until = start + TimeUnit.MILLISECONDS.toNanos(config.timeout());
-        CompletableFuture.completedFuture(body).thenCompose(bytes -> post(bytes, maxAnswer, until))
-            // The service may have closed an idle connection.
-            .exceptionallyCompose(error -> failure(error).reason.equals("connection") && System.nanoTime() < until
-                ? post(body, maxAnswer, until) : CompletableFuture.failedFuture(error))
-            .thenApply(response -> read.apply(checked(response)))
-            .whenComplete((result, error) -> {
-                Failure failure = error == null ? null : failure(error);
-                breaker.count(failure, longQuery);
-                calls.release();
-                plugin.stats.called(System.nanoTime() - start);
-                if (failure == null) {
-                    done.onResponse(result);
-                } else {
-                    done.onFailure(failure);
-                }
-            });
+        long start = System.nanoTime();
+        plugin.pool.execute(() -> {
+            T result = null;
+            Failure failure = null;
+            try {
+                result = read.apply(post(body, maxAnswer));
+            } catch (Throwable e) {
+                failure = failure(e);
+            }
+            breaker.count(failure, longQuery);
+            calls.release();
+            plugin.stats.called(System.nanoTime() - start);
+            if (failure == null) {
+                done.onResponse(result);
+            } else {
+                done.onFailure(failure);
+            }
+        });
     }
 
-    private static byte[] checked(HttpResponse<byte[]> response) {
-        int status = response.statusCode();
-        if (status != 200) {
-            throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, response.body()));
+    /**
+     * Post a body and wait for the answer. A call on one thread is faster than HttpClient, which wakes four. The JDK keeps
+     * idle connections, and sends again if the service has closed one.
+     */
+    private byte[] post(byte[] body, int most) throws IOException {
+        HttpURLConnection call = (HttpURLConnection) config.url().toURL().openConnection(Proxy.NO_PROXY);
+        AtomicBoolean isLate = new AtomicBoolean();
+        Scheduler.ScheduledCancellable timer = scheduler.apply((long) config.timeout(), () -> {
+            isLate.set(true);
+            plugin.pool.execute(call::disconnect);
+        });
+        try {
+            call.setInstanceFollowRedirects(false);
+            call.setConnectTimeout(config.timeout());
+            call.setReadTimeout(config.timeout());
+            call.setRequestProperty("Content-Type", "application/octet-stream");
+            if (plugin.token != null) {
+                call.setRequestProperty("Authorization", "Bearer " + plugin.token);
+            }
+            call.setDoOutput(true); // buffered, so that head and body are sent together
+            call.getOutputStream().write(body);
+            return answer(call, most);
+        } catch (IOException e) {
+            if (isLate.get()) {
+                throw new SocketTimeoutException();
+            }
+            throw e;
+        } finally {
+            timer.cancel();
         }
-        return response.body();
     }
 
-    /** Post a body. The answer comes on a thread of the plugin's pool. */
-    private CompletableFuture<HttpResponse<byte[]>> post(byte[] body, int most, long until) {
-        HttpRequest.Builder request = HttpRequest.newBuilder(config.url()).header("Content-Type", "application/octet-stream")
-            .POST(HttpRequest.BodyPublishers.ofByteArray(body));
-        if (plugin.token != null) {
-            request.header("Authorization", "Bearer " + plugin.token);
+    private static byte[] answer(HttpURLConnection call, int most) throws IOException {
+        int status = call.getResponseCode();
+        try (InputStream stream = status < 400 ? call.getInputStream() : call.getErrorStream()) {
+            byte[] answer = stream == null ? new byte[0] : stream.readNBytes(most + 1);
+            if (answer.length > most) {
+                call.disconnect();
+                throw new Failure("too_large", "answered too many bytes");
+            }
+            if (status != 200) {
+                throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, answer));
+            }
+            return answer;
         }
-        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request.build(), info -> limitedBody(most));
-        long left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
-        Scheduler.ScheduledCancellable timer =
-            scheduler.apply(Math.max(left, 1), () -> plugin.pool.execute(() -> sent.cancel(true)));
-        return sent.whenCompleteAsync((response, error) -> timer.cancel(), plugin.pool);
     }
 
     private Failure failure(Throwable error) {
-        for (Throwable cause = error; cause != null; cause = cause.getCause()) {
-            if (cause instanceof Failure known) {
-                return known;
-            }
-        }
-        return switch (error instanceof CompletionException && error.getCause() != null ? error.getCause() : error) {
-            case CancellationException e -> new Failure("timeout", "did not answer in " + config.timeout() + " ms");
+        return switch (error) {
+            case Failure known -> known;
+            case SocketTimeoutException e -> new Failure("timeout", "did not answer in " + config.timeout() + " ms");
             case ConnectException e -> new Failure("refused", "cannot be reached: " + e.getMessage());
+            case UnknownHostException e -> new Failure("refused", "cannot be reached: unknown host " + e.getMessage());
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());
             case Throwable e -> new Failure("error", "could not be called, or its answer could not be understood: " + e);
         };
-    }
-
-    /** The body of an answer; a longer one is a failure. */
-    private static HttpResponse.BodySubscriber<byte[]> limitedBody(int most) {
-        ByteArrayOutputStream body = new ByteArrayOutputStream();
-        return HttpResponse.BodySubscribers.mapping(HttpResponse.BodySubscribers.ofByteArrayConsumer(part -> {
-            part.ifPresent(body::writeBytes);
-            if (body.size() > most) {
-                throw new Failure("too_large", "answered too many bytes");
-            }
-        }), read -> body.toByteArray());
     }
 }

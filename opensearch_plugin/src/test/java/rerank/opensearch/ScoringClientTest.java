@@ -6,6 +6,8 @@ import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.net.URI;
 import java.util.*;
 import java.util.concurrent.*;
@@ -29,7 +31,6 @@ class ScoringClientTest {
     void makePlugin() {
         plugin = new RerankPlugin(Settings.EMPTY);
         plugin.pool = pool;
-        plugin.http = RerankPlugin.client(pool);
     }
 
     @AfterEach
@@ -141,6 +142,47 @@ class ScoringClientTest {
         assertArrayEquals(new String[] {"status_500", "our-pool"}, call(service(Map.of(), server(500, 0)), false, bytes -> "fine"));
         assertArrayEquals(new String[] {"timeout", "our-pool"},
             call(service(Map.of("timeout", 50), server(200, 1_000)), false, bytes -> "fine"));
+    }
+
+    @Test
+    void anAnswerThatComesTooSlowlyIsLate() throws Exception {
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.createContext("/", exchange -> {
+            exchange.sendResponseHeaders(200, 1_000);
+            try (exchange) {
+                for (int i = 0; i < 1_000; i++) {
+                    exchange.getResponseBody().write(0);
+                    exchange.getResponseBody().flush();
+                    Thread.sleep(20);
+                }
+            } catch (InterruptedException | IOException e) { // the client has gone
+            }
+        });
+        server.start();
+        servers.add(server);
+        URI url = URI.create("http://127.0.0.1:" + server.getAddress().getPort());
+        assertEquals("timeout", call(service(Map.of("timeout", 200), url)));
+    }
+
+    @Test
+    void aConnectionThatTheServiceHasClosedIsReplaced() throws Exception {
+        try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            pool.execute(() -> {
+                try {
+                    while (true) {
+                        try (Socket client = server.accept()) { // answers once, then closes without notice
+                            client.getInputStream().read(new byte[1 << 16]);
+                            client.getOutputStream().write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".getBytes());
+                        }
+                    }
+                } catch (IOException e) { // the test is over
+                }
+            });
+            ScoringClient service = service(Map.of(), URI.create("http://127.0.0.1:" + server.getLocalPort()));
+            for (int i = 0; i < 5; i++) {
+                assertEquals("fine", call(service));
+            }
+        }
     }
 
     @Test
