@@ -28,8 +28,12 @@ _LARGEST = 3.5e38
 Score = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 """A score of OpenSearch, in single precision: sums of larger numbers would overflow."""
 
-Categories = Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=100)]
-StackText = Annotated[str, Meta(max_length=1000, description="Signals, or signals with weights.")]
+LONGEST_STACK, LONGEST_CATEGORY, MOST_CATEGORIES = 1000, 300, 100
+
+Categories = Annotated[
+    list[Annotated[str, Meta(max_length=LONGEST_CATEGORY)]], Meta(max_length=MOST_CATEGORIES)
+]
+StackText = Annotated[str, Meta(max_length=LONGEST_STACK, description="Signals, or signals with weights.")]
 Words = Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
 """Not empty. The endpoint checks it; this is only its description."""
 Lang = Annotated[str, Meta(max_length=100, description="Language of the query.")]

@@ -1,12 +1,9 @@
 package rerank.opensearch;
 
-/**
- * Constants that the plugin shares with the service and with {@code rerank hook}. tests/unit/test_protocol.py compares them with
- * the constants in Python.
- */
+/** Constants that the plugin shares with the service and {@code rerank hook}, written by protocol.py. */
 final class Protocol {
     static final String PATH = "/v1/hook";
-    /** Name of the processor, and of the options in {@code ext} of a search. Neural-search uses the name {@code rerank}. */
+    /** Name of the processor, and of the options in {@code ext}. Neural-search uses {@code rerank}. */
     static final String PROCESSOR = "rerank_stack";
     static final String ALLOWED_URLS = "rerank.allowed_urls";
     /** The object field of stored features. */
@@ -14,9 +11,11 @@ final class Protocol {
     /** Bytes of the length of the JSON that begins a call, or an answer. */
     static final int FRAME = 4;
     /** Characters of the options in {@code ext}; categories of a query. */
-    static final int LONGEST_STACK = 1_000, LONGEST_CATEGORY = 300, MOST_CATEGORIES = 100;
+    static final int LONGEST_STACK = 1_000;
+    static final int LONGEST_CATEGORY = 300;
+    static final int MOST_CATEGORIES = 100;
     /** Bytes of the JSON of a query; the whole JSON of a call may have four times as many. */
-    static final int LONGEST_QUERY = 1 << 18;
+    static final int LONGEST_QUERY = 262_144;
 
     private Protocol() { }
 }

@@ -1,0 +1,56 @@
+"""Write Protocol.java: the constants that the plugin shares with the service and ``rerank hook``.
+
+python opensearch_plugin/protocol.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rerank.engines.opensearch.columns import FEATURES
+from rerank.engines.opensearch.templates import PROCESSOR
+from rerank.hook.plugin import ALLOWED
+from rerank.service import schemas
+from rerank.service.app import ENDPOINTS
+
+FILE = Path(__file__).parent / "src/main/java/rerank/opensearch/Protocol.java"
+
+_JAVA = """package rerank.opensearch;
+
+/** Constants that the plugin shares with the service and {{@code rerank hook}}, written by protocol.py. */
+final class Protocol {{
+    static final String PATH = "{path}";
+    /** Name of the processor, and of the options in {{@code ext}}. Neural-search uses {{@code rerank}}. */
+    static final String PROCESSOR = "{processor}";
+    static final String ALLOWED_URLS = "{allowed}";
+    /** The object field of stored features. */
+    static final String FEATURES = "{features}.";
+    /** Bytes of the length of the JSON that begins a call, or an answer. */
+    static final int FRAME = {schemas.FRAME};
+    /** Characters of the options in {{@code ext}}; categories of a query. */
+    static final int LONGEST_STACK = {schemas.LONGEST_STACK:_};
+    static final int LONGEST_CATEGORY = {schemas.LONGEST_CATEGORY};
+    static final int MOST_CATEGORIES = {schemas.MOST_CATEGORIES};
+    /** Bytes of the JSON of a query; the whole JSON of a call may have four times as many. */
+    static final int LONGEST_QUERY = {longest_query:_};
+
+    private Protocol() {{ }}
+}}
+"""
+
+
+def java() -> str:
+    """Return the text of Protocol.java."""
+    (path,) = (one.path for one in ENDPOINTS if one.body is schemas.HookCall)
+    return _JAVA.format(
+        path=path,
+        processor=PROCESSOR,
+        allowed=ALLOWED,
+        features=FEATURES,
+        schemas=schemas,
+        longest_query=schemas.LONGEST_HOOK // 4,
+    )
+
+
+if __name__ == "__main__":
+    FILE.write_text(java(), "utf-8")
