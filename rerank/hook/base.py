@@ -22,7 +22,7 @@ from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.readiness import PATIENCE, check_service, field_problems, index_problems
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.text import plural
+from rerank.text import join_names, plural
 from rerank.workspace import Workspace
 
 _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
@@ -291,6 +291,14 @@ class Hook(ABC):
             raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
         if about is not None and "rankers" not in about:
             return [f"the service at {options.url} was not checked: it {_NO_TOKEN}", *problems]
+        with suppress(RerankError):  # it is among the problems
+            stack = self.stack_of({"url": options.url, "stack": options.stack})
+            others = [name for name in stack.retrievers if name != stack.first_stage]
+            if others:
+                problems.append(
+                    f"the stack was tuned on documents that {join_names(others)} retrieved; searches rerank"
+                    " only the hits of the query, so the gain can be smaller (see `rerank hook test`)"
+                )
         return problems
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:

@@ -10,11 +10,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rerank import Workspace
 from rerank.hook import HookOptions
 from rerank.hook.stock import MADE, connector
 from tests.hook import articles, hook_status, ids, texts
@@ -122,6 +124,16 @@ def assert_no_parts_remain(node: Node) -> None:
         assert parts_of_kind(node, kind) == {}
     with pytest.raises(ValueError, match="404"):
         node.request("GET", f"/_search/pipeline/{PIPELINE}")
+
+
+def test_install_warns_of_rankers_that_retrieve(cluster, service, token, run):
+    workspace, path = Workspace.open(cluster), cluster / "stacks" / "bm25,text.json"
+    path.parent.mkdir(exist_ok=True)
+    replace(workspace.stack("bm25*0.5 + text*0.5"), retrieve=("bm25", "text")).save(path)
+    args = ("-w", cluster, *options(service, token), "--stack", "bm25,text", "--dry-run", "--json")
+    warnings = run("hook", "install", *args).json["warnings"]
+    path.unlink()
+    assert any("text retrieved" in warning for warning in warnings)
 
 
 def test_a_search_has_the_hits_of_rerank_query(installed, ml_node, cluster, small, run):
