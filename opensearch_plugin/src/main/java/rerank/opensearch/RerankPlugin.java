@@ -50,6 +50,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     public RerankPlugin(Settings settings) {
         allowed = ALLOWED.get(settings);
+        // The JDK keeps five idle connections to a service, and would open a new one for each further concurrent call.
+        System.getProperties().putIfAbsent("http.maxConnections", "1000");
         reload(settings);
     }
 

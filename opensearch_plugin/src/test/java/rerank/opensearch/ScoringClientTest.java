@@ -22,7 +22,7 @@ import rerank.opensearch.ScoringClient.Failure;
 
 class ScoringClientTest {
     private final ScheduledExecutorService timers = Executors.newSingleThreadScheduledExecutor();
-    private final ExecutorService pool = Executors.newFixedThreadPool(2, task -> new Thread(task, "our-pool"));
+    private final ExecutorService pool = Executors.newFixedThreadPool(12, task -> new Thread(task, "our-pool"));
     private final List<HttpServer> servers = new ArrayList<>();
     private final Set<InetSocketAddress> clients = ConcurrentHashMap.newKeySet();
     private RerankPlugin plugin;
@@ -135,6 +135,23 @@ class ScoringClientTest {
             assertEquals("fine", call(service));
         }
         assertEquals(1, clients.size());
+    }
+
+    @Test
+    void simultaneousCallsReuseTheirConnections() throws Exception {
+        ScoringClient service = service(Map.of(), server(200, 20));
+        for (int round = 0; round < 3; round++) {
+            List<CompletableFuture<String>> calls = new ArrayList<>();
+            for (int i = 0; i < 12; i++) {
+                CompletableFuture<String> done = new CompletableFuture<>();
+                service.call(new byte[] {1}, 1_000, false, bytes -> "fine", ActionListener.wrap(done::complete, done::completeExceptionally));
+                calls.add(done);
+            }
+            for (CompletableFuture<String> done : calls) {
+                assertEquals("fine", done.get(20, TimeUnit.SECONDS));
+            }
+        }
+        assertEquals(12, clients.size());
     }
 
     @Test
