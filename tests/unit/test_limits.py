@@ -4,13 +4,12 @@ import ast
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from tests.programs import output
+from tests.unit.test_architecture import COMMANDS, LIBRARY, ROOT, tree
 
-ROOT = Path(__file__).parents[2]
 FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 33, "PLR0915": 0}
 """Findings of ruff at a complexity of 15: complexity, branches, arguments and statements."""
 LONG_FUNCTIONS = 0
@@ -32,9 +31,8 @@ def test_complexity_rules_do_not_have_more_findings(findings, rule):
 def test_long_functions_do_not_become_more_frequent():
     functions = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-        for folder in ("rerank", "cli")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for path in (*LIBRARY, *COMMANDS)
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno + 1 > 60
     ]

@@ -7,11 +7,10 @@ import io
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit.test_architecture import COMMANDS, LIBRARY, name_of, tree
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +175,8 @@ def test_counts_in_messages_use_the_plural_function():
     nouns = "queries documents pairs links judgments hits features steps texts terms candidates nodes folds"
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []
-    for path in (*(ROOT / "rerank").rglob("*.py"), *(ROOT / "cli").rglob("*.py")):
-        for text in (
-            node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if type(node) is ast.JoinedStr
-        ):
+    for path in (*LIBRARY, *COMMANDS):
+        for text in (node for node in ast.walk(tree(path)) if type(node) is ast.JoinedStr):
             for value, words in zip(text.values, text.values[1:]):
                 if not (isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant)):
                     continue
@@ -187,5 +184,5 @@ def test_counts_in_messages_use_the_plural_function():
                 spec = ast.unparse(value.format_spec) if value.format_spec else ""
                 count = written.startswith(("len(", "sum(")) or "," in spec
                 if count and not written.isupper() and counted.match(words.value):
-                    fixed.append(f"{path.relative_to(ROOT)}:{text.lineno}: {{{written}}}{words.value}")
+                    fixed.append(f"{name_of(path)}:{text.lineno}: {{{written}}}{words.value}")
     assert fixed == []
