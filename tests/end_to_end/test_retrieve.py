@@ -102,7 +102,6 @@ def test_invalid_retrievers_are_refused(run, small, trained, retrieve, said):
     for arguments in (
         ["query", "words", "--stack", "tfidf"],
         ["tune", "--stack", SIGNALS, *files],
-        ["evaluate", "--stack", SIGNALS, *files],
         ["encode"],
     ):
         result = run(*arguments, "-w", trained, "--retrieve", retrieve)

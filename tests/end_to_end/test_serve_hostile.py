@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoints import call, call_hook, move_to_cluster
-from tests.proxy import Answer, Proxy
+from tests.endpoints import call, call_hook
 from tests.service import Server, serving, wait_until
 
 WOLF = {"query": "wolf"}
@@ -217,20 +216,6 @@ def test_numbers_that_are_too_large_are_handled(server):
     assert answer["ids"] == ["a", "b"]
     for stack in ("bm25*1e308 + tfidf*1e308", f"bm25*{'9' * 400} + tfidf*1"):
         server.post("/v1/rerank", {"query": "wolf", "documents": ["wolf", "a"], "stack": stack}).fails(422)
-
-
-def test_another_server_at_the_url_of_the_cluster_is_reported(script, trained, tmp_path):
-    """Another HTTP server answers at the cluster's URL."""
-    answers = [b"{}", b"[]", b"<html>Welcome</html>"]
-    with Proxy(rule=lambda request: Answer(200, answers[0], "application/json")) as proxy:
-        folder = move_to_cluster(trained, tmp_path, int(proxy.url.rpartition(":")[2]))
-        with serving(script, folder, tmp_path) as server:
-            while answers:
-                server.post("/v1/search", WOLF).fails(502)
-                answers.pop(0)
-            failed = [line["error"] for line in server.log() if line["event"] == "engine failed"]
-    assert len(failed) == 3
-    assert all(proxy.url in error for error in failed)
 
 
 def test_log_lines_contain_no_control_characters(server):

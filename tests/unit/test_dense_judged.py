@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from rerank import Workspace, train
-from rerank.errors import UsageError
 from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.config import DenseConfig
@@ -96,9 +95,3 @@ def test_prompts_are_put_before_queries_and_documents(workspace, tiny, tmp_path)
     for text, prompt in ((0, numbers[1]), (count, numbers[0])):
         assert task.text(text).tolist() == [*prompt, *plain.text(text).tolist()]
     assert task.encoder.tokens.frame == plain.encoder.tokens.frame
-
-
-@pytest.mark.parametrize("option", [{"untrained": True}, {"related": 8}, {"strategy": "section"}])
-def test_link_options_are_refused_with_judgments(workspace, tiny, option):
-    with pytest.raises(UsageError, match="has no effect with --qrels"):
-        train(workspace, "dense", **JUDGED, config={"model": tiny, **option})

@@ -13,7 +13,6 @@ from rerank.categories import (
     CategoryGraph,
     co_occurrence_edges,
     infer_categories,
-    nearest_known,
     parents_of_path,
     path_edges,
 )
@@ -92,12 +91,6 @@ def test_properties_of_every_graph(sets, edges):
     # The order and the repetition of documents do not matter.
     again = CategoryGraph.build([*sets[::-1], *sets], edges)
     assert (again.names, edges_of(again)) == (graph.names, edges_of(graph))
-
-
-def test_the_nearest_known_prefix_is_found():
-    known = {"C": 0, "C.2": 1, "x::y": 2}
-    found = [nearest_known(c, known) for c in ("C.2", "C.2.4", "C.3", "x::y::z", "x", "D")]
-    assert found == ["C.2", "C.2", "C", "x::y", None, None]
 
 
 @settings(deadline=None, max_examples=40)
@@ -231,13 +224,3 @@ def test_inferred_categories_match_an_example_by_hand():
     assert infer_categories([(8.0, ["z"]), (2.0, ["y"])]) == ("z",)  # 2 of 10 is below a quarter
     assert infer_categories([(7.5, ["z"]), (2.5, ["y"])]) == ("z", "y")
     assert infer_categories([]) == infer_categories([(1.0, [])]) == ()
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.lists(names, max_size=4)), max_size=15))
-def test_inferred_categories_are_categories_of_candidates(ranked):
-    ranked.sort(key=lambda pair: -pair[0])
-    found = infer_categories(ranked)
-    assert len(found) == len(set(found)) <= 4
-    assert set(found) <= {c for _, categories in ranked for c in categories}
-    if ranked and ranked[0][1] and all(categories == ranked[0][1] for _, categories in ranked):
-        assert set(found) == set(sorted(set(ranked[0][1]))[:4])

@@ -84,12 +84,6 @@ def test_signals_with_zero_weight_are_removed(workspace: Workspace, tmp_path: Pa
     assert row.measures["nDCG@10"] == pytest.approx(report.tuned.value, abs=1e-12)
 
 
-@pytest.mark.parametrize("signal", ["tfidf", "short"])
-def test_one_signal_has_nothing_to_tune(workspace: Workspace, signal: str) -> None:
-    with pytest.raises(UsageError, match="nothing to tune"):
-        tune(workspace, signal, **AT)
-
-
 def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     report = tune(workspace, "tfidf,short", protocol="pool-first:2", out=path, **AT)

@@ -188,8 +188,6 @@ def test_the_features_of_three_versions_are_kept(workspace: Workspace) -> None:
     names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT + 2)]
     assert names == ["v5", "v4", "v3", "v2", "v1"]
     assert missing_by_version(workspace)["v1"] == 0
-    with pytest.raises(UsageError, match="no other stack was in use before"):
-        rollback(workspace)
     # Results of comparisons are also kept, and the features of the latest versions.
     shown = stacks(workspace).releases
     assert [one.version for one in shown] == [6, 5, 4, 3, 2, 1]
@@ -228,8 +226,6 @@ def test_a_service_uses_the_stack_in_use(workspace: Workspace) -> None:
 
 def test_impossible_promotions_are_refused(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
-    with pytest.raises(UsageError, match="ranks exactly as the stack in use"):
-        promote(workspace, **asked)
     workspace.install(ranker("v2", 4))
     with pytest.raises(UsageError, match="lsi was trained again: tune it"):
         promote(workspace, **asked)
