@@ -1,4 +1,7 @@
-"""The local engine after failures: killed processes, a full disk; and a limit on memory."""
+"""The local engine after failures: killed processes, a full disk; and a limit on memory.
+
+tests/end_to_end/test_interruptions.py tests full disks and concurrent processes by the command.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import multiprocessing
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine, documents, engine, text_index, tfidf
-from rerank.errors import BusyError, EngineError
+from rerank.errors import EngineError
 from rerank.records import Document
 
 # Processes are forked from one that has imported this module.
@@ -147,27 +150,6 @@ def test_a_killed_creation_can_be_repeated(tmp_path: Path) -> None:
     assert len(LocalEngine.create(tmp_path / "new")) == 0
 
 
-def large_change(folder: Path, limit: int) -> str:
-    local = LocalEngine.open(folder)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    words = [f"{i * 7919 % 99991:x}" for i in range(50_000)]
-    texts = (" ".join(words[(i * 61) % 49_000 :][:200]) for i in range(6000))
-    try:
-        local.write((Document(f"n{i}", text=f"new {text}") for i, text in enumerate(texts)), delete=["a"])
-    except EngineError as error:
-        return str(error)
-    return "written"
-
-
-@pytest.mark.parametrize("limit", [20_000, 400_000, 2_000_000])
-def test_a_full_disk_keeps_the_old_documents(folder: Path, limit: int) -> None:
-    # A limit on file sizes fails like a full disk. Each limit fails at another file.
-    assert "nothing was ingested; free space and run again" in str(run_in_child(large_change, folder, limit))
-    check(folder, OLD)
-    change(folder)
-    check(folder, NEW)
-
-
 def test_a_disk_full_after_the_sqlite_commit_can_be_repaired(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,32 +163,6 @@ def test_a_disk_full_after_the_sqlite_commit_can_be_repaired(
     check(folder, OLD)
     LocalEngine.open(folder).write([])
     check(folder, NEW)
-
-
-def slow_change(folder: Path, started: Any, finish: Any) -> None:
-    def stream() -> Iterator[Document]:
-        yield Document("z", text="apple")
-        started.set()
-        finish.wait(60)
-
-    LocalEngine.open(folder).write(stream())
-
-
-def test_one_process_writes_while_another_reads(folder: Path) -> None:
-    started, finish = PROCESSES.Event(), PROCESSES.Event()
-    process = PROCESSES.Process(target=slow_change, args=(folder, started, finish))
-    process.start()
-    assert started.wait(60)
-    local = LocalEngine.open(folder)
-    for stage in ("bm25", "tfidf"):
-        assert local.find(SearchRequest("apple", first_stage=stage, depth=5)).ids == ["a"]
-    with pytest.raises(BusyError, match="another process is writing to"):
-        local.write([Document("y")])
-    finish.set()
-    process.join(60)
-    assert process.exitcode == 0
-    for stage in ("bm25", "tfidf"):
-        assert local.find(SearchRequest("apple", first_stage=stage, depth=5)).ids == ["z", "a"]
 
 
 def peak(folder: Path, count: int) -> str:
