@@ -39,7 +39,8 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
     config = DenseConfig.of(**{**base, "precision": "fp32", **changes})
     encoder = TextEncoder.load(tiny, longest=16)
     documents = collection() if documents is None else documents
-    texts = Texts.read(documents, encoder.tokens, cited=config.strategy is not None)
+    cited, separator = config.strategy is not None, encoder.separator if config.separator else None
+    texts = Texts.read(documents, encoder.tokens, cited=cited, separator=separator)
     return DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
 
 

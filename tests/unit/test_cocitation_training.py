@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from rerank.errors import TrainingError
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.losses import TripletLoss
 from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
 from rerank.rankers.dense.quintuplets import QuintupletSampler
@@ -22,11 +22,13 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import CitationGraph, Citations, held_out
 from rerank.rankers.graphs.cocitation import Mention
 from rerank.records import Document
-from tests.dense import with_changes
+from tests.dense import trainer, with_changes
 from tests.quintuplets import vectors
-from tests.unit.test_cocitation import X, Y
 from tests.watch import Watch
 from tests.words import Words
+
+X = [Mention(ref, n // 3, n, n) for n, ref in enumerate("abcdXe")]
+"""A paper with two sections, which also cites itself."""
 
 
 def citing_document(paper, mentions, **fields):
@@ -42,7 +44,7 @@ def same_section_mention(number):
     return Mention(f"n{number}", 0, number, number)
 
 
-def collection(papers=40, seed=0):
+def collection(papers=24, seed=0):
     """Return papers that cite 90 references of six topics: one topic per sentence, two per paragraph,
     three per section.
 
@@ -69,6 +71,9 @@ def collection(papers=40, seed=0):
     return documents
 
 
+COCITATION = {"objective": "cocitation", "strategy": "sentence", "steps": 30, "every": 10, "rate": 4e-3}
+
+
 def settings_of(tiny, **changes):
     base = DenseConfig.of(
         objective="cocitation",
@@ -90,18 +95,6 @@ def texts():
     return Texts.read(collection(), Words().tokens, cited=True)
 
 
-def trainer(tiny, progress=None, checkpoint=None, documents=None, **changes):
-    config = settings_of(tiny, **changes)
-    encoder = TextEncoder.load(tiny, longest=16)
-    texts = Texts.read(
-        documents or collection(),
-        encoder.tokens,
-        cited=True,
-        separator=encoder.separator if config.separator else None,
-    )
-    return DenseTask(texts, encoder, config, progress, checkpoint)
-
-
 def sampler_of(texts, config):
     neighbors = Structure.find(texts, config).neighbors
     passages = Passages(texts.tokens, 14, 8)
@@ -109,8 +102,9 @@ def sampler_of(texts, config):
     return QuintupletSampler(neighbors, passages, words, config.batch, isolated=False, seed=config.seed)
 
 
-def test_the_worked_network_is_read_as_a_graph():
-    documents = [citing_document("X", X), citing_document("Y", Y), *(Document(key, key) for key in "abcde")]
+def test_citations_are_read_as_a_graph():
+    both = [citing_document("X", X), citing_document("Y", X[1:3])]
+    documents = [*both, *(Document(key, key) for key in "abcde")]
     graph = CitationGraph.of(Citations.of(documents))
     assert graph.ids == ["X", "Y", *"abcde"]
     near = graph.near(np.arange(7)).toarray() > 0
@@ -183,7 +177,7 @@ def test_no_draw_sees_a_held_out_co_citation(changes):
     one, two = sampler_of(texts, config), sampler_of(without, with_changes(config, held_out=0.0))
     pairs, count = {tuple(pair) for pair in held.tolist()}, 0
     assert pairs
-    for batch, other in zip(one.epoch(0), two.epoch(0)):
+    for batch, other in islice(zip(one.epoch(0), two.epoch(0)), 5):
         assert batch.pairs == other.pairs
         count += len(batch.pairs)
         assert not pairs & {tuple(sorted((d.anchor, d.positive))) for d in batch.pairs}
@@ -230,35 +224,24 @@ def test_a_reference_of_a_target_is_not_its_negative():
     assert not negatives(strategy="section")  # x cites all except its neighbor n7, so no negative remains
 
 
-def test_the_triplet_loss_and_its_gradients_match_values_by_hand():
+def test_the_triplet_loss_matches_values_by_hand():
     given = vectors(anchor=[[0.0, 0.0]] * 2, positive=[[0.6, 0.8]] * 2, negative=[[0.0, 1.5]] * 2)
-    loss = TripletLoss()(given)
-    assert loss.item() == pytest.approx(0.5)
-    for tensor in (given.anchor, given.positive, given.negative):
-        tensor.retain_grad()
-    loss.backward()
-    grads = [tensor.grad.sum(dim=0).tolist() for tensor in (given.anchor, given.positive, given.negative)]
-    assert grads[0] == pytest.approx([-0.6, 0.2])
-    assert grads[1] == pytest.approx([0.6, 0.8])
-    assert grads[2] == pytest.approx([0, -1])
-    assert np.sum(grads, axis=0) == pytest.approx([0, 0], abs=1e-12)
+    assert TripletLoss()(given).item() == pytest.approx(0.5)
 
 
 def test_training_improves_the_ranking_of_held_out_co_citations(tiny):
-    one = trainer(tiny, steps=30, every=15, rate=4e-3, average=False)
-    assert one.evaluator is not None
-    fit = one.fit()
+    fit = trainer(tiny, documents=collection(), **COCITATION).fit()
     assert fit.history[-1].measures["NDCG"] > fit.history[0].measures["NDCG"] + 0.05
 
 
 def test_a_checkpoint_of_other_citation_places_is_refused(tiny, tmp_path):
-    trainer(tiny, Watch(at=13), tmp_path).fit()
     documents = collection()
+    trainer(tiny, Watch(at=13), documents, tmp_path, **COCITATION).fit()
     rows = documents[-1].extra["citations"]
     moved = [{**row, "sentence": 0} for row in rows]
     documents[-1] = replace(documents[-1], extra={**documents[-1].extra, "citations": moved})
     with pytest.raises(TrainingError, match="other settings, or of another model or other documents"):
-        trainer(tiny, None, tmp_path, documents).fit()
+        trainer(tiny, None, documents, tmp_path, **COCITATION).fit()
 
 
 def test_the_title_separator_is_stored_in_the_ranker(tiny, tmp_path):
