@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -25,7 +26,7 @@ pytest.register_assert_rewrite(
 )  # assertions of these helpers show their values
 
 # The duration of an example depends on the other work of the machine.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 from tests import forked, hook
@@ -68,6 +69,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):  # one of several processes
         items.sort(key=position)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the objects of imported modules from garbage collections. They live until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def position(item: pytest.Item) -> int:
