@@ -27,30 +27,32 @@ def tree(path):
     return ast.parse(path.read_text("utf-8"))
 
 
-def imports(node, *, top_level=False, names=False):
-    """Yield the modules that a file imports; ``top_level``: only those imported at import time.
+@cache
+def imports(path, *, top_level=False, names=False):
+    """Return the modules that a file imports; ``top_level``: only those imported at import time.
 
-    With ``names``, `from a import b` yields `a.b` if that is a module.
+    With ``names``, `from a import b` gives `a.b` if that is a module.
     """
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names)
-        elif isinstance(child, ast.ImportFrom) and not child.level:
-            full = {f"{child.module}.{alias.name}" for alias in child.names} if names else set()
-            yield from (full & set(modules())) or {child.module}
-        elif top_level and (isinstance(child, (ast.FunctionDef, ast.Lambda)) or is_for_type_checkers(child)):
-            continue
-        else:
-            yield from imports(child, top_level=top_level, names=names)
+    found, nodes = set(), [tree(path)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            full = {f"{node.module}.{alias.name}" for alias in node.names} if names else set()
+            found |= full.intersection(modules()) or {node.module}
+        elif not (top_level and (isinstance(node, ast.FunctionDef) or is_for_type_checkers(node))):
+            inner = (ast.stmt, ast.ExceptHandler, ast.match_case)
+            nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, inner)]
+    return found
 
 
 def is_for_type_checkers(node):
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-@cache
 def roots(path, **options):
-    return {module.split(".")[0] for module in imports(tree(path), **options)}
+    return {module.split(".")[0] for module in imports(path, **options)}
 
 
 def test_heavy_packages_are_imported_only_where_they_are_used():
@@ -89,7 +91,7 @@ def test_nothing_reads_or_writes_pickles():
 def test_the_library_neither_prints_nor_reads_the_command_line():
     for path in LIBRARY:
         assert not roots(path) & {"click", "argparse", "tqdm"}, path
-        assert "rerank.cli" not in set(imports(tree(path))), path
+        assert "rerank.cli" not in imports(path), path
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call):
                 assert ast.unparse(node.func) not in ("print", "input", "exit", "sys.exit"), path
@@ -102,7 +104,7 @@ def test_a_command_imports_the_library_only_when_it_is_called():
     cheap = {"rerank", "rerank.errors", "rerank.progress", "rerank.config", "rerank.results", "rerank.text"}
     cheap.add("rerank.service.settings")
     for path in COMMANDS:
-        found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
+        found = {module for module in imports(path, top_level=True) if module.startswith("rerank")}
         if name_of(path) == "cli/train.py":
             found = {one for one in found if not one.startswith("rerank.rankers.")}
         assert found <= cheap, path
@@ -111,7 +113,7 @@ def test_a_command_imports_the_library_only_when_it_is_called():
 
 def test_base_classes_do_not_import_their_subclasses():
     for path in ("engines/base.py", "rankers/base.py"):
-        known = set(imports(tree(ROOT / "rerank" / path))) & set(modules())
+        known = imports(ROOT / "rerank" / path) & set(modules())
         assert known <= {
             "rerank.arrays",
             "rerank.errors",
@@ -136,7 +138,7 @@ def test_modules_import_only_from_lower_layers():
         if unit == "__init__":
             continue
         assert unit in level, f"docs/explanation/architecture.md puts {unit} in no layer"
-        used = {module.split(".")[1] for module in imports(tree(path)) if module.startswith("rerank.")}
+        used = {module.split(".")[1] for module in imports(path) if module.startswith("rerank.")}
         wrong += [(name_of(path), one) for one in used if one != unit and level[one] >= level[unit]]
     assert not wrong
 
@@ -154,11 +156,9 @@ def test_every_module_can_be_imported_first():
     files = {name.removesuffix(".__init__"): path for name, path in zip(modules()[1:], LIBRARY)}
     needs = {}
     for name, path in files.items():
-        found = {
-            one for module in imports(tree(path), top_level=True, names=True) for one in prefixes(module)
-        }
+        found = {one for module in imports(path, top_level=True, names=True) for one in prefixes(module)}
         needs[name] = {other for other in found & files.keys() if not f"{name}.".startswith(f"{other}.")}
-        needs[name] |= {other for other in imports(tree(path), top_level=True, names=True) if other in files}
+        needs[name] |= {other for other in imports(path, top_level=True, names=True) if other in files}
         needs[name] -= {name}
     order = list(TopologicalSorter(needs).static_order())  # or a CycleError that names the cycle
     assert set(order) == files.keys()
