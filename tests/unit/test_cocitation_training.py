@@ -199,9 +199,7 @@ def test_an_epoch_contains_the_triplets_of_the_sampler(texts):
         ref = int(neighbors.refs[draw.anchor])
         wanted = [(neighbors.texts[p], neighbors.texts[n]) for p, n in neighbors.triplets.draw(ref, rng)]
         assert (draw.positive, draw.negative) in wanted
-    again = [draw for batch in sampler_of(texts, config).epoch(1) for draw in batch.pairs]
-    assert again == draws
-    assert [draw for batch in sampler.epoch(2) for draw in batch.pairs] != draws
+    assert next(sampler_of(texts, config).epoch(1)).pairs == draws[:7] != next(sampler.epoch(2)).pairs
 
 
 def test_a_reference_of_a_target_is_not_its_negative():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
-from rerank.evaluation.protocols import Protocol, parse_protocol
+from rerank.evaluation.protocols import parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
 from rerank.records import Qrels
 
@@ -147,14 +147,6 @@ def test_compare_corrects_over_all_comparisons():
     assert [c.p for c in comparisons[2:]] == [1, 1]
     assert [c.p_holm for c in comparisons] == holm([c.p for c in comparisons])
     assert len(compare(evaluation, "bm25", measures=["RR"], permutations=99)) == 2
-
-
-@pytest.mark.parametrize("text", ["retrieved:1000", "pool-random:40", "pool-first:200"])
-def test_protocols_are_parsed(text):
-    protocol = parse_protocol(text)
-    assert str(protocol) == text
-    kind, count = text.split(":")
-    assert protocol == Protocol(kind, int(count))
 
 
 @pytest.mark.parametrize(

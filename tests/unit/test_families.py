@@ -113,6 +113,7 @@ def test_one_training_accepts_rankers_of_one_family():
     paper = configuration(["text", "meta"], {"head": "cosine"}, preset="paper")
     assert (paper.head, paper.width, paper.filters) == ("cosine", 4, 256)
     assert configuration(["text"], paper) is paper
+    assert configuration(["text"], {"hidden": ["32,16"]}, preset="paper").hidden == (32, 16)
     for call in (lambda: configuration(["lsi"], paper), lambda: configuration(["lsi"], preset="paper")):
         with pytest.raises(UsageError):
             call()

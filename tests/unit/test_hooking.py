@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.hook import HookOptions, Request, plugin, stock
+from rerank.hook import ROUTES, HookOptions, Request, plugin, stock
 from rerank.hook.readiness import service_problems
 
 URL = "http://127.0.0.1:8765"
@@ -27,6 +27,11 @@ def test_invalid_service_urls_are_refused(url):
 
 def test_a_slash_at_the_end_of_the_url_is_removed():
     assert HookOptions("https://search.example/base//").url == "https://search.example/base"
+
+
+def test_every_route_has_a_different_pipeline_suffix():
+    assert len({route.suffix for route in ROUTES.values()}) == len(ROUTES) == 2
+    assert all(route.route == name for name, route in ROUTES.items())
 
 
 def test_the_stock_route_refuses_options_of_the_plugin_route():

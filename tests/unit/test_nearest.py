@@ -96,11 +96,11 @@ def ranked_of_several(matrix, most, query, dead=()):
 @pytest.mark.parametrize("dtype", [np.int8, np.float16])
 @pytest.mark.parametrize("together", [1, 20])
 def test_the_largest_of_several_cosines_is_used(dtype, together):
-    matrix = random_passages(1200, 3, 24, dtype)
+    matrix = random_passages(500, 3, 24, dtype)
     queries = np.random.default_rng(5).normal(size=(20, 24)).astype(np.float32)
     queries[3] = matrix[100, :24].astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     queries[4] = 0
-    dead = np.array([100, 7, 1199])
+    dead = np.array([100, 7, 499])
     wanted = [ranked_of_several(matrix, 3, query, set(dead.tolist())) for query in queries]
     check_top(3, matrix, queries, together, dead, wanted)

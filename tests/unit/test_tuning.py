@@ -324,7 +324,7 @@ def test_impossible_tunings_are_refused():
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 
 
-@pytest.mark.parametrize("measure", ["nDCG", "nDCG@3", "RR", "AP"])
+@pytest.mark.parametrize("measure", ["nDCG@3", "AP"])
 def test_cross_validation_uses_weights_of_the_other_folds(measure):
     table, qrels, rows = random_case(6, queries=40)
     settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
@@ -346,13 +346,6 @@ def test_cross_validation_uses_weights_of_the_other_folds(measure):
         expected = by_ir_measures(again.combiner, rows, qrels, measure)
         assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})
     assert cross_validate(table, qrels, folds=4, seed=3, **settings) == result
-
-
-def test_impossible_numbers_of_folds_are_refused():
-    table, qrels, _ = random_case(0)
-    for folds in (1, 1000):
-        with pytest.raises(UsageError, match=f"cannot be dealt to {folds:,} fold"):
-            cross_validate(table, qrels, first_stage="bm25", folds=folds)
 
 
 def test_the_score_table_is_sorted_by_id():

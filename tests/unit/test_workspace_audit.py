@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import inspect
 import json
 import os
 import shutil
@@ -12,7 +13,6 @@ import stat
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,13 +52,13 @@ def without_bm25(folder):
     return answers(folder, ("tfidf,text", "tfidf*0.5 + text*0.5"))
 
 
-READER_CODE = """
+READER_CODE = f"""
 import json, sys
 from pathlib import Path
-from rerank import Document, Workspace
+from rerank import Document, Query, Workspace
 from rerank.cli import main
 from rerank.errors import RerankError
-from tests.unit.test_workspace_audit import answers
+{inspect.getsource(answers)}
 folder = Path(sys.argv[1])
 """
 ROOT = os.geteuid() == 0
@@ -86,7 +86,6 @@ def start(code, folder):
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=drop_root_rights,
-        cwd=Path(__file__).parents[2],
     )
 
 
