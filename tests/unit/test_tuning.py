@@ -324,7 +324,7 @@ def test_impossible_tunings_are_refused():
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 
 
-@pytest.mark.parametrize("measure", ["nDCG@3", "AP"])
+@pytest.mark.parametrize("measure", ["nDCG@3", "RR", "AP"])
 def test_cross_validation_uses_weights_of_the_other_folds(measure):
     table, qrels, rows = random_case(6, queries=40)
     settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
