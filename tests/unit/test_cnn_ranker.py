@@ -144,7 +144,11 @@ def edit_record(change):
     return "ranker.json", edit
 
 
+FILES = ("ranker.json", "vocabularies.json", "model.safetensors")
 DAMAGE = [
+    *((file, lambda data: data[: len(data) // 2]) for file in FILES),
+    *((file, None) for file in FILES),
+    ("model.safetensors", lambda data: b""),
     ("vocabularies.json", lambda data: b"\xff\xfe" + data),
     ("ranker.json", lambda data: b"[1, 2]"),
     edit_record(lambda record: record.pop("head")),
@@ -159,7 +163,10 @@ def test_a_damaged_ranker_is_reported(tmp_path):
     for number, (file, damage) in enumerate(DAMAGE):
         folder = tmp_path / f"joint-v{number}"
         ranker.save(folder)
-        (folder / file).write_bytes(damage((folder / file).read_bytes()))
+        if damage is None:
+            (folder / file).unlink()
+        else:
+            (folder / file).write_bytes(damage((folder / file).read_bytes()))
         with pytest.raises(WorkspaceError, match=rf"joint-v{number}.*train it again") as caught:
             load_ranker(folder)
         assert "\n" not in str(caught.value)

@@ -385,6 +385,12 @@ def test_dev_queries_without_results_are_refused():
         assert trainer(toy_data(train=bare), small(sampling=source)).fit("text").epoch
 
 
+def test_presets_set_the_defaults():
+    paper = CnnConfig.of("paper", hidden=["3200,3200"])
+    assert (paper.head, paper.hidden, paper.width, paper.epoch_by) == ("mlp", (3200, 3200), 4, "pool-random")
+    assert (CnnConfig.of().head, CnnConfig.of("paper", head="cosine").head) == ("cosine", "cosine")
+
+
 def test_two_languages_have_two_vocabularies():
     data = toy_data(same_language=False)
     ranker = trainer(data, small()).fit("text").ranker
