@@ -145,7 +145,12 @@ def main() -> None:
 
 def recall_of(test: HeldOut, vectors: np.ndarray, cutoffs: tuple[int, ...] = (5, 10)) -> np.ndarray:
     """Recall of the held-out links: (anchors, cut-offs). vectors: unit length, of the pool."""
-    hits = test.ranked(vectors).cumsum(axis=1)
+    return recall_at(test, test.ranked(vectors), cutoffs)
+
+
+def recall_at(test: HeldOut, ranked: np.ndarray, cutoffs: tuple[int, ...]) -> np.ndarray:
+    """Recall of the held-out links: (anchors, cut-offs). ranked: (anchors, pool) bool, by rank."""
+    hits = ranked.cumsum(axis=1)
     many = np.maximum(test.wanted.sum(axis=1), 1)
     return hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
 

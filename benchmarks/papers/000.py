@@ -8,6 +8,7 @@ Prints the tables of the paper and our results. ``--hows`` selects the ways of t
 
 quintuplet:     the loss of the paper.
 paper:          ``--preset paper``: trains all layers, does not select a step by held-out links.
+lm:             masked language model training on the texts, with all layers, batch and rate of ``paper``.
 structure:      only the structure half of the loss (gamma 0).
 semantics:      only the semantics half of the loss (gamma 1).
 fixed-margin:   one margin at all levels.
@@ -27,11 +28,15 @@ headings: F1 of a linear SVM on the vectors. Classes: subjects (eLife) or MeSH h
 apart:    how often a held-out linked document is nearer than a document without a link (figure 5).
 near:     share of the ten nearest documents that are linked with the document by training links (figure 6).
 
+For links, contexts and self, a document is its first passage. Measures with ``best 2``, ``best 5`` and
+``sum 5`` score all passages of a document by equation 6 (fragments.py). A query is one passage or sentence.
+
 Baselines of the paper without an encoder (``--hows word2vec,sgc``): the mean of word vectors that are learned
 from the documents; and tf-idf vectors of 256 numbers, smoothed over two links (SGC without its classifier).
 
 p: paired randomization tests against the untrained encoder. If ``quintuplet`` has a result for the same
-seed, a second test compares with it. Completed steps are skipped.
+seed, a second test compares with it. Others compare all passages with the first passage, and ``lm`` with
+``paper`` (both with the same number of epochs). Completed steps are skipped.
 """
 
 from __future__ import annotations
@@ -52,7 +57,9 @@ import numpy as np
 import torch
 from ablations import config_of, task_of
 from classify import classified, headings
-from dense import SPLIT, apart, documents, encoder, recall_of
+from dense import SPLIT, apart, documents, encoder, recall_at, recall_of
+from fragments import MOST, SCORES, Fragments
+from language_model import tuned
 from page import show
 from running import Say, Step, arguments, carry_out
 
@@ -65,6 +72,7 @@ from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.training.checkpoint import TrainingRun
 from rerank.records import Document
 from rerank.text import words
 
@@ -172,21 +180,35 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
 def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarray]:
     """Return measure -> one value per document or sentence."""
     loaded.model.eval()
-    passages = Passages(of.texts.tokens, loaded.room, 1)
-    usable = np.flatnonzero(of.texts.usable)
-    encoded = loaded.encode([passages.get(d).tolist() for d in usable.tolist()])
-    vectors = np.zeros((len(of.texts.tokens), encoded.shape[1]), np.float32)
-    vectors[usable] = encoded
-    found = by_links(of, vectors, seed)
+    fragments = Fragments.of(Passages(of.texts.tokens, loaded.room, MOST), loaded)
+    vectors = fragments.first()
+    found = by_links(of, vectors, seed) | by_all_passages(of, fragments, vectors)
     if of.sentences:
         asked = loaded.encode([one[: loaded.room] for one in loaded.tokens(of.sentences)])
-        scores = asked @ vectors.T
-        rank = (scores > scores[np.arange(len(scores)), of.wanted][:, None]).sum(axis=1)
-        cited, own = rank[: of.contexts], rank[of.contexts :]
-        found |= {f"contexts {name}": (cited < n) * 1.0 for name, n in CUTS.items()}
-        found["self success@1"] = (own < 1) * 1.0
+        found |= by_sentences(of, asked @ vectors.T)
+        for name, scores in fragments.scores(asked).items():
+            found |= {f"{name} {measure}": of for measure, of in by_sentences(of, scores).items()}
     if of.of:
         _, found["headings"] = classified(vectors, of.labels, of.of)
+    return found
+
+
+def by_sentences(of: Prepared, scores: np.ndarray) -> dict[str, np.ndarray]:
+    """Return measure -> one value per sentence. scores: (sentences, documents)."""
+    rank = (scores > scores[np.arange(len(scores)), of.wanted][:, None]).sum(axis=1)
+    cited, own = rank[: of.contexts], rank[of.contexts :]
+    found = {f"contexts {name}": (cited < n) * 1.0 for name, n in CUTS.items()}
+    return found | {"self success@1": (own < 1) * 1.0}
+
+
+def by_all_passages(of: Prepared, fragments: Fragments, vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Return recall of held-out links by all passages of the documents. vectors: the queries."""
+    test, found = of.test, {}
+    for name, scores in fragments.scores(vectors[test.pool[test.anchors]]).items():
+        scores = np.where(test.known, -np.inf, scores[:, test.pool])
+        order = np.argsort(-scores, axis=1, kind="stable")
+        recall = recall_at(test, np.take_along_axis(test.wanted, order, axis=1), (5, 10))
+        found |= {f"{name} R@5": recall[:, 0], f"{name} R@10": recall[:, 1]}
     return found
 
 
@@ -270,47 +292,69 @@ def untrained(options: argparse.Namespace, name: str, seed: int) -> dict[str, np
     return dict(np.load(path))
 
 
-def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str, Any]:
-    """Train an encoder and return its measures."""
-    before = untrained(options, name, seed)
-    of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
+def trained(
+    options: argparse.Namespace, of: Prepared, how: str, seed: int
+) -> tuple[TextEncoder, TrainingRun]:
+    """Train an encoder in one of the ways."""
     preset, *changes = how.split("+")
-    start = ":".join(options.start.split(":")[:2]) if preset == "paper" else options.start
+    start = ":".join(options.start.split(":")[:2]) if preset in ("paper", "lm") else options.start
     loaded, settings = encoder(start, options.tokens, seed)
     settings |= {"passage_tokens": options.tokens, "seed": seed}
+    if preset == "lm":
+        epochs = int(dict(change.split("=", 1) for change in changes).get("epochs", 1))
+        return loaded, tuned(loaded, Passages(of.texts.tokens, loaded.room, MOST), epochs, seed, Say())
     if preset == "paper":
         settings |= dict(change.split("=", 1) for change in changes)
         config, variant = DenseConfig.of("paper", **settings), None
     else:
-        config, variant = config_of(
-            how,
-            passages=options.passages,
-            epochs=options.epochs,
-            batch=options.batch,
-            rate=options.rate,
-            patience=options.patience,
-            **settings,
-        )
-    texts = Texts(of.texts.tokens, of.graph)
-    given = (texts, loaded, config)
-    fit = (task_of(*given, variant, Say()) if variant else DenseTask(*given, Say())).fit()
+        names = ("passages", "epochs", "batch", "rate", "patience")
+        config, variant = config_of(how, **{name: getattr(options, name) for name in names}, **settings)
+    given = (Texts(of.texts.tokens, of.graph), loaded, config)
+    task = task_of(*given, variant, Say()) if variant else DenseTask(*given, Say())
+    return loaded, task.fit()
+
+
+def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str, Any]:
+    """Train an encoder and return its measures."""
+    before = untrained(options, name, seed)
+    of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
+    loaded, fit = trained(options, of, how, seed)
     after = measured(of, loaded, seed)
     np.savez(kept(options, name, how, seed), **after)
-    base = kept(options, name, "quintuplet", seed)
-    base_values = dict(np.load(base)) if how != "quintuplet" and base.exists() else {}
     paper: dict[str, Any] = {"collection": name, "start": options.start, "how": how, "seed": seed}
-    paper["measures"] = {
-        measure: {
+    paper["measures"] = compared(options, name, how, seed, before, after)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    loss = next((one.loss for one in reversed(fit.history) if one.loss is not None), None)
+    return paper | {"steps": fit.steps, "kept": fit.best, "share": fit.share, "loss": loss, "device": device}
+
+
+def compared(
+    options: argparse.Namespace,
+    name: str,
+    how: str,
+    seed: int,
+    before: dict[str, np.ndarray],
+    after: dict[str, np.ndarray],
+) -> dict[str, dict[str, float]]:
+    """Return the means and tests of each measure. before, after: values of the encoders."""
+    others = {"p_quintuplet": "quintuplet", "p_paper": how.replace("lm", "paper", 1)}
+    paths = {test: kept(options, name, other, seed) for test, other in others.items() if other != how}
+    bases = {test: dict(np.load(path)) for test, path in paths.items() if path.exists()}
+    found: dict[str, dict[str, float]] = {}
+    for measure, values in after.items():
+        found[measure] = {
             "n": len(values),
             "untrained": round(float(before[measure].mean()), 4),
             "trained": round(float(values.mean()), 4),
             "p": _p(values - before[measure]),
-            **({"p_quintuplet": _p(values - base_values[measure])} if measure in base_values else {}),
+            **{test: _p(values - base[measure]) for test, base in bases.items() if measure in base},
         }
-        for measure, values in after.items()
-    }
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return paper | {"steps": fit.steps, "kept": fit.best, "share": fit.share, "device": device}
+        score = " ".join(measure.split(" ")[:2])
+        if score in SCORES:
+            first = measure.removeprefix(f"{score} ")
+            found[measure]["p_first"] = _p(values - after[first])
+            found[measure]["p_first_untrained"] = _p(before[measure] - before[first])
+    return found
 
 
 def _p(differences: np.ndarray) -> float:

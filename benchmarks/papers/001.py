@@ -5,7 +5,9 @@
 Runs ``benchmarks/cocitation.py`` and stores the means of each seed and the tests of the claims. DATA contains
 ``elife-jats.tar.xz``. Training uses the title and abstract of articles, and the title of references. The
 negatives of the ranking task are references of other test articles. ``direct`` is the control: an article, a
-reference that it cites and a reference that it does not cite. All strategies have the same number of anchors.
+reference that it cites and a reference that it does not cite. ``specter`` also has hard negatives. ``preset``
+has the settings of ``rerank train dense --preset cocitation``, except for --layers and --steps. With
+--equal-anchors, all strategies have as many anchors as there are articles with hard negatives.
 p: paired randomization test over the queries, on the means over the seeds, without a correction.
 """
 
@@ -34,6 +36,8 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     size = [f"--{name}={getattr(options, name)}" for name in ("layers", "tokens", "steps", "batch", "rate")]
     if options.articles:
         size.append(f"--articles={options.articles}")
+    if options.equal_anchors:
+        size.append("--equal-anchors")
     out = options.work / f"elife-{options.articles or 'all'}"
     given = cocitation.arguments().parse_args(
         [str(options.data / "elife-jats.tar.xz"), "--out", str(out), *size]
@@ -48,9 +52,11 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
         if run["shape"] == runs[-1]["shape"]:
             by.setdefault(run["how"], []).append(run)
     first = next(iter(by.values()))[0]
+    anchors = {how: of[0]["told"]["anchors"] for how, of in by.items() if of[0].get("told")}
+    few = f", {anchors[next(iter(anchors))]} anchors" if options.equal_anchors else ""
     return {
         "collection": "eLife",
-        "start": f"MiniLM, {options.layers} layers",
+        "start": f"MiniLM, {options.layers} layers{few}",
         "note": f"{options.articles or 'All'} articles, {options.steps} steps of {options.batch} triplets,"
         f" rate {options.rate:g}, the first {options.tokens} tokens; the last"
         f" {options.train_layers or options.layers} layers learn."
@@ -59,6 +65,7 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
             {
                 "how": how,
                 "seeds": len(of),
+                "anchors": anchors.get(how),
                 "measures": {
                     name: [float(np.mean(one[name])) for one in of]
                     for name in (*MEASURES, "cited", "subjects")
@@ -77,6 +84,7 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the only step. The work folder stores each run separately."""
     name = f"elife-{options.articles or 'all'}-minilm_{options.layers}-{options.tokens}-{options.steps}"
+    name += "-equal-anchors" if options.equal_anchors else ""
     yield Step(name, "tables 1 and 2", partial(trained, options))
 
 
@@ -88,6 +96,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--articles", type=int, help="use the first N articles of the archive. Default: all")
     parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--equal-anchors", action="store_true", help="as many anchors as `specter` has")
     options = parser.parse_args()
     carry_out("001", steps(options), options)
     if not options.list:

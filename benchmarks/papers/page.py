@@ -41,29 +41,22 @@ PAPERS = {
 NOT_RUN = (
     (
         "001",
-        "all strategies with title and abstract, six layers, three seeds",
-        "python benchmarks/papers/001.py DATA --seeds 3 --layers 6 --train-layers 0 --tokens 128 --steps 800"
+        "all strategies with title and abstract, six layers",
+        "python benchmarks/papers/001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800"
         " --batch 128 --rate 1e-4",
         "needs a GPU",
     ),
     (
         "001",
-        "`direct` with the hard negatives of SPECTER; `cocitation` preset",
-        "",
-        "no script; only 516 cited articles of eLife have references",
+        "two epochs of `--preset cocitation`, six layers",
+        "python benchmarks/papers/001.py DATA --layers 6 --steps 2005 --strategies preset",
+        "needs a GPU",
     ),
     (
         "000",
-        "the paper's preset for more than 51 steps",
-        "python benchmarks/papers/000.py DATA --collections cf,wikispeedia --start minilm:6 --hows"
-        " paper+epochs=40",
+        "the paper's preset and language model, six layers",
+        "python benchmarks/papers/000.py DATA --start minilm:6 --hows paper+epochs=40,lm+epochs=40",
         "needs a GPU; 51 steps took 26 s on an H100",
-    ),
-    (
-        "000",
-        "search by all fragments of a document (equation 6), language-model tuning",
-        "",
-        "no script",
     ),
 )
 """Paper, run, command, and estimated time. The time is estimated from completed steps (``--list``)."""

@@ -29,6 +29,11 @@ NAMES = {
     "headings": "headings: F1",
 }
 """Measure -> column head. F1 is the mean over the documents."""
+PASSAGES = {"best 2": "best 2", "best 5": "best 5", "sum 5": "best 5, not divided by the weights"}
+"""Score by all passages of a document (fragments.py) -> column head."""
+PAPER = "best 5"
+"""The score of ``--preset paper``."""
+SEARCHES = ("R@5", "R@10", "contexts R@5", "contexts R@10", "self success@1")
 Step = Mapping[str, Any]
 Runs = dict[tuple[str, str], dict[str, list[Step]]]
 """(Collection, start) -> way of training -> runs of all seeds."""
@@ -78,12 +83,17 @@ def _difference(runs: Sequence[Step], measure: str) -> Difference:
     return difference([one["trained"] - one["untrained"] for one in found], [one["p"] for one in found])
 
 
-def _against(runs: Sequence[Step], others: Sequence[Step], measure: str) -> Difference:
-    """Return the difference of ``quintuplet`` and another way of training, per seed."""
+def _against(
+    runs: Sequence[Step], others: Sequence[Step], measure: str, test: str = "p_quintuplet"
+) -> Difference:
+    """Return the difference of ``quintuplet`` and another way of training, per seed.
+
+    test: key of the p-value in the results of ``others``.
+    """
     ours = {run["seed"]: run["measures"][measure]["trained"] for run in runs}
     found = [(run["seed"], run["measures"][measure]) for run in others]
     deltas = [ours[seed] - one["trained"] for seed, one in found]
-    return difference(deltas, [one.get("p_quintuplet") for _, one in found])
+    return difference(deltas, [one.get(test) for _, one in found])
 
 
 def _learned(runs: Sequence[Step]) -> bool:
@@ -138,13 +148,23 @@ def _gained(
                         "the same" if claims else says,
                         where,
                         verdict,
-                        f"{collection}, {_start(start)}, {way}: {measure.split(' ')[-1]} {before:.4f} to"
+                        f"{collection}, {_start(start)}, {way}: {_short(measure)} {before:.4f} to"
                         f" {after:.4f} ({tested}n {found[way][0]['measures'][measure]['n']:,});"
                         f" {_seeds(found[way])}",
                         found[way][0]["command"],
                     )
                 )
     return claims or [Claim(says, where, NOT_RUN, missing)]
+
+
+def _short(measure: str) -> str:
+    """Return the last word of a measure, and the score by all passages.
+
+    >>> _short("contexts R@5"), _short("best 5 R@5")
+    ('R@5', 'best 5 R@5')
+    """
+    *score, last = measure.split(" ")
+    return f"{' '.join(score)} {last}" if " ".join(score[:2]) in PASSAGES else last
 
 
 _PAIRS = (
@@ -219,10 +239,92 @@ def _margins(of: Runs, measure: str = "R@10") -> list[Claim]:
     return claims or [Claim(says, where, NOT_RUN, "`000.py` has the steps")]
 
 
+def _by_all_passages(of: Runs) -> list[Claim]:
+    """Return claims that all passages of a document find more than its first passage."""
+    claims: list[Claim] = []
+    for (collection, start), ways in of.items():
+        there = {way: runs for way, runs in ways.items() if f"{PAPER} R@5" in runs[0]["measures"]}
+        sides = [(way, runs, "trained", "p_first") for way, runs in there.items()]
+        if there:
+            most = max(there.values(), key=len)
+            sides.append(("untrained", most, "untrained", "p_first_untrained"))
+        for way, runs, which, test in sides:
+            for measure in (one for one in SEARCHES if one in runs[0]["measures"]):
+                first, every = (_of(runs, one, which) for one in (measure, f"{PAPER} {measure}"))
+                ps = [run["measures"][f"{PAPER} {measure}"][test] for run in runs]
+                gap = difference([b - a for a, b in zip(first, every, strict=True)], ps)
+                p = p_text(gap.p) if gap.p is not None else ""
+                claims.append(
+                    Claim(
+                        "the same" if claims else "All passages (equation 6) find more than the first one",
+                        "3.4",
+                        gap.above(),
+                        f"{collection}, {_start(start)}, {way}: {measure} {mean(first):.4f} to"
+                        f" {mean(every):.4f} (p {p}); {_seeds(runs)}",
+                        runs[0]["command"],
+                    )
+                )
+    return claims
+
+
+def _above_language_model(of: Runs, measure: str = "R@10") -> list[Claim]:
+    """Return claims on the loss of the paper against language model training with as many steps."""
+    says, claims = "Above language-model training with as many steps", list[Claim]()
+    for (collection, start), ways in of.items():
+        for way, runs in ways.items():
+            ours = ways.get(way.replace("lm", "paper", 1)) if way.startswith("lm") else None
+            for score in ("", f"{PAPER} ") if ours else ():
+                one = f"{score}{measure}"
+                gap = _against(ours or (), runs, one, "p_paper")
+                values = [mean(_of(some, one)) for some in (ours or (), runs)]
+                claims.append(
+                    Claim(
+                        "the same" if claims else says,
+                        "4.3, tables 1 and 2",
+                        gap.above(),
+                        f"{collection}, {_start(start)}, {way}: {one} {values[0]:.4f}, {values[1]:.4f}"
+                        f" (p {p_text(gap.p or 0.0)}); {_seeds(runs)}",
+                        runs[0]["command"],
+                    )
+                )
+    return claims or [Claim(says, "4.3, tables 1 and 2", NOT_RUN, "`lm`: `000.py` has the steps")]
+
+
+def _ways(of: Runs, preset: str) -> list[str]:
+    """Return all ways of training with a preset, for example ``paper`` and ``paper+epochs=6``."""
+    return list(dict.fromkeys(way for ways in of.values() for way in ways if way.split("+")[0] == preset))
+
+
+def _passages_tables(of: Runs) -> list[Table]:
+    """Return tables of search by all passages."""
+    tables = []
+    for (collection, start), ways in of.items():
+        there = {way: runs for way, runs in ways.items() if f"{PAPER} R@5" in runs[0]["measures"]}
+        rows = []
+        for measure in SEARCHES if there else ():
+            sides = [("untrained", max(there.values(), key=len), "untrained")]
+            for way, runs, which in [*sides, *((way, runs, "trained") for way, runs in there.items())]:
+                if measure in runs[0]["measures"]:
+                    names = (measure, *(f"{score} {measure}" for score in PASSAGES))
+                    rows.append([f"{way}, {measure}", *(shown(_of(runs, one, which)) for one in names)])
+        if rows:
+            seeds = sorted({len(runs) for runs in there.values()})
+            tables.append(
+                Table(
+                    f"Search by all passages, {collection}, {_start(start)}",
+                    ["", "first passage", *PASSAGES.values()],
+                    rows,
+                    f"Passages of 64 tokens that overlap by half. A query is a first passage, or a sentence."
+                    f" Seeds: {' or '.join(map(str, seeds))}; untrained: of the largest number.",
+                )
+            )
+    return tables
+
+
 def _tables(of: Runs) -> list[Table]:
     tables = []
     for (collection, start), ways in of.items():
-        first = next(iter(ways.values()))
+        first = max(ways.values(), key=len)
         measures = [one for one in NAMES if one in first[0]["measures"]]
         rows = [["untrained", *(shown(_of(first, one, "untrained")) for one in measures)]]
         for how, runs in ways.items():
@@ -326,13 +428,27 @@ def paper() -> Paper:
                 if one.verdict != NOT_RUN
             ),
             *_gained(
-                "The paper's loss and settings (`--preset paper`, 51 steps), all layers of MiniLM",
+                "The paper's loss and settings (`--preset paper`)",
                 "4.2, 4.3",
                 of,
-                ("paper",),
+                _ways(of, "paper"),
                 both,
                 "`paper`: `000.py` has the steps",
             ),
+            *(
+                replace(one, says="the same")
+                for one in _gained(
+                    "", "3.4", of, _ways(of, "paper"), (f"{PAPER} R@5", f"{PAPER} R@10"), ""
+                )
+                if one.verdict != NOT_RUN
+            ),
+            *_gained(
+                "Language-model training finds more than the untrained encoder",
+                "4.3, tables 1 and 2",
+                of, _ways(of, "lm"), (*both, f"{PAPER} R@5", f"{PAPER} R@10"), "`lm`: `000.py` has the steps",
+            ),
+            *_above_language_model(of),
+            *_by_all_passages(of),
             *_gained(
                 "Citation contexts find the cited document",
                 "4.3, table 2",
@@ -361,7 +477,7 @@ def paper() -> Paper:
                 of, ours, ("headings",), "`000.py` has the steps", keeps=True,
             ),
             *_above_baselines(steps, of),
-            Claim("Above SentBERT and language-model fine-tuning; SciBERT is the best start",
+            Claim("Above SentBERT; SciBERT is the best start",
                   "4.3, tables 1 to 3", NO_DATA, "SciDocs, Scholarly, arXivCS, ACL-ARC and those models"
                                                  " are not available"),
         ],
@@ -372,6 +488,7 @@ def paper() -> Paper:
                 rows,
                 links["note"],
             ),
+            *_passages_tables(of),
             *_tables(of),
         ],
         results=steps,

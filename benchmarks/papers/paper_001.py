@@ -22,6 +22,9 @@ NAMES = {
     "section": "Section",
     "hard 1.0": "Sentence, all negatives hard",
     "contrastive": "Sentence, contrastive",
+    "specter": "direct citations, two of five negatives hard (SPECTER)",
+    "preset": "Sentence, `--preset cocitation`",
+    "untrained cls": "untrained, vector of the first token",
 }
 HARD = ("sentence", "hard 0.2", "hard 0.4", "hard 0.6", "hard 0.8", "hard 1.0")
 
@@ -169,6 +172,19 @@ def paper() -> Paper:
                 [(how, "direct") for how in ours],
                 LEVELS,
             ),
+            *_above(
+                "and above direct citations with SPECTER's hard negatives, as many anchors",
+                "4.2, table 2",
+                runs,
+                [(how, "specter") for how in ours],
+                LEVELS,
+            ),
+            *_above("Hard negatives improve direct citations (not in the paper)", "", runs,
+                    [("specter", "direct")], LEVELS),
+            *_above("The paper's settings (`--preset cocitation`) teach the encoder", "3.4, 4.1", runs,
+                    [("preset", "untrained cls")], LEVELS),
+            *_above("They are above the untrained mean of tokens (not in the paper)", "", runs,
+                    [("preset", "untrained")], LEVELS),
             *_above(
                 "Sentence is above Paragraph, and Paragraph above Section",
                 "4.2, table 2",

@@ -55,11 +55,12 @@ def mean(values: Sequence[float]) -> float:
 
 
 def shown(values: Sequence[float], digits: int = 4) -> str:
-    """Return the mean as text, with the standard deviation for several seeds."""
+    """Return the mean as text, with the standard deviation if the seeds differ."""
     if not values:
         return ""
     text = f"{mean(values):.{digits}f}"
-    return text if len(values) < 2 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+    spread = f"{statistics.stdev(values):.{digits}f}" if len(values) > 1 else "0"
+    return f"{text} ± {spread}" if float(spread) else text
 
 
 def p_text(p: float) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from rerank.combiners.score_table import ScoreTable
-from rerank.records import Qrels, Query
+from rerank.rankers.graphs.citations import CitationGraph, Citations
+from rerank.records import Document, Qrels, Query
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 
@@ -179,3 +180,70 @@ def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
     run = scripts("paper_001").Run(step)
     assert run.difference("sentence", "direct", "MAP sentence").above() == "holds"
     assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
+
+
+@pytest.fixture
+def measures() -> Any:
+    """Return a function that imports a module of benchmarks/papers that needs modules of benchmarks."""
+    folders = [str(SCRIPTS), str(SCRIPTS.parent)]
+    sys.path[:0] = folders
+    yield importlib.import_module
+    for folder in folders:
+        sys.path.remove(folder)
+
+
+def test_all_passages_of_a_document_are_scored_by_equation_6(measures: Any) -> None:
+    """By hand: cosines 0.9, 0.5, 0.1 with weights exp(-0.05 k). Another document has one passage."""
+    cosines = np.array([0.9, 0.5, 0.1, 1.0])
+    vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+    owners, places, counts = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), np.array([3, 1, 0])
+    fragments = measures("fragments").Fragments(vectors, owners, places, counts)
+    found = fragments.scores(np.array([[1.0, 0.0]], np.float32))
+    expected = {"best 2": [0.704999, 1, 0], "best 5": [0.513328, 1, 0], "sum 5": [1.394596, 0.951229, 0]}
+    assert {name: scores[0].tolist() for name, scores in found.items()} == {
+        name: pytest.approx(scores, abs=1e-5) for name, scores in expected.items()
+    }
+    assert (fragments.first() == [vectors[0], vectors[3], np.zeros(2)]).all()
+
+
+def test_hard_negatives_of_specter_are_cited_by_cited_documents(measures: Any) -> None:
+    """By hand: p cites a and q, and q cites a, b, c. So b and c are the hard negatives of p."""
+    cited = {"p": "aq", "q": "abc", "r": "d"}
+    documents = [
+        Document(
+            key,
+            title=f"title of {key}",
+            extra={
+                "citations": [{"ref": ref} for ref in cited.get(key, "")],
+                "references": {ref: f"title of {ref}" for ref in cited.get(key, "")},
+            },
+        )
+        for key in "pqrxyz"
+    ]
+    graph = CitationGraph.of(Citations.of(documents))
+    usable = np.ones(len(graph.ids), np.bool_)
+    triplets = measures("ablations").CitingTriplets.of(graph, usable, hard=2)
+    keys = triplets.network.keys
+    assert [keys[one] for one in triplets.with_hard()] == ["p"]
+    assert {keys[one] for one in triplets.targets()} == {"p", "q", "r"}
+    drawn = triplets.draw(keys.index("p"), np.random.default_rng(0))
+    names = [(keys[one.positive], keys[one.negative]) for one in drawn]
+    assert len(names) == 5
+    assert {positive for positive, _ in names} <= {"a", "q"}
+    assert {negative for _, negative in names[:2]} == {"b", "c"}
+    assert not {negative for _, negative in names} & {"p", "a", "q"}
+
+
+def test_language_model_training_masks_a_share_of_the_tokens(measures: Any) -> None:
+    """Only chosen tokens change, and most of them become the mask."""
+    module = measures("language_model")
+    task = object.__new__(module.LanguageModel)
+    task.vocabulary = module.Vocabulary(np.arange(200, 300, dtype=np.int32), 7)
+    tokens = np.arange(100, 140, dtype=np.int32)
+    seen = [task._masked(tokens, np.random.default_rng(seed)) for seed in range(100)]
+    for changed, original, where in seen:
+        assert len({*where.tolist()}) == 6
+        assert (np.delete(changed, where) == np.delete(original, where)).all()
+    values = np.concatenate([changed[where] for changed, _, where in seen])
+    assert np.mean(values == 7) == pytest.approx(0.8, abs=0.06)
+    assert np.mean(values >= 200) == pytest.approx(0.1, abs=0.05)
