@@ -193,15 +193,10 @@ def run(args: Any, path: Path) -> None:
     """Measure the missing runs, and add a line for each to ``path``."""
     torch.set_num_threads(1)
     rows = articles(args.archive, args.out, args.articles)
-    done = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     sizes = ("layers", "train_layers", "tokens", "steps", "batch", "rate", "test_articles", "queries", "pool")
     shape = [getattr(args, name) for name in sizes]
     shape += [name for name in ("abstracts", "test_negatives", "equal_anchors") if getattr(args, name)]
-    strategies = args.strategies.split(",")
-    todo = [(how, 0) for how in ("tf-idf", "untrained", *(["untrained cls"] * ("preset" in strategies)))]
-    todo += [(how, seed) for seed in range(args.seeds) for how in strategies]
-    there = {(one["how"], one["seed"]) for one in done if one["shape"] == shape}
-    todo = [one for one in todo if one not in there]
+    todo = missing(args, path, shape)
     if not todo:
         return
     given = Given.of(args, rows)
@@ -213,6 +208,16 @@ def run(args: Any, path: Path) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"how": how, "seed": seed, "shape": shape, **measured}) + "\n")
         print(f"{how} {seed}: {summary(measured)} ({measured['cpu']} s)", flush=True)
+
+
+def missing(args: Any, path: Path, shape: list[Any]) -> list[tuple[str, int]]:
+    """Return the strategies and seeds without a line in ``path``."""
+    done = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    there = {(one["how"], one["seed"]) for one in done if one["shape"] == shape}
+    strategies = args.strategies.split(",")
+    todo = [("tf-idf", 0), ("untrained", 0)] + [("untrained cls", 0)] * ("preset" in strategies)
+    todo += [(how, seed) for seed in range(args.seeds) for how in strategies]
+    return [one for one in todo if one not in there]
 
 
 def load(args: Any, how: str) -> TextEncoder:

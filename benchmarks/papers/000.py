@@ -8,6 +8,7 @@ Prints the tables of the paper and our results. ``--hows`` selects the ways of t
 
 quintuplet:     the loss of the paper.
 paper:          ``--preset paper``: trains all layers, does not select a step by held-out links.
+untrained:      no training, to measure search by all passages.
 lm:             masked language model training on the texts, with all layers, batch and rate of ``paper``.
 structure:      only the structure half of the loss (gamma 0).
 semantics:      only the semantics half of the loss (gamma 1).
@@ -300,6 +301,8 @@ def trained(
     start = ":".join(options.start.split(":")[:2]) if preset in ("paper", "lm") else options.start
     loaded, settings = encoder(start, options.tokens, seed)
     settings |= {"passage_tokens": options.tokens, "seed": seed}
+    if preset == "untrained":
+        return loaded, TrainingRun()
     if preset == "lm":
         epochs = int(dict(change.split("=", 1) for change in changes).get("epochs", 1))
         return loaded, tuned(loaded, Passages(of.texts.tokens, loaded.room, MOST), epochs, seed, Say())
@@ -319,7 +322,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     before = untrained(options, name, seed)
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
     loaded, fit = trained(options, of, how, seed)
-    after = measured(of, loaded, seed)
+    after = before if how == "untrained" else measured(of, loaded, seed)
     np.savez(kept(options, name, how, seed), **after)
     paper: dict[str, Any] = {"collection": name, "start": options.start, "how": how, "seed": seed}
     paper["measures"] = compared(options, name, how, seed, before, after)
