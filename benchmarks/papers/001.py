@@ -53,13 +53,15 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
             by.setdefault(run["how"], []).append(run)
     first = next(iter(by.values()))[0]
     anchors = {how: of[0]["told"]["anchors"] for how, of in by.items() if of[0].get("told")}
+    learns = {0: "all layers learn", 1: "the last layer learns"}.get(
+        options.train_layers, f"the last {options.train_layers} layers learn"
+    )
     few = f", {anchors[next(iter(anchors))]} anchors" if options.equal_anchors else ""
     return {
         "collection": "eLife",
         "start": f"MiniLM, {options.layers} layers{few}",
         "note": f"{options.articles or 'All'} articles, {options.steps} steps of {options.batch} triplets,"
-        f" rate {options.rate:g}, the first {options.tokens} tokens; the last"
-        f" {options.train_layers or options.layers} layers learn."
+        f" rate {options.rate:g}, the first {options.tokens} tokens of title and abstract; {learns}."
         f" {len(first['MAP sentence'])} queries per level.",
         "rows": [
             {

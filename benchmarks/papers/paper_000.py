@@ -276,11 +276,12 @@ def _above_language_model(of: Runs, measure: str = "R@10") -> list[Claim]:
     says, claims = "Above language-model training with as many steps", list[Claim]()
     for (collection, start), ways in of.items():
         for way, runs in ways.items():
-            ours = ways.get(way.replace("lm", "paper", 1)) if way.startswith("lm") else None
+            seeds = {run["seed"] for run in runs if way.startswith("lm")}
+            ours = [run for run in ways.get(way.replace("lm", "paper", 1), ()) if run["seed"] in seeds]
             for score in ("", f"{PAPER} ") if ours else ():
                 one = f"{score}{measure}"
-                gap = _against(ours or (), runs, one, "p_paper")
-                values = [mean(_of(some, one)) for some in (ours or (), runs)]
+                gap = _against(ours, runs, one, "p_paper")
+                values = [mean(_of(some, one)) for some in (ours, runs)]
                 claims.append(
                     Claim(
                         "the same" if claims else says,
