@@ -44,22 +44,19 @@ NOT_RUN = (
         "all strategies with title and abstract, six layers",
         "python benchmarks/papers/001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800"
         " --batch 128 --rate 1e-4",
-        "needs a GPU",
     ),
     (
         "001",
         "two epochs of `--preset cocitation`, six layers",
-        "python benchmarks/papers/001.py DATA --layers 6 --steps 2005 --strategies preset",
-        "needs a GPU",
+        "python benchmarks/papers/001.py DATA --layers 6 --steps 2004 --strategies preset",
     ),
     (
         "000",
         "the paper's preset and language model, six layers",
         "python benchmarks/papers/000.py DATA --start minilm:6 --hows paper+epochs=40,lm+epochs=40",
-        "needs a GPU; 51 steps took 26 s on an H100",
     ),
 )
-"""Paper, run, command, and estimated time. The time is estimated from completed steps (``--list``)."""
+"""Paper, run, and command. All of them need a GPU."""
 
 EXTRA = "(not in the paper)"
 """Mark of claims that only --show prints."""
@@ -101,15 +98,11 @@ def pages() -> dict[Path, str]:
         for file, (caption, drawing) in paper.figures.items():
             figures[FIGURES / file] = drawing
             parts.append(f"![{caption}](papers/{file})\n")
-    parts += ["## Not run\n", "| paper | run | command | estimated time |", "| --- | --- | --- | --- |"]
-    parts += [
-        f"| {paper} | {run} | {f'`{command}`' if command else ''} | {time} |"
-        for paper, run, command, time in NOT_RUN
-    ]
+    parts += ["## Not run\n\nThese need a GPU.\n", "| paper | run | command |", "| --- | --- | --- |"]
+    parts += [f"| {paper} | {run} | `{command}` |" for paper, run, command in NOT_RUN]
     parts.append(
-        "\nSteps without a result: `python benchmarks/papers/003.py DATA --list`. See also:"
-        " [rankers](rankers.md), [dense encoders](dense.md), [co-citation](cocitation.md),"
-        " [all figures](../../benchmarks/README.md).\n"
+        "\nSteps without a result: `python benchmarks/papers/003.py DATA --list`."
+        " [All figures](../../benchmarks/README.md).\n"
     )
     readme = filled(ROOT / "README.md", {"categories": paper_003.gains_of_categories()})
     return {PAGE: "\n".join(parts), ROOT / "README.md": readme, **figures}

@@ -422,10 +422,9 @@ def paper() -> Paper:
         "000: an encoder that learns from links",
         "N. Raman, S. Shah, M. Veloso: Structure and Semantics Preserving Document Representations. 2021. How"
         " the code differs: [dense encoders](dense.md#differences-to-the-paper). In the paper"
-        " a query is a sentence around a citation (here: `contexts`). In the rows on links a document looks"
-        " for its linked documents, which is another task. If all six layers learn, the contrastive"
-        " loss finds many more links, and the paper's loss almost none. *paper* and *lm* (masked language"
-        " model): 51 steps per epoch, passages of 64 tokens, not 128.",
+        " a query is a sentence around a citation (here: `contexts`); in the rows on links it is a document."
+        " If all six layers learn, the contrastive loss finds many more links, the paper's loss almost none."
+        " *paper* and *lm* (masked language model): 51 steps per epoch, passages of 64 tokens, not 128.",
         [
             *_links(links),
             *(

@@ -199,8 +199,7 @@ def paper() -> Paper:
             *_above("The contrastive loss on the same pairs is above the triplets", "not in the paper", runs,
                     [("contrastive", "sentence")], LEVELS),
             Claim("Above SPECTER, SciBERT and nine others on SciDocs", "4.1, table 1", NO_DATA,
-                  "neither SciDocs nor S2ORC and those models are available; SPECTER's hard negatives need"
-                  " cited documents with references: eLife has 516"),
+                  "neither the collections nor those models are available"),
         ],
         [_table(run) for run in runs],
         results=steps,

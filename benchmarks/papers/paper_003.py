@@ -284,7 +284,7 @@ def claims(runs: Mapping[tuple[str, str, str], Runs], steps: Sequence[Mapping[st
             _all_above,
         ),
         Claim("The same on Japanese patents and on Wikipedia in three languages", "4", NO_DATA,
-              "neither collection is available; `debian` and `wikispeedia` are used instead"),
+              "neither collection is available"),
         *_translations(steps),
     ]  # fmt: skip
     return found
