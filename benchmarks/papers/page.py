@@ -24,6 +24,7 @@ import paper_003
 import paper_004
 from table import filled
 from tables import Claim, Table
+from verdicts import NOT_RUN as NOT_RUN_YET
 
 from rerank.files import write_text
 
@@ -61,6 +62,7 @@ NOT_RUN = (
 EXTRA = "(not in the paper)"
 """Mark of claims that only --show prints."""
 
+_MISSING = "| **not run yet** | the script has the steps; the result is missing |\n"
 _HEAD = """# The papers, claim by claim
 
 This page compares the claims of five papers with results on the collections of this project. `python
@@ -74,7 +76,7 @@ frequent one. All cases, tables and sections of a paper: `python benchmarks/pape
 | **does not hold** | the opposite direction, p < 0.05; or a gain below the margin (95 % bound) |
 | **not decided** | the test shows neither |
 | **not tested** | without a p-value; the direction is in brackets |
-| **nothing was learned** | no seed kept a training step, so the encoder is the untrained one |
+| **nothing was learned** | no seed kept a training step |
 | **no data** | the collection or the method of the paper is not available |
 | **not run yet** | the script has the steps; the result is missing |
 
@@ -90,9 +92,10 @@ frequent one. All cases, tables and sections of a paper: `python benchmarks/pape
 
 def pages() -> dict[Path, str]:
     """Return path -> content for all generated files."""
-    parts, figures = [_HEAD], {}
-    for paper_of in PAPERS.values():
-        paper = paper_of()
+    papers = [paper_of() for paper_of in PAPERS.values()]
+    verdicts = {claim.verdict for paper in papers for claim in paper.claims}
+    parts, figures = [_HEAD if NOT_RUN_YET in verdicts else _HEAD.replace(_MISSING, "")], {}
+    for paper in papers:
         parts += [f"## {paper.title}\n", f"{paper.source}\n", _summary(paper.claims)]
         parts += map(_table, paper.page or paper.tables[:1])
         for file, (caption, drawing) in paper.figures.items():
@@ -100,10 +103,7 @@ def pages() -> dict[Path, str]:
             parts.append(f"![{caption}](papers/{file})\n")
     parts += ["## Not run\n\nThese need a GPU.\n", "| paper | run | command |", "| --- | --- | --- |"]
     parts += [f"| {paper} | {run} | `{command}` |" for paper, run, command in NOT_RUN]
-    parts.append(
-        "\nSteps without a result: `python benchmarks/papers/003.py DATA --list`."
-        " [All figures](../../benchmarks/README.md).\n"
-    )
+    parts.append("\n[All figures](../../benchmarks/README.md).\n")
     readme = filled(ROOT / "README.md", {"categories": paper_003.gains_of_categories()})
     return {PAGE: "\n".join(parts), ROOT / "README.md": readme, **figures}
 

@@ -173,7 +173,7 @@ def paper() -> Paper:
                 LEVELS,
             ),
             *_above(
-                "and above direct citations with SPECTER's hard negatives, as many anchors",
+                "and above them with SPECTER's hard negatives",
                 "4.2, table 2",
                 runs,
                 [(how, "specter") for how in ours],

@@ -499,8 +499,7 @@ def paper() -> Paper:
         " 2020. How the code differs: [rankers](rankers.md#differences-to-the-paper)."
         " **Limit:** the categories of a query come from its document of grade 2. They are the same in all"
         " 4,598 pairs of wikispeedia, and a part of them in all 30,963 of debian. In the paper 43 % of such"
-        " pairs share none (section 4.1.2). So `meta` and `joint` have an easier task here. The first"
-        " tables also have queries without these categories.",
+        " pairs share none (section 4.1.2). So `meta` and `joint` have an easier task here.",
         claims({**runs, **{key: run for key, run in cases.items() if "given" not in key[2]}}, steps),
         [*by_case, *_tables({**runs, **cases}), *_trainings(steps)],
         _figures(runs),
