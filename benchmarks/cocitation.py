@@ -189,8 +189,8 @@ def main() -> None:
     table([json.loads(line) for line in path.read_text("utf-8").splitlines()])
 
 
-def run(args: Any, path: Path) -> None:
-    """Measure the missing runs, and add a line for each to ``path``."""
+def run(args: Any, path: Path) -> list[Any]:
+    """Measure the missing runs, and add a line for each to ``path``. Return their shape."""
     torch.set_num_threads(1)
     rows = articles(args.archive, args.out, args.articles)
     sizes = ("layers", "train_layers", "tokens", "steps", "batch", "rate", "test_articles", "queries", "pool")
@@ -198,7 +198,7 @@ def run(args: Any, path: Path) -> None:
     shape += [name for name in ("abstracts", "test_negatives", "equal_anchors") if getattr(args, name)]
     todo = missing(args, path, shape)
     if not todo:
-        return
+        return shape
     given = Given.of(args, rows)
     neighbors.by_pagerank = remembered(neighbors.by_pagerank)
     for how, seed in todo:
@@ -208,6 +208,7 @@ def run(args: Any, path: Path) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"how": how, "seed": seed, "shape": shape, **measured}) + "\n")
         print(f"{how} {seed}: {summary(measured)} ({measured['cpu']} s)", flush=True)
+    return shape
 
 
 def missing(args: Any, path: Path, shape: list[Any]) -> list[tuple[str, int]]:

@@ -45,23 +45,16 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
         + ["--strategies", options.strategies, "--train-layers", str(options.train_layers)]
     )
     path = given.out / "runs.jsonl"
-    cocitation.run(given, path)
-    runs = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    by: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        if run["shape"] == runs[-1]["shape"]:
-            by.setdefault(run["how"], []).append(run)
+    shape = cocitation.run(given, path)
+    wanted = {"tf-idf", *options.strategies.split(","), "untrained", "untrained cls"}
+    by = _runs(path, shape, wanted)
     first = next(iter(by.values()))[0]
     anchors = {how: of[0]["told"]["anchors"] for how, of in by.items() if of[0].get("told")}
-    learns = {0: "all layers learn", 1: "the last layer learns"}.get(
-        options.train_layers, f"the last {options.train_layers} layers learn"
-    )
     few = f", {anchors[next(iter(anchors))]} anchors" if options.equal_anchors else ""
     return {
         "collection": "eLife",
         "start": f"MiniLM, {options.layers} layers{few}",
-        "note": f"{options.articles or 'All'} articles, {options.steps} steps of {options.batch} triplets,"
-        f" rate {options.rate:g}, the first {options.tokens} tokens of title and abstract; {learns}."
+        "note": f"{options.articles or 'All'} articles, {_settings(options)}."
         f" {len(first['MAP sentence'])} queries per level.",
         "rows": [
             {
@@ -79,14 +72,35 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
             {"above": high, "than": low, "measure": name, "delta": delta, "p": p}
             for high, low, name, delta, p in cocitation.compared(by, list(MEASURES))
         ],
-        "cpu_seconds": sum(run["cpu"] for run in runs),
+        "cpu_seconds": sum(run["cpu"] for of in by.values() for run in of),
     }
+
+
+def _runs(path: Path, shape: list[Any], wanted: set[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return strategy -> runs of all seeds."""
+    by: dict[str, list[dict[str, Any]]] = {}
+    for run in (json.loads(line) for line in path.read_text("utf-8").splitlines()):
+        if run["shape"] == shape and run["how"] in wanted:
+            by.setdefault(run["how"], []).append(run)
+    return by
+
+
+def _settings(options: argparse.Namespace) -> str:
+    """Return the settings of the training as text."""
+    if options.strategies == "preset":
+        return f"{options.steps} steps; otherwise the settings of `--preset cocitation`"
+    learn = {0: "all layers learn", 1: "the last layer learns"}
+    return (
+        f"{options.steps} steps of {options.batch} triplets, rate {options.rate:g}, the first"
+        f" {options.tokens} tokens of title and abstract;"
+        f" {learn.get(options.train_layers, f'the last {options.train_layers} layers learn')}"
+    )
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the only step. The work folder stores each run separately."""
     name = f"elife-{options.articles or 'all'}-minilm_{options.layers}-{options.tokens}-{options.steps}"
-    name += "-equal-anchors" if options.equal_anchors else ""
+    name += "-equal-anchors" * options.equal_anchors + "-preset" * (options.strategies == "preset")
     yield Step(name, "tables 1 and 2", partial(trained, options))
 
 
