@@ -46,7 +46,8 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     )
     path = given.out / "runs.jsonl"
     shape = cocitation.run(given, path)
-    wanted = {"tf-idf", *options.strategies.split(","), "untrained", "untrained cls"}
+    wanted = {"tf-idf", "untrained", *options.strategies.split(",")}
+    wanted |= {"untrained cls"} if "preset" in wanted else set()
     by = _runs(path, shape, wanted)
     first = next(iter(by.values()))[0]
     anchors = {how: of[0]["told"]["anchors"] for how, of in by.items() if of[0].get("told")}
