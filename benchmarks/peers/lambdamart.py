@@ -6,8 +6,8 @@ With ``--ours``, it trains on the signals of the stack of auto (features.json). 
 
 pip install lightgbm bm25s PyStemmer scikit-learn.
 
-It trains on the train queries. If there are fewer than 50, it trains on the dev queries. If the dev split
-also has fewer than 50 queries, it writes no run.
+It trains on the train queries. If there are fewer than 50, it trains on the dev queries. With fewer than 50
+queries to learn from, cross-validation selects the number of trees, and the model learns from all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from collection import Collection, Costs, Run, arguments, time_queries, write
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 TOP = 100
-LEAST = 50
+FEW = 50
+TREES, PATIENCE = 300, 30
 
 
 class Features:
@@ -74,9 +75,7 @@ def main() -> None:
     if args.ours:
         _of_signals(collection, json.loads((collection.folder / "features.json").read_text()))
         return
-    learned = "train" if len(collection.qrels["train"]) >= LEAST else "dev"
-    if not _enough(collection, learned):
-        return
+    learned = "train" if len(collection.qrels["train"]) >= FEW else "dev"
     costs, path = Costs(), collection.folder / "lambdamart.txt"
     with costs.time("indexing"):
         features = Features(collection)
@@ -100,8 +99,6 @@ def main() -> None:
 
 def _of_signals(collection: Collection, rows: dict[str, Rows]) -> None:
     """Train on dev. The rankers of the signals are already trained on train."""
-    if not _enough(collection, "dev"):
-        return
     costs = Costs()
     dev, test = ({q: (ids, np.array(v)) for q, (ids, v) in rows[part].items()} for part in ("dev", "test"))
     with costs.time("training"):
@@ -111,16 +108,9 @@ def _of_signals(collection: Collection, rows: dict[str, Rows]) -> None:
     write(collection, "lightgbm-ours", _with_rest(run, {q: list(ours[q]) for q in run}), costs)
 
 
-def _enough(collection: Collection, learned: str) -> bool:
-    if len(collection.qrels[learned]) >= LEAST:
-        return True
-    print(f"lambdamart: {len(collection.qrels[learned])} {learned} queries are too few")
-    return False
-
-
 def _ranked(model: lightgbm.Booster, ids: list[str], values: np.ndarray) -> dict[str, float]:
     """Return minus the rank of each candidate. Ties, which are frequent with few trees, keep their order."""
-    order = np.argsort(-model.predict(values), kind="stable") if ids else []
+    order = np.argsort(-np.asarray(model.predict(values)), kind="stable") if ids else []
     return {ids[i]: -float(rank) for rank, i in enumerate(order)}
 
 
@@ -133,32 +123,37 @@ def _with_rest(run: Run, rest: dict[str, list[str]]) -> Run:
 
 
 def _fit(rows: Rows, qrels: dict[str, dict[str, int]]) -> lightgbm.Booster:
-    """Train on 80 % of the queries. Use the others for early stopping."""
+    """Train on 80 % of the queries. Use the others for early stopping.
+
+    With few queries, cross-validation with five folds selects the number of trees. Then train on all.
+    """
     # user:
     parts: list[list[tuple[np.ndarray, list[int]]]] = [[], []]
     for i, (query, (ids, values)) in enumerate(rows.items()):
         grades = [max(qrels[query].get(d, 0), 0) for d in ids]
         if any(grades):
-            parts[i % 5 == 0].append((values, grades))
-    stacked = [
-        (
+            parts[len(rows) >= FEW and i % 5 == 0].append((values, grades))
+    data, *rest = (
+        lightgbm.Dataset(
             np.concatenate([v for v, _ in part]),
             np.concatenate([g for _, g in part]),
-            [len(g) for _, g in part],
+            group=[len(g) for _, g in part],
+            free_raw_data=False,
         )
         for part in parts
-    ]
-    (x, y, groups), (dev_x, dev_y, dev_groups) = stacked
-    model = lightgbm.LGBMRanker(
-        n_estimators=300, learning_rate=0.05, num_leaves=15, min_child_samples=50, n_jobs=1, random_state=0,
-        label_gain=list(range(int(max(y.max(), dev_y.max())) + 1)), verbosity=-1,
-    )  # fmt: skip
-    stop = lightgbm.early_stopping(30, verbose=False)
-    model.fit(
-        x, y, group=groups, eval_set=[(dev_x, dev_y)], eval_group=[dev_groups], eval_at=[10], callbacks=[stop]
+        if part
     )
+    gains = list(range(max(max(g) for part in parts for _, g in part) + 1))
+    settings = {
+        "objective": "lambdarank", "learning_rate": 0.05, "num_leaves": 15, "min_child_samples": 50,
+        "num_threads": 1, "seed": 0, "label_gain": gains, "eval_at": [10], "metric": "ndcg", "verbosity": -1,
+    }  # fmt: skip
+    stop, trees = lightgbm.early_stopping(PATIENCE, verbose=False), TREES
+    if not rest:
+        folds = lightgbm.cv(settings, data, TREES, nfold=5, callbacks=[stop])
+        trees = len(folds["valid ndcg@10-mean"])
+    return lightgbm.train(settings, data, trees, valid_sets=rest, callbacks=[stop] if rest else [])
     # end
-    return model.booster_
 
 
 if __name__ == "__main__":
