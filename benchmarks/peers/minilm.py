@@ -4,6 +4,9 @@ With ``--train``, run the same with a fine-tuned MiniLM.
 
     python benchmarks/peers/minilm.py OUT/cf MODEL_FOLDER [--train [--rows 3200]]
 
+Without train queries, it learns from the dev queries. Two more models, each fine-tuned on one half of them,
+search for the other half. This dev run selects the weights of the fusion.
+
 Run ``bm25.py`` first. pip install "sentence-transformers[train]" ranx
 """
 
@@ -47,22 +50,31 @@ def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str,
 
 
 def time_fused(collection: Collection, peer: str, vector_search: Callable[[str], dict[str, float]]) -> None:
-    """Measure the latency of BM25, vector search and fusion together, per query."""
+    """Measure the latency of BM25, vector search and fusion together, per query.
+
+    ranx compiles its functions again when the length of the longest id in a run is new, which takes seconds.
+    Therefore all ids get the same length.
+    """
     import ranx
     from bm25 import Index
 
     index = Index(collection, **settings_of(collection, "bm25-tuned"))
     params = {"weights": settings_of(collection, peer)["weights"]}
+    short = {id: f"{i:06}" for i, id in enumerate(collection.ids)}
 
     def search(text: str) -> Any:
-        runs = [ranx.Run({"q": one(text) or {"": 0.0}}) for one in (index.search, vector_search)]
+        found = [{short[d]: score for d, score in one(text).items()} for one in (index.search, vector_search)]
+        runs = [ranx.Run({"q": one or {"none  ": 0.0}}) for one in found]
         return ranx.fuse(runs=runs, norm="min-max", method="wsum", params=params)
 
     time_queries(collection, peer, search)
 
 
 def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -> Any:
-    """Train on at most ``most`` judged pairs, with in-batch negatives and one hard negative of BM25."""
+    """Train on at most ``most`` judged pairs, with in-batch negatives and one hard negative of BM25.
+
+    negatives: the results of BM25 for the queries to learn from.
+    """
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -73,9 +85,11 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
 
     texts = dict(zip(collection.ids, collection.texts))
     rows: list[tuple[str, str, str]] = []
-    for query, grades in collection.qrels["train"].items():
-        wrong = [d for d in list(negatives.get(query, {}))[5:50] if grades.get(d, 0) == 0]
-        for document in [d for d, g in grades.items() if g > 0 and d in texts][:4]:
+    judged, each = collection.qrels["dev"] | collection.qrels["train"], max(4, most // len(negatives))
+    for query, found in negatives.items():
+        grades = judged[query]
+        wrong = [d for d in list(found)[5:50] if grades.get(d, 0) == 0]
+        for document in [d for d, g in grades.items() if g > 0 and d in texts][:each]:
             if wrong:
                 negative = wrong[len(rows) % len(wrong)]
                 rows.append((collection.queries[query], texts[document], texts[negative]))
@@ -95,6 +109,7 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
         report_to=[],
         save_strategy="no",
         use_cpu=True,
+        batch_sampler="batch_sampler" if collection.qrels["train"] else "no_duplicates",
     )
     SentenceTransformerTrainer(
         model, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(model)
@@ -104,8 +119,26 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
     return model
 
 
-def runs_of(model: Any, collection: Collection, name: str, costs: Costs, answer: bool) -> None:
-    """Write the reranked, retrieved and fused runs of an encoder, or only their latencies."""
+def cross_fitted(folder: str, collection: Collection, negatives: Run, most: int) -> Run:
+    """Return the dev run of two models, each fine-tuned on one half of the queries, for the other half."""
+    run, queries = {}, list(negatives)
+    for half in (0, 1):
+        learned = {query: negatives[query] for query in queries[half::2]}
+        model = fine_tuned(folder, collection, learned, most)
+        vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
+        for query in queries[1 - half :: 2]:
+            vector = model.encode(collection.queries[query], normalize_embeddings=True)
+            run[query] = best(collection.ids, vectors @ vector)
+    return run
+
+
+def runs_of(
+    model: Any, collection: Collection, name: str, costs: Costs, answer: bool = False, dev: Run | None = None
+) -> None:
+    """Write the reranked, retrieved and fused runs of an encoder, or only their latencies.
+
+    dev: the dev run that selects the weights of the fusion. Default: the run of this encoder.
+    """
     kept = collection.folder / f"{name}.npz"
     if not kept.exists():
         with costs.time("indexing"):
@@ -140,7 +173,7 @@ def runs_of(model: Any, collection: Collection, name: str, costs: Costs, answer:
         return
     test = costs.answer(collection.of("test"), search)
     write(collection, f"{name}-retrieve", test, costs)
-    dev = {query: search(text) for query, text in collection.of("dev").items()}
+    dev = dev or {query: search(text) for query, text in collection.of("dev").items()}
     bm25_dev, bm25_test = bm25_runs(collection)
     reranked = Costs(costs.training, costs.indexing, costs.bytes)
     by_text = {text: query for query, text in collection.of("test").items()}
@@ -169,18 +202,18 @@ def main() -> None:
         if args.answer and kept.exists():
             runs_of(SentenceTransformer(str(kept), device="cpu"), collection, "minilm-tuned", Costs(), True)
         return
-    if not collection.qrels["train"]:
-        print("minilm-tuned: no train queries")
-        return
     from bm25 import Index
 
-    index, costs = Index(collection), Costs()
+    index, costs, dev = Index(collection), Costs(), None
     with costs.time("training"):
-        found = {query: index.search(text) for query, text in collection.of("train").items()}
+        learned = collection.of("train") or collection.of("dev")
+        found = {query: index.search(text) for query, text in learned.items()}
+        if not collection.qrels["train"]:
+            dev = cross_fitted(args.model, collection, found, args.rows)
         model = fine_tuned(args.model, collection, found, args.rows)
     model.save(str(kept))
     kept.with_suffix(".npz").unlink(missing_ok=True)
-    runs_of(model, collection, "minilm-tuned", costs, False)
+    runs_of(model, collection, "minilm-tuned", costs, dev=dev)
 
 
 if __name__ == "__main__":
