@@ -33,15 +33,15 @@ COSTS = {
 PEERS = {
     "rerank-hand": "rerank, stack by hand",
     "rerank-auto": "`rerank auto`",
-    "lightgbm-ours": "LightGBM LambdaMART on the signals of `auto`",
-    "bm25+minilm-tuned": "BM25 and fine-tuned MiniLM, weighted by ranx",
-    "bm25+minilm": "BM25 and MiniLM, weighted by ranx",
-    "opensearch-hybrid": "OpenSearch's hybrid query, BM25 and MiniLM",
+    "lightgbm-ours": "LightGBM on the signals of `auto`",
+    "bm25+minilm-tuned": "BM25 and fine-tuned MiniLM (ranx)",
+    "bm25+minilm": "BM25 and MiniLM (ranx)",
+    "opensearch-hybrid": "OpenSearch's hybrid query (BM25, MiniLM)",
     "minilm-tuned-retrieve": "fine-tuned MiniLM retrieves",
     "minilm-tuned-rerank": "fine-tuned MiniLM reranks the best 100 of BM25",
     "minilm-retrieve": "MiniLM retrieves",
     "minilm-rerank": "MiniLM reranks the best 100 of BM25",
-    "lambdamart": "LightGBM LambdaMART, classic features",
+    "lambdamart": "LightGBM, classic features",
     "pyterrier-rm3": "PyTerrier, BM25 with RM3",
     "bm25+static": "BM25 and static embeddings (wordllama)",
     "bm25-tuned": "BM25 (bm25s), k1, b and titles tuned",
@@ -151,23 +151,18 @@ def _marked(row: dict[str, Any] | None) -> str:
 
 
 def better(results: list[Result]) -> str:
-    """Return all measures in which a peer is above rerank-auto, or above rerank-hand if that is missing."""
-    lines = []
+    """Return one line per peer, with its gains above rerank-auto, or above rerank-hand if that is missing."""
+    above: dict[str, list[str]] = {}
     for result in results:
         rows = {row["peer"]: row for row in result["rows"]}
         ours = next((rows[one] for one in reversed(OURS) if one in rows), None)
-        for name in MEASURES if ours else ():
-            above = [row for row in rows.values() if row[name] > ours[name] and row["peer"] not in OURS]
-            above.sort(key=lambda row: -row[name])
-            values = [
-                f"{PEERS[row['peer']]} {row[name]:.4f}"
-                + (f" (p {row['p'][ours['peer']]:.4f})" if name == MEASURES[0] and row["p"] else "")
-                for row in above
-            ]
-            if values:
-                lines.append(
-                    f"- {result['collection']}, {name} (rerank {ours[name]:.4f}): {'; '.join(values)}"
-                )
+        for peer, row in rows.items() if ours else ():
+            gains = [f"{name} +{row[name] - ours[name]:.4f}" for name in MEASURES if row[name] > ours[name]]
+            if gains and peer not in OURS:
+                if gains[0].startswith(f"{MEASURES[0]} "):
+                    gains[0] += f" (p {row['p'][ours['peer']]:.4f})"
+                above.setdefault(peer, []).append(f"{result['collection']} {', '.join(gains)}")
+    lines = [f"- {title}: {'; '.join(above[peer])}" for peer, title in PEERS.items() if peer in above]
     return "\n".join(lines) or "- No peer is above rerank in any measure."
 
 
@@ -183,8 +178,7 @@ def costs(results: list[Result]) -> str:
     return (
         f"`rerank auto` trains for {min(minutes):.0f} to {max(minutes):.0f} minutes of processor time and"
         f" takes up to {memory:.1f} GiB of memory. A query of its stack takes {min(of_auto):.0f} to"
-        f" {max(of_auto):.0f} ms, because it has one or two encoders; `bm25` takes {min(of_bm25):.0f} to"
-        f" {max(of_bm25):.0f} ms."
+        f" {max(of_auto):.0f} ms; `bm25` takes {min(of_bm25):.0f} to {max(of_bm25):.0f} ms."
     )
 
 
