@@ -5,7 +5,7 @@
     python benchmarks/peers/table.py --check                 # exit code 1 if they are outdated
 
 p: paired randomization test of nDCG@10 on the test queries, corrected over the peers of a collection.
-Latencies are read from ``OUT/cf/latencies.json``. ``latencies.sh`` writes this file.
+Latencies are read from ``OUT/cf/latencies.json``. The scripts write this file with ``--answer``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ PEERS = {
     "minilm-retrieve": "MiniLM retrieves",
     "minilm-rerank": "MiniLM reranks the best 100 of BM25",
     "lambdamart": "LightGBM, classic features",
-    "pyterrier-rm3": "PyTerrier, BM25 with RM3",
-    "bm25+static": "BM25 and static embeddings (wordllama)",
-    "bm25-tuned": "BM25 (bm25s), k1, b and titles tuned",
+    "pyterrier-rm3": "PyTerrier, RM3",
+    "bm25+static": "BM25 and wordllama (ranx)",
+    "bm25-tuned": "tuned BM25 (bm25s)",
     "rerank-bm25": "`bm25` of rerank",
     "pyterrier-bm25": "PyTerrier, BM25",
     "bm25": "BM25 (bm25s)",
