@@ -36,7 +36,7 @@ PEERS = {
     "lightgbm-ours": "LightGBM on the signals of `auto`",
     "bm25+minilm-tuned": "BM25 and fine-tuned MiniLM (ranx)",
     "bm25+minilm": "BM25 and MiniLM (ranx)",
-    "opensearch-hybrid": "OpenSearch's hybrid query (BM25, MiniLM)",
+    "opensearch-hybrid": "OpenSearch's hybrid query",
     "minilm-tuned-retrieve": "fine-tuned MiniLM retrieves",
     "minilm-tuned-rerank": "fine-tuned MiniLM reranks the best 100 of BM25",
     "minilm-retrieve": "MiniLM retrieves",
@@ -176,7 +176,7 @@ def costs(results: list[Result]) -> str:
     memory = max(of["rerank-auto"]["memory_mib"] for of in rows) / 1024
     of_auto, of_bm25 = ([row["p50_ms"] for row in some] for some in (auto, bm25))
     return (
-        f"`rerank auto` trains for {min(minutes):.0f} to {max(minutes):.0f} minutes of processor time and"
+        f"`rerank auto` trains for {min(minutes):.0f} to {max(minutes):.0f} processor minutes and"
         f" takes up to {memory:.1f} GiB of memory. A query of its stack takes {min(of_auto):.0f} to"
         f" {max(of_auto):.0f} ms; `bm25` takes {min(of_bm25):.0f} to {max(of_bm25):.0f} ms."
     )
