@@ -4,6 +4,7 @@
     python benchmarks/demo_tables.py DEMO.json   # keeps the figures in demo.json; writes all tables
     python benchmarks/demo_tables.py --check     # exit code 1 if a table is outdated
 
+The costs in README.md are from ``hook_speed.py --keep``.
 The row of ``rerank auto`` comes from ``peers/results/demo.json``; its p is for nDCG@10 against ``bm25``.
 """
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from table import RESULTS, filled, update
 
 ROOT = Path(__file__).parents[1]
-KEPT = Path(__file__).parent / "demo.json"
+KEPT, HOOK = (Path(__file__).parent / name for name in ("demo.json", "hook.json"))
 FIRST, TRAINED, FULL = "bm25", "bm25,text,meta", "bm25,text,meta,dense"
 CASES = ("typed", "headings", "new")
 """Queries as people type them; with subject headings; about documents that no train query had."""
@@ -75,6 +76,16 @@ def on_new_documents(found: Mapping[str, Cells]) -> str:
     return f"the gain without the encoder is {without}, p = {trained['p']:.2f}; with it {with_encoder}"
 
 
+def cost(hook: Mapping[str, Mapping[str, float]]) -> str:
+    """Return bytes per document, and the time that the hook adds."""
+    size, times = hook["bytes"], hook["p50 ms"]
+    added = times["hook, depth 100"] - times["plain, 10 hits"]
+    return (
+        f"{size['text'] + size['meta']} bytes per document for the two default models, {size['dense']} more"
+        f" for the encoder; {added:.1f} ms added to a search for 10 hits through the OpenSearch plugin"
+    )
+
+
 def tutorial(found: Mapping[str, Cells]) -> str:
     """Return the table of the tutorial."""
     upper = "an upper bound: the headings come from the relevant article"
@@ -109,7 +120,11 @@ def pages() -> dict[Path, str]:
     found = json.loads(KEPT.read_text())
     auto = json.loads((RESULTS / "demo.json").read_text())
     tables = {
-        ROOT / "README.md": {"demo": readme(found, auto), "new": on_new_documents(found)},
+        ROOT / "README.md": {
+            "demo": readme(found, auto),
+            "new": on_new_documents(found),
+            "cost": cost(json.loads(HOOK.read_text())),
+        },
         ROOT / "docs/tutorials/demo.md": {"demo": tutorial(found)},
         ROOT / "benchmarks/README.md": {"demo": every(found)},
     }

@@ -52,11 +52,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
+from rerank import Document, Workspace
 from tests.node import Node, free_port, running, with_ml_commons
 from tests.plugin import SETTINGS, build, put_pipeline
 from tests.stock import service_calls_allowed
 
 INDEX = "speed"
+KEPT = Path(__file__).parent / "hook.json"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
 DEPTHS = (100, 1000)
 TARGETS = {100: 1.5, 1000: 2.5}
@@ -318,6 +320,13 @@ class Case:
         return json.dumps(body).encode()
 
 
+def features_of(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The feature of a document, by each ranker of a workspace."""
+    workspace = Workspace.open(folder)
+    for name in workspace.trained():
+        yield name, workspace.ranker(name).encode_documents([Document("d", text="cell")]).tobytes()
+
+
 def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int) -> None:
     """Measure all cases in turns, one query at a time, in a random order in each turn."""
     draw = random.Random(0)
@@ -394,6 +403,7 @@ def main() -> None:
     parser.add_argument("--attached", action="store_true", help="Measure also *attached*.")
     parser.add_argument("--cpu", action="store_true", help="Measure only processor time; needs --attached.")
     parser.add_argument("--stock", action="store_true", help="Measure also the stock route.")
+    parser.add_argument("--keep", action="store_true", help="Write hook.json, which demo_tables.py reads.")
     given = parser.parse_args()
     queries = texts(given.queries, given.words)
     with ExitStack() as stack:
@@ -430,6 +440,10 @@ def main() -> None:
         alone(cases, queries, given.rounds, given.warm)
         for case in cases:
             print(f"{case.name:25} {percentiles(case.times)} ms")
+        if given.keep:
+            medians = {case.name: round(float(np.median(case.times)), 1) for case in cases}
+            sizes = {name: len(feature) for name, feature in features_of(rankers)}
+            KEPT.write_text(json.dumps({"p50 ms": medians, "bytes": sizes}, indent=1) + "\n", "utf-8")
         for plainly, reranked in zip(theirs[::2], theirs[1::2]):
             ratio = np.median(reranked.times) / np.median(plainly.times)
             print(f"{reranked.name}: {ratio:.2f} times (target 2.0)")
