@@ -37,10 +37,7 @@ def command(folder: str, source: str, **settings: Any) -> Output:
     FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. If
     interrupted, the same command continues.
     """
-    try:
-        report = rerank.auto(source, folder, opensearch=cluster.settings(settings), **settings)
-    except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(str(stop) or "interrupted; the same command continues") from stop
+    report = rerank.auto(source, folder, opensearch=cluster.settings(settings), **settings)
     return Output(report, lambda: _show(report, folder))
 
 

@@ -63,18 +63,8 @@ class LanguageModel(Task):
         for step in range(skip, self.steps_per_epoch):
             some = order[step * self.batch : (step + 1) * self.batch].tolist()
             rngs = [np.random.default_rng((self.seed, epoch, document)) for document in some]
-            yield [self._masked(self.passages.draw(*one), one[1]) for one in zip(some, rngs)]
-
-    def _masked(self, tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        count = max(1, round(SHARE * len(tokens)))
-        where = np.sort(rng.choice(len(tokens), size=min(count, len(tokens)), replace=False))
-        kind = rng.random(len(where))
-        other = rng.choice(self.vocabulary.ordinary, size=len(where))
-        changed = tokens.copy()
-        changed[where] = np.where(
-            kind < 0.8, self.vocabulary.mask, np.where(kind < 0.9, other, tokens[where])
-        )
-        return changed, tokens, where
+            drawn = ((self.passages.draw(document, rng), rng) for document, rng in zip(some, rngs))
+            yield [masked(tokens, self.vocabulary, rng) for tokens, rng in drawn]
 
     def loss(self, batch: Any) -> Tensor:
         """Return the mean cross entropy of the predicted tokens."""
@@ -87,6 +77,17 @@ class LanguageModel(Task):
             states = self.encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state
             logits = self.head(states[rows, columns])
         return nn.functional.cross_entropy(logits.float(), wanted.to(device))
+
+
+def masked(
+    tokens: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return tokens with masks, the original tokens, and the predicted positions, ascending."""
+    where = np.sort(rng.choice(len(tokens), size=max(1, round(SHARE * len(tokens))), replace=False))
+    kind, other = rng.random(len(where)), rng.choice(vocabulary.ordinary, size=len(where))
+    changed = tokens.copy()
+    changed[where] = np.where(kind < 0.8, vocabulary.mask, np.where(kind < 0.9, other, tokens[where]))
+    return changed, tokens, where
 
 
 def tuned(

@@ -24,7 +24,6 @@ import paper_003
 import paper_004
 from table import filled
 from tables import Claim, Table
-from verdicts import NOT_RUN as NOT_RUN_YET
 
 from rerank.files import write_text
 
@@ -62,7 +61,6 @@ NOT_RUN = (
 EXTRA = "(not in the paper)"
 """Mark of claims that only --show prints."""
 
-_MISSING = "| **not run yet** | the script has the steps; the result is missing |\n"
 _HEAD = """# The papers, claim by claim
 
 This page compares the claims of five papers with results on the collections of this project. `python
@@ -72,13 +70,7 @@ frequent one. All cases, tables and sections of a paper: `python benchmarks/pape
 
 | verdict | meaning |
 | --- | --- |
-| **holds** | the difference has the direction of the claim, p < 0.05 |
-| **does not hold** | the opposite direction, p < 0.05; or a gain below the margin (95 % bound) |
-| **not decided** | the test shows neither |
-| **not tested** | without a p-value; the direction is in brackets |
-| **nothing was learned** | no seed kept a training step |
-| **no data** | the collection or the method of the paper is not available |
-| **not run yet** | the script has the steps; the result is missing |
+{verdicts}
 
 - A test is on the mean over seeds. Its standard error is at most the mean of the standard errors of the
   seeds, which follow from their p-values (paired randomization test over queries).
@@ -90,11 +82,25 @@ frequent one. All cases, tables and sections of a paper: `python benchmarks/pape
 """
 
 
+_VERDICTS = {
+    "holds": "the difference has the direction of the claim, p < 0.05",
+    "does not hold": "the opposite direction, p < 0.05; or a gain below the margin (95 % bound)",
+    "not decided": "the test shows neither",
+    "not tested": "without a p-value; the direction is in brackets",
+    "nothing was learned": "no seed kept a training step",
+    "no data": "the collection or the method of the paper is not available",
+    "not run yet": "the script has the steps; the result is missing",
+}
+"""Start of a verdict -> its meaning. The page has the meanings of its own verdicts."""
+
+
 def pages() -> dict[Path, str]:
     """Return path -> content for all generated files."""
     papers = [paper_of() for paper_of in PAPERS.values()]
     verdicts = {claim.verdict for paper in papers for claim in paper.claims}
-    parts, figures = [_HEAD if NOT_RUN_YET in verdicts else _HEAD.replace(_MISSING, "")], {}
+    used = {name: text for name, text in _VERDICTS.items() if any(one.startswith(name) for one in verdicts)}
+    legend = "\n".join(f"| **{name}** | {text} |" for name, text in used.items())
+    parts, figures = [_HEAD.format(verdicts=legend)], {}
     for paper in papers:
         parts += [f"## {paper.title}\n", f"{paper.source}\n", _summary(paper.claims)]
         parts += map(_table, paper.page or paper.tables[:1])

@@ -187,18 +187,10 @@ def _compared(of: Runs, measure: str = "R@10") -> list[Claim]:
                 ours = [run for run in ways["quintuplet"] if run["seed"] in seeds]
                 reached = [mean(_of(runs, measure)) for runs in (ours, ways[other])]
                 gap = _against(ours, ways[other], measure)
-                tested = f"p {p_text(gap.p)}" if gap.p is not None else "not tested"
                 learned = _learned(ours) and _learned(ways[other])
-                claims.append(
-                    Claim(
-                        "the same" if there else says,
-                        where,
-                        gap.above() if learned else NOTHING_LEARNED,
-                        f"{collection}, {_start(start)}: {measure} {reached[0]:.4f}, {other} {reached[1]:.4f}"
-                        f" ({tested}); {_seeds(ways[other])}",
-                        ways[other][0]["command"],
-                    )
-                )
+                text = f"{collection}, {_start(start)}: {measure} {reached[0]:.4f}, {other} {reached[1]:.4f}"
+                claim = _tested("the same" if there else says, where, gap, text, ways[other])
+                claims.append(claim if learned else replace(claim, verdict=NOTHING_LEARNED))
                 there = True
         if not there:
             claims.append(
@@ -248,6 +240,12 @@ def _encoders(ways: Mapping[str, list[Step]]) -> list[tuple[str, list[Step], str
     return [("untrained", max(there.values(), key=len), "untrained"), *found]
 
 
+def _tested(says: str, where: str, gap: Difference, text: str, runs: Sequence[Step]) -> Claim:
+    """Return the claim of a difference above 0."""
+    p = "not tested" if gap.p is None else f"p {p_text(gap.p)}"
+    return Claim(says, where, gap.above(), f"{text} ({p}); {_seeds(runs)}", runs[0]["command"])
+
+
 def _by_all_passages(of: Runs, says: str, searches: Sequence[str]) -> list[Claim]:
     """Return claims that all passages of a document find more than its first passage."""
     claims: list[Claim] = []
@@ -258,22 +256,16 @@ def _by_all_passages(of: Runs, says: str, searches: Sequence[str]) -> list[Claim
                 first, every = (_of(runs, one, which) for one in (measure, f"{PAPER} {measure}"))
                 ps = [run["measures"][f"{PAPER} {measure}"][test] for run in runs]
                 gap = difference([b - a for a, b in zip(first, every, strict=True)], ps)
-                claims.append(
-                    Claim(
-                        "the same" if claims else says,
-                        "3.4",
-                        gap.above(),
-                        f"{collection}, {_start(start)}, {way}: {measure} {mean(first):.4f} to"
-                        f" {mean(every):.4f} (p {p_text(gap.p or 0.0)}); {_seeds(runs)}",
-                        runs[0]["command"],
-                    )
-                )
+                figures = f"{way}: {measure} {mean(first):.4f} to {mean(every):.4f}"
+                text = f"{collection}, {_start(start)}, {figures}"
+                claims.append(_tested("the same" if claims else says, "3.4", gap, text, runs))
     return claims
 
 
 def _above_language_model(of: Runs, measure: str = "R@10") -> list[Claim]:
     """Return claims on the loss of the paper against language model training with as many steps."""
-    says, claims = "Above language-model training with as many steps", list[Claim]()
+    says, where = "Above language-model training with as many steps", "4.3, tables 1 and 2"
+    claims: list[Claim] = []
     for (collection, start), ways in of.items():
         for way, runs in ways.items():
             seeds = {run["seed"] for run in runs if way.startswith("lm")}
@@ -282,17 +274,9 @@ def _above_language_model(of: Runs, measure: str = "R@10") -> list[Claim]:
                 one = f"{score}{measure}"
                 gap = _against(ours, runs, one, "p_paper")
                 values = [mean(_of(some, one)) for some in (ours, runs)]
-                claims.append(
-                    Claim(
-                        "the same" if claims else says,
-                        "4.3, tables 1 and 2",
-                        gap.above(),
-                        f"{collection}, {_start(start)}, {way}: {one} {values[0]:.4f}, {values[1]:.4f}"
-                        f" (p {p_text(gap.p or 0.0)}); {_seeds(runs)}",
-                        runs[0]["command"],
-                    )
-                )
-    return claims or [Claim(says, "4.3, tables 1 and 2", NOT_RUN, "`lm`: `000.py` has the steps")]
+                text = f"{collection}, {_start(start)}, {way}: {one} {values[0]:.4f}, {values[1]:.4f}"
+                claims.append(_tested("the same" if claims else says, where, gap, text, runs))
+    return claims or [Claim(says, where, NOT_RUN, "`lm`: `000.py` has the steps")]
 
 
 def _ways(of: Runs, preset: str) -> list[str]:

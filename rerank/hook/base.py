@@ -247,9 +247,7 @@ class Hook(ABC):
             problems.append(
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
             )
-        stack = None
-        with suppress(RerankError):  # it is among the problems
-            stack = None if config is None else self.stack_of(config)
+        stack = None if config is None else self._known_stack(config.get("stack"), service)
         return Status(
             pipeline=self.name,
             there=pipeline is not None,
@@ -290,15 +288,14 @@ class Hook(ABC):
         if default and about is not None and problems:
             raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
         if about is not None and "rankers" not in about:
-            return [f"the service at {options.url} was not checked: it {_NO_TOKEN}", *problems]
-        with suppress(RerankError):  # it is among the problems
-            stack = self.stack_of({"url": options.url, "stack": options.stack})
-            others = [name for name in stack.retrievers if name != stack.first_stage]
-            if others:
-                problems.append(
-                    f"the stack was tuned on documents that {join_names(others)} retrieved; searches rerank"
-                    " only the hits of the query, so the gain can be smaller (see `rerank hook test`)"
-                )
+            problems.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
+        stack = self._known_stack(options.stack, about)
+        others = [] if stack is None else [name for name in stack.retrievers if name != stack.first_stage]
+        if others:
+            problems.append(
+                f"the stack was tuned on documents that {join_names(others)} retrieved; searches rerank"
+                " only the hits of the query, so the gain can be smaller (see `rerank hook test`)"
+            )
         return problems
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
@@ -386,15 +383,25 @@ class Hook(ABC):
             raise UsageError(f"--stack {text}: a pipeline takes signals; `rerank serve --stack` takes a file")
         return self.workspace.stack(text)
 
+    def _known_stack(self, text: str | None, service: Mapping[str, Any] | None) -> Stack | None:
+        """The stack of a text, else of the service, if it can be read. service: its answer to ``/readyz``."""
+        with suppress(RerankError):
+            if text is not None:
+                return self._stack(text)
+            if service is not None and "definition" in service:
+                return Stack.from_json(service["definition"])
+        return None
+
     def stack_of(self, config: Mapping[str, Any]) -> Stack:
         """The stack that scores. Raises RerankError."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
         service, problems = self._check(config["url"], None, 1)
-        if service is None or "definition" not in service:
+        stack = self._known_stack(None, service)
+        if stack is None:
             reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
             raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
-        return Stack.from_json(service["definition"])
+        return stack
 
     def _send(self, requests: Sequence[Request]) -> None:
         for request in requests:

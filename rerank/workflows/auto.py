@@ -135,7 +135,10 @@ def auto(
 
         model_folder(model)
     options = Options(measure, minutes, conflicts, seed, model, progress or Progress())
-    return _Auto(read_folder(Path(folder)), options).run(Path(workspace), opensearch, lang)
+    try:
+        return _Auto(read_folder(Path(folder)), options).run(Path(workspace), opensearch, lang)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"{str(stop) or 'interrupted'}; run it again to continue") from None
 
 
 class _Auto:

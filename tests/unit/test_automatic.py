@@ -229,7 +229,7 @@ def folder(small, tmp_path):
 def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, monkeypatch):
     rules = (LSI, CLLSI, ranker_choice.RULES[-1])
     monkeypatch.setattr(ranker_choice, "RULES", rules)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="; run it again to continue"):
         rerank.auto(folder, tmp_path / "ws", progress=Watch(title="fit cllsi"))
     assert rerank.Workspace.open(tmp_path / "ws").trained() == ["lsi"]
     done = run("auto", folder, "-w", tmp_path / "ws").ok()

@@ -237,10 +237,9 @@ def test_hard_negatives_of_specter_are_cited_by_cited_documents(measures: Any) -
 def test_language_model_training_masks_a_share_of_the_tokens(measures: Any) -> None:
     """Only chosen tokens change, and most of them become the mask."""
     module = measures("language_model")
-    task = object.__new__(module.LanguageModel)
-    task.vocabulary = module.Vocabulary(np.arange(200, 300, dtype=np.int32), 7)
+    vocabulary = module.Vocabulary(np.arange(200, 300, dtype=np.int32), 7)
     tokens = np.arange(100, 140, dtype=np.int32)
-    seen = [task._masked(tokens, np.random.default_rng(seed)) for seed in range(100)]
+    seen = [module.masked(tokens, vocabulary, np.random.default_rng(seed)) for seed in range(100)]
     for changed, original, where in seen:
         assert len({*where.tolist()}) == 6
         assert (np.delete(changed, where) == np.delete(original, where)).all()
