@@ -41,19 +41,14 @@ PAPERS = {
 NOT_RUN = (
     (
         "001",
-        "all strategies with title and abstract, six layers",
+        "the other strategies with title and abstract, six layers",
         "python benchmarks/papers/001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800"
-        " --batch 128 --rate 1e-4",
+        " --batch 128 --rate 1e-4 --strategies direct,paragraph,section",
     ),
     (
         "001",
         "two epochs of `--preset cocitation`, six layers",
         "python benchmarks/papers/001.py DATA --layers 6 --steps 2004 --strategies preset",
-    ),
-    (
-        "000",
-        "the paper's preset and language model, six layers",
-        "python benchmarks/papers/000.py DATA --start minilm:6 --hows paper+epochs=40,lm+epochs=40",
     ),
 )
 """Paper, run, and command. All of them need a GPU."""

@@ -155,8 +155,8 @@ def paper() -> Paper:
         "H. Ding, J. Zhang, J. Chen, G. Cao: CCHT (in Chinese). How the code differs:"
         " [co-citation](cocitation.md#differences-to-the-paper). The paper measures encoders by SciDocs;"
         " here an encoder looks for five references that test articles cite with the query, among 30."
-        " The encoder of six layers learned from titles; the others also from abstracts, in 40 steps, and"
-        " their negatives are references of test articles.",
+        " The encoder with 24 tokens learned from titles; the others also from abstracts, and their negatives"
+        " are references of test articles.",
         [
             *_above(
                 "Co-citation teaches the encoder (above the untrained one)",

@@ -142,30 +142,29 @@ class BatchEncoder:
     def backward(self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor]) -> float:
         """Add gradients; return the loss.
 
-        More than MOST tokens are encoded in parts. Negatives come from all parts (Gao et al. 2021, gradient
-        cache).
+        More than MOST tokens are encoded in parts of similar length. Negatives come from all parts (Gao et
+        al. 2021, gradient cache).
 
         loss: of (n, E) vectors.
         """
-        device, size = self.encoder.device, max(1, MOST // self.encoder.tokens.longest)
-        if len(texts) <= size:
+        parts, device = list(by_tokens([len(text) for text in texts], MOST)), self.encoder.device
+        if len(parts) == 1:
             return add_gradient(loss(self.encode(texts)))
-        parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
         on_gpu = device.type == "cuda"
         states: list[tuple[Tensor, Tensor | None]] = []
         vectors: list[Tensor] = []
         with torch.no_grad():
             for part in parts:
                 states.append((torch.get_rng_state(), torch.cuda.get_rng_state(device) if on_gpu else None))
-                vectors.append(self.encode(texts[part]))
-        leaf = torch.cat(vectors).requires_grad_()
+                vectors.append(self.encode([texts[i] for i in part]))
+        leaf = torch.cat(vectors)[np.argsort(np.concatenate(parts))].requires_grad_()
         value = add_gradient(loss(leaf))
         if leaf.grad is not None:
             for part, (state, cuda_state) in zip(parts, states):
                 torch.set_rng_state(state)
                 if cuda_state is not None:
                     torch.cuda.set_rng_state(cuda_state, device)
-                self.encode(texts[part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
+                self.encode([texts[i] for i in part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
         return value
 
     def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:

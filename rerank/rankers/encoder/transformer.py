@@ -240,15 +240,15 @@ class TextEncoder:
         self.modules.write(folder, int(self.model.config.hidden_size))
 
 
-def by_tokens(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield places of sequences, longest first, of at most TOKENS tokens with padding.
+def by_tokens(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]:
+    """Yield places of sequences, longest first, of at most ``most`` tokens with padding.
 
     >>> list(by_tokens([5, 4000, 7]))
     [[1], [2, 0]]
     """
     order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
     while start < len(order):
-        yield (some := order[start : start + max(1, TOKENS // (lengths[order[start]] + 2))])
+        yield (some := order[start : start + max(1, most // (lengths[order[start]] + 2))])
         start += len(some)
 
 
