@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from rerank.demo import COLLECTION
 from tests.hook import running
 from tests.node import free_port
 from tests.programs import output
@@ -133,8 +134,12 @@ def test_the_tutorial_on_an_existing_index(tmp_path):
     with running() as node:
         port = free_port()
         replaced = {"http://127.0.0.1:9200": node.url, "127.0.0.1:8765": f"127.0.0.1:{port}"}
-        # The page shows no training numbers. The other page trains all epochs.
-        replaced["rerank train text meta"] = "rerank train text meta --epochs 3"
+        # The page shows no training numbers. The other page trains all epochs on all queries.
+        replaced["rerank train text meta"] = "rerank train text meta --epochs 2 --word-epochs 1 --walks 1"
+        for name in ("train.tsv", "dev.tsv"):
+            lines = (COLLECTION / "qrels" / name).read_text("utf-8").splitlines(keepends=True)
+            (tmp_path / name).write_text("".join(lines[:200]), "utf-8")
+            replaced[f"collection/qrels/{name}"] = name
         replaced["rerank serve"] = f"rerank serve --port {port}"
         follow("opensearch.md", tmp_path, replaced)
 
