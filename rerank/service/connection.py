@@ -1,21 +1,23 @@
-"""Limits of one connection that uvicorn lacks: bytes and seconds of head and body."""
+"""Limits of a connection that uvicorn lacks: bytes of a head, seconds of a transfer, and connections."""
 
 from __future__ import annotations
 
 import asyncio
-import http
 from typing import Any, cast
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rerank.service import metrics
-from rerank.service.app import Service
 
 HEAD_BYTES = 32 * 2**10
 
 _LINGER, _DISCARDED = 1.0, 2**24
 """Seconds and bytes to read on after a refusal: to close at once could lose the answer."""
+_INTERVAL = 0.5  # seconds between two checks of a connection
+
+_WAITING, _IDLE, _NEW, _BUSY = range(4)
+"""Uses of a connection. If there are too many connections, the first of these is closed, the oldest first."""
 
 
 class Connection(HttpToolsProtocol):
@@ -23,58 +25,53 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        service = cast(Service, self.app.service)
-        self.settings = service.settings
-        # In both, the connection that waits longest is the first.
-        self.waiting = service.waiting  # for a request
-        self.idle = service.idle  # after an answer
+        self.settings = self.app.service.settings
+        self._use = _NEW, self.loop.time()  # and since when
+        self._written = self.loop.time()  # when the client had last read everything
         self._unparsed = 0  # bytes since the last complete part of a request
         self._refused = False
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request."""
+        """Wait for a request; close a connection if there are too many."""
         super().connection_made(transport)
-        self._wait("the request did not come in time")
         if len(self.connections) > self.settings.max_connections:
             metrics.REFUSED.labels("connections").inc()
-            oldest = next(iter(self.waiting))
-            if oldest is self and self.idle:
-                oldest = next(iter(self.idle))
-            oldest.transport.abort()
+            connections = cast("set[Connection]", self.connections)
+            min(connections, key=lambda one: one._use).transport.abort()
+        self._set_use(_WAITING)
+        self._check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._stop_waiting()
-        self.resume_writing()
+        """Stop the checks."""
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, unless the request was refused."""
         self._unparsed += len(data)
-        if self._refused:
-            if self._unparsed > _DISCARDED:
-                self.transport.abort()
-            return
-        super().data_received(data)
-        if self._unparsed > HEAD_BYTES:
-            self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes; send less")
+        if not self._refused:
+            super().data_received(data)
+            if self._unparsed > HEAD_BYTES:
+                self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes; send less")
+        elif self._unparsed > _DISCARDED:
+            self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Answer invalid HTTP."""
         self._refuse(400, msg)
 
     def on_message_begin(self) -> None:
-        """Wait for the head of a request."""
+        """Wait for the rest of a request."""
         super().on_message_begin()
-        if self._reading is None:
-            self._wait("the request did not come in time")
+        if self._use[0] != _WAITING:
+            self._set_use(_WAITING)
 
     def on_headers_complete(self) -> None:
         """Wait for the body."""
         self._unparsed = 0
-        self._wait("the body did not come in time")
+        self._set_use(_WAITING)
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -89,49 +86,34 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._unparsed = 0
-        self._stop_waiting()
+        self._set_use(_BUSY)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
-        if not self.transport.is_closing():
-            self.idle[self] = None
+        if self._use[0] == _BUSY and self.cycle.response_complete:
+            self._set_use(_IDLE)
 
-    def pause_writing(self) -> None:
-        """Wait until the client reads."""
-        super().pause_writing()
-        if self._writing is None:
-            self._writing = self.loop.call_later(self.settings.request_timeout, self.transport.abort)
+    def _set_use(self, use: int) -> None:
+        self._use = use, self.loop.time()
 
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        super().resume_writing()
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
-
-    def _wait(self, problem: str) -> None:
-        self._stop_waiting()
-        self.waiting[self] = None
-        self._reading = self.loop.call_later(self.settings.request_timeout, self._late, problem)
-
-    def _stop_waiting(self) -> None:
-        self.waiting.pop(self, None)
-        self.idle.pop(self, None)
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-
-    def _late(self, problem: str) -> None:
-        if self.flow.read_paused:  # by the service: it still answers an earlier request
-            self._wait(problem)
-        else:
-            self._refuse(408, problem)
+    def _check(self) -> None:
+        """End the connection if its client takes too long to send a request, or to read an answer."""
+        now = self.loop.time()
+        if not self.transport.get_write_buffer_size():
+            self._written = now
+        if self.flow.read_paused and self._use[0] == _WAITING:  # by the service: it answers a request
+            self._set_use(_WAITING)
+        use, since = self._use
+        if now - self._written > self.settings.request_timeout:
+            self.transport.abort()
+        elif use == _WAITING and now - since > self.settings.request_timeout:
+            self._refuse(408, "the request did not come in time")
+        self._timer = self.loop.call_later(_INTERVAL, self._check)
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer if possible, then close."""
-        self._stop_waiting()
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
@@ -145,7 +127,6 @@ class Connection(HttpToolsProtocol):
                 return
         content = msgspec.json.encode({"error": message})
         headers = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d" % len(content)
-        phrase = http.HTTPStatus(status).phrase.encode()
-        self.transport.write(b"HTTP/1.1 %d %s\r\n%s\r\n\r\n%s" % (status, phrase, headers, content))
+        self.transport.write(b"%s%s\r\n\r\n%s" % (STATUS_LINE[status], headers, content))
         self.transport.write_eof()
         self.loop.call_later(_LINGER, self.transport.abort)
