@@ -44,10 +44,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def endpoints() -> str:
     """Describe the endpoints of the service, from its OpenAPI description."""
-    from rerank.service.app import ENDPOINTS, OPEN
+    from rerank.service.app import ENDPOINTS
     from rerank.service.openapi import describe
 
-    description = describe(ENDPOINTS, OPEN, token=False)
+    description = describe(ENDPOINTS, token=False)
     schemas = description["components"]["schemas"]
     parts = []
     for path, methods in description["paths"].items():
@@ -58,15 +58,7 @@ def endpoints() -> str:
             if body:
                 parts.append(f"**Request**\n\n{_table(body['content'], schemas)}")
             parts.append(f"**Answer**: {operation['responses']['200']['description']}.\n")
-    rows = [f"| {status} | {text} |" for status, text in _statuses(description).items()]
-    return "\n".join([*parts, "## Errors\n\n| status | reason |\n| --- | --- |", *rows])
-
-
-def _statuses(description: dict[str, Any]) -> dict[str, str]:
-    """Return error status -> description."""
-    operations = [one for methods in description["paths"].values() for one in methods.values()]
-    found = {status: one["description"] for o in operations for status, one in o["responses"].items()}
-    return {status: found[status] for status in sorted(found) if status != "200"}
+    return "\n".join(parts)
 
 
 def _table(content: dict[str, Any], schemas: dict[str, Any]) -> str:

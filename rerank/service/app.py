@@ -29,7 +29,7 @@ from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, has_kind
 from rerank.service.endpoints import DeadlineError, EventLoopError, RequestContext
 from rerank.service.hook import hook
-from rerank.service.openapi import Endpoint
+from rerank.service.openapi import OPEN, PAGES, Endpoint
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 
@@ -43,9 +43,6 @@ ENDPOINTS = (
     Endpoint("/v1/rerank_ids", endpoints.rerank_ids, schemas.IdsBody, _DOCUMENTS),
     Endpoint("/v1/hook", hook, schemas.HookCall, _HOOK),
 )
-OPEN = ("/healthz", "/readyz", "/openapi.json")
-"""Paths that need no token."""
-PAGES = (*OPEN, "/metrics")
 
 _INTERVAL = 1.0  # seconds between two checks of the workspace's files
 _SMALL = 2**17  # bytes of a call that the event loop may answer
@@ -279,7 +276,7 @@ class Application:
     @cached_property
     def _description(self) -> bytes:
         served = [one for one in ENDPOINTS if one.name not in self._withheld]
-        return msgspec.json.encode(openapi.describe(served, OPEN, bool(self._settings.tokens)))
+        return msgspec.json.encode(openapi.describe(served, bool(self._settings.tokens)))
 
     def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
         endpoint, context = notes.endpoint, notes.context

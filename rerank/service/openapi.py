@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rerank import __version__
-from rerank.service.schemas import (
-    BINARY,
-    EXAMPLE_OF_HOOK,
-    EXAMPLES,
-    JSON,
-    HookCall,
-    Problem,
-    TextDocument,
-    decode,
-)
+from rerank.service.schemas import BINARY, EXAMPLE_OF_HOOK, JSON, HookCall, Problem, decode
 
-STATUSES = {
-    400: "The body is not JSON",
-    401: "The token is missing or wrong",
-    403: "The token is not valid for this endpoint",
-    408: "The request did not come in time",
-    413: "The body is too long",
-    415: "The body has another content type",
-    421: "Another host's name, or a web page of another origin",
-    422: "A field of the body is wrong",
-    431: "The headers are too long",
-    502: "The engine cannot answer",
-    503: "Too many requests at once",
-    504: "Not done in time",
+OPEN = {
+    "/healthz": "Whether the process answers",
+    "/readyz": "The stack and rankers that are served",
+    "/openapi.json": "The description of this service",
 }
-
-_PAGES = {
-    "healthz": "Whether the process answers",
-    "readyz": "The stack and rankers that are served",
-    "metrics": "Counters for Prometheus",
-}
+"""Pages that need no token."""
+PAGES = {**OPEN, "/metrics": "Counters for Prometheus"}
 
 _SCHEMAS = "#/components/schemas/{name}"
 
@@ -66,48 +44,34 @@ class Endpoint(NamedTuple):
         return HookCall.read(data) if self.body is HookCall else decode(data, self.body)
 
 
-def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bool) -> dict[str, Any]:
-    """Describe all paths. token: all but ``open_paths`` need one."""
-    bodies = [one.body for one in endpoints if one.kind == JSON]
-    schemas = msgspec.json.schema_components([Problem, TextDocument, *bodies], ref_template=_SCHEMAS)[1]
-    for kind in EXAMPLES.keys() & {*bodies}:
-        schemas[kind.__name__]["examples"] = [EXAMPLES[kind]]
-    if "RerankBody" in schemas:
-        document = {"anyOf": [{"type": "string"}, _reference(TextDocument)]}
-        schemas["RerankBody"]["properties"]["documents"]["items"] = document
-    binary = {BINARY: {"schema": {"type": "string", "format": "binary"}, "example": EXAMPLE_OF_HOOK}}
+def describe(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
+    """Describe all paths. token: all but OPEN need one."""
+    kinds = [Problem, *(one.body for one in endpoints if one.kind == JSON)]
+    references, schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)
+    schema_of: dict[type, dict[str, Any]] = dict(zip(kinds, references))
+    error = {"description": "An error, in one line", "content": {JSON: {"schema": schema_of[Problem]}}}
+    binary = {"schema": {"type": "string", "format": "binary"}, "example": EXAMPLE_OF_HOOK}
+
+    def operation(path: str, summary: str, answer: str) -> dict[str, Any]:
+        answers = {"200": {"description": answer}, "default": error}
+        return {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": answers}
+
     paths: dict[str, Any] = {}
     for one in endpoints:
         summary = (one.function.__doc__ or "").splitlines()[0].split(": ", 1)[-1]
-        paths[one.path] = {"post": _operation(one.path, summary, one.answer, *STATUSES)}
-        content = _json(one.body) if one.kind == JSON else binary
-        paths[one.path]["post"]["requestBody"] = {"required": True, "content": content}
-    for name, summary in _PAGES.items():
-        paths[f"/{name}"] = {"get": _operation(name, summary, "An answer", *[401] * (name == "metrics"))}
-    components: dict[str, Any] = {"schemas": schemas}
-    described: dict[str, Any] = {
+        content = {"schema": schema_of[one.body]} if one.kind == JSON else binary
+        body = {"required": True, "content": {one.kind: content}}
+        paths[one.path] = {"post": {**operation(one.path, summary, one.answer), "requestBody": body}}
+    for path, summary in PAGES.items():
+        public: dict[str, Any] = {"security": []} if path in OPEN else {}
+        paths[path] = {"get": {**operation(path, summary, "An answer"), **public}}
+    return {
         "openapi": "3.1.0",
         "info": {"title": "rerank", "version": __version__},
         "paths": paths,
+        "security": [{"token": []}] if token else [],
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
-    if token:
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        described["security"] = [{"token": []}]
-        for path in paths.keys() & set(open_paths):
-            paths[path]["get"]["security"] = []
-    return {**described, "components": components}
-
-
-def _operation(path: str, summary: str, answer: str, *statuses: int) -> dict[str, Any]:
-    answers: dict[str, Any] = {"200": {"description": answer}}
-    for status in statuses:
-        answers[str(status)] = {"description": STATUSES[status], "content": _json(Problem)}
-    return {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": answers}
-
-
-def _json(kind: type) -> dict[str, Any]:
-    return {"application/json": {"schema": _reference(kind)}}
-
-
-def _reference(kind: type) -> dict[str, str]:
-    return {"$ref": _SCHEMAS.format(name=kind.__name__)}

@@ -34,9 +34,10 @@ Categories = Annotated[
     list[Annotated[str, Meta(max_length=LONGEST_CATEGORY)]], Meta(max_length=MOST_CATEGORIES)
 ]
 StackText = Annotated[str, Meta(max_length=LONGEST_STACK, description="Signals, or signals with weights.")]
-Words = Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
+Words = Annotated[str, Meta(examples=["grey wolf"], extra_json_schema={"pattern": r"\S"})]
 """Not empty. The endpoint checks it; this is only its description."""
 Lang = Annotated[str, Meta(max_length=100, description="Language of the query.")]
+_DOCUMENTS = "Texts, or objects with `text`, `title`, `categories` and any other fields."
 LexicalText = Annotated[
     str,
     Meta(description="The query in the documents' language; lexical signals use it instead of the query."),
@@ -58,7 +59,7 @@ class RerankBody(Struct, kw_only=True):
     """The request of Cohere and Jina. Unknown fields are ignored."""
 
     query: Words
-    documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST)]
+    documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST, description=_DOCUMENTS)]
     model: Annotated[str, Meta(description="Selects the stack if it names signals.")] | None = None
     lexical_text: LexicalText | None = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
@@ -209,11 +210,6 @@ class Problem(Struct):
     error: str
 
 
-EXAMPLES: dict[type[Struct], dict[str, Any]] = {
-    RerankBody: {"query": "grey wolf", "documents": ["a fox", "the wolf is grey"], "stack": "bm25"},
-    SearchBody: {"query": "grey wolf", "stack": "tfidf", "k": 3},
-}
-"""Bodies for the description."""
 EXAMPLE_OF_HOOK = '\0\0\0\x0b{"hits": 0}'
 
 

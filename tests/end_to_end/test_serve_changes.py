@@ -268,6 +268,7 @@ def test_no_generated_request_causes_an_internal_error(script, trained, tmp_path
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
         assert done.returncode == 0, done.stdout[-5000:]
         described = server.get("/openapi.json").json["paths"]
+        del described["/openapi.json"]  # schemathesis does not test it
         assert f"Tested: {len(described)}" in done.stdout, done.stdout[-5000:]
         server.token = token
         assert server.get("/healthz").status == 200
