@@ -26,7 +26,7 @@ MOST_INVALID = 20
     options.argument("corpus", nargs=-1),
     "Input",
     option("--format jsonl|jats", "Format of CORPUS. jats: articles in XML.", default="jsonl"),
-    option("--body", "For jats: use the body as text, not the abstract.", rare=True),
+    option("--body", "For jats: use the body as text, not the abstract."),
     option("--categories FILE", "Category graph, TSV of child and parent."),
     option("--lang TEXT", "Language of the documents, for example en. Default: their `lang` field."),
     option("--skip-invalid", "Skip invalid documents."),
@@ -37,8 +37,8 @@ MOST_INVALID = 20
     option("--encode/--no-encode", "Compute features.", dest="encode_features", default=True),
     "Connection",
     *cluster.connection,
-    option("--shards N", "Shards of a new index. Default: 1.", rare=True),
-    option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Whole(0), rare=True),
+    option("--shards N", "Shards of a new index. Default: 1."),
+    option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Whole(0)),
 )
 def command(
     folder: str, corpus: tuple[str, ...], delete: tuple[str, ...], delete_from: str | None, **settings: Any

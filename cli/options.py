@@ -20,43 +20,22 @@ from . import output
 LEXICAL = ("tfidf", "bm25")
 GENERAL = "General"
 """The group of options that name no group; the last one."""
-_SHORT = f"{__name__}.short"
 
 
 class Option(click.Option):
-    """An option in a group of the help.
+    """An option in a group of the help."""
 
-    rare: only ``--help-all`` lists it.
-    """
-
-    def __init__(self, *args: Any, group: str = GENERAL, rare: bool = False, **about: Any) -> None:
+    def __init__(self, *args: Any, group: str = GENERAL, **about: Any) -> None:
         default = about.get("default")
         if default is not None and default is not False and "Default:" not in about["help"]:
             shown = "on" if default is True else default
             about["help"] += f" Default: {', '.join(shown) if isinstance(shown, (list, tuple)) else shown}."
         super().__init__(*args, **about)
-        self.group, self.rare = group, rare
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Names and help; None if ``--help`` omits it."""
-        record = super().get_help_record(ctx)
-        if record is None or (self.rare and ctx.meta.get(_SHORT)):
-            return None
-        return record[0], f"{self.help}{' Required.' * self.required}"
+        self.group = group
 
 
 class Command(click.Command):
     """A command whose help groups options."""
-
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        if any(getattr(one, "rare", False) for one in self.params):
-            self.params.append(_help_all())
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read options. The documentation lists all, because it skips this call."""
-        ctx.meta[_SHORT] = True
-        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section per group."""
@@ -67,17 +46,6 @@ class Command(click.Command):
         for name, rows in sorted(groups.items(), key=lambda group: group[0] == GENERAL):
             with formatter.section(name):
                 formatter.write_dl(rows)
-
-
-def _help_all() -> Option:
-    def show(context: click.Context, option: click.Parameter, asked: bool) -> None:
-        if asked:
-            context.meta[_SHORT] = False
-            click.echo(context.get_help())
-            context.exit()
-
-    text = "Show all options and exit."
-    return Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
 
 
 class Whole(click.IntRange):
@@ -161,16 +129,15 @@ conflicts = option(
     "--conflicts refuse|max|first",
     "Use of a document with different grades for a query.",
     default="refuse",
-    rare=True,
 )
 judged = (queries, qrels, conflicts)
 dry_run = option("--dry-run", "Show the result and change nothing.")
 
 
-def first_stage(default: str, *forms: str, rare: bool = False) -> Option:
+def first_stage(default: str, *forms: str) -> Option:
     """Make --first-stage."""
     texts = [*LEXICAL, "template:FILE", "stored:ID", *forms]
-    return option("--first-stage NAME", f"First stage: {', '.join(texts)}. Default: {default}.", rare=rare)
+    return option("--first-stage NAME", f"First stage: {', '.join(texts)}. Default: {default}.")
 
 
 first_stage_or_run = first_stage("the first stage of the stack", "run:FILE")
@@ -193,13 +160,12 @@ then = option(
     "--then cross-encoder:FOLDER", "Model that orders the best documents again. Default: of the stack."
 )
 top = option("--top N", "Number of documents that the model orders. Default: 20.")
-ignore_categories = option("--ignore-categories", "Ignore the categories of the queries.", rare=True)
+ignore_categories = option("--ignore-categories", "Ignore the categories of the queries.")
 infer = option(
     "--infer-categories/--no-infer-categories",
     "Infer the categories of queries without categories from their first candidates.",
     dest="infer",
     default=True,
-    rare=True,
 )
 
 

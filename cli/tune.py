@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         "--normalization NAME...",
         "min-max, z-score, rank or none. Repeatable. Default: all that fit.",
         dest="normalizations",
-        rare=True,
     ),
     option("--cv N", "Also cross-validate with N folds.", dest="folds", type=options.Whole(2)),
     "Input",
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     option(
         "--protocol KIND:N",
         "retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
-        rare=True,
     ),
     options.first_stage_or_run,
     options.retrieve,
