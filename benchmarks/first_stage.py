@@ -5,9 +5,9 @@
 
 WORKSPACE has rankers trained on the collection (``rerank ingest``, ``rerank train text meta``). The script
 writes the articles to an index that rerank does not own and attaches it. The index has other field names,
-permissions, a year and a popularity (the number of articles that link to an article). The node has the
-plugin. Every figure comes from a plain ``_search``, by ``rerank hook test --template``. Queries have no
-categories. Weights are tuned on dev. p is the paired randomization test.
+permissions, a year and a popularity (the number of articles that link to an article). Every figure comes
+from ``rerank evaluate --first-stage``, which ranks like the hook. Queries have no categories. Weights are
+tuned on dev. p is the paired randomization test.
 
 Weights tuned on a query use more signals: also BM25 and the popularity. The single score of a search has
 little information about them. The *popular* query is also tuned with the score of its words (a named
@@ -36,10 +36,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
-from hook_speed import serving
-
 from tests.node import Node, running, with_ml_commons
-from tests.plugin import SETTINGS, build
 
 INDEX = "library"
 BESIDE = "bm25,field:popularity:log"
@@ -84,11 +81,11 @@ TEMPLATES = {
 }
 
 
-def cli(*arguments: object, allowed: tuple[int, ...] = (0,)) -> Any:
+def cli(*arguments: object) -> Any:
     """Run a rerank command and return its JSON."""
     command = [sys.executable, "-m", "rerank.cli", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in allowed:
+    if done.returncode:
         sys.exit(f"rerank {' '.join(map(str, arguments))}: {done.stderr}")
     return json.loads(done.stdout)
 
@@ -190,7 +187,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="first-stage-")))
         kept: Path = given.resume or folder
         home = with_ml_commons()
-        node = stack.enter_context(running(SETTINGS, home=home, plugins=[build()], heap="768m"))
+        node = stack.enter_context(running(home=home, heap="768m"))
         node.request("PUT", "/_search/pipeline/normalize", NORMALIZE)
         fill(node, given.data / "corpus.jsonl.gz", **({"knn": True} if given.retrieve else {}))
         workspace = folder / "ws"
@@ -239,54 +236,38 @@ def main() -> None:
             return
         raw = tuned("bm25-raw", lexical, "--normalization", "none")
         tuned("bm25", lexical)
-        with serving(workspace, folder / "log", "--stack", raw) as service:
-            print("| query | weights | its own order | hooked | p |", flush=True)
-            print("| --- | --- | --- | --- | --- |")
-            rows = Rows(given.resume)
-            for name, path in files.items():
-                kind = name.partition(",")[0]  # variants with a boost use the weights without it
-                search = ("--first-stage", f"template:{files[kind]}")
-                best = [tuned(f"on-{kind}", own, *search)]
-                labels = {"tuned on it": own, "bm25, per query": lexical, "bm25, raw": ""}
-                if kind == "popular":
-                    best.append(tuned("on-popular-clause", clause, *search))
-                    labels["tuned on it, with its clause"] = clause
-                add = ("--add-to", "normalize") if name == "hybrid" else ()
-                for label, chosen in labels.items():
-                    if (name, label) in rows:
-                        continue
-                    where = ("-w", workspace, "--service", service)
-                    cli(
-                        "hook",
-                        "install",
-                        *where,
-                        "--timeout",
-                        20,
-                        *(("--stack", chosen) if chosen else ()),
-                        *add,
-                    )
-                    found = cli(
-                        *("hook", "test", "--template", path, "--queries", queries, "--qrels", test),
-                        *("-w", workspace),
-                        allowed=(0, 1),
-                    )
-                    if set(found["outcomes"]) - {"reranked", "passed: no_hits"}:
-                        print(found["outcomes"], file=sys.stderr)
-                    told = {key: found[key] for key in ("plain", "hooked", "p")}
-                    rows.add({"query": name, "weights": label, **told})
-                    cli("hook", "remove", "-w", workspace)
-                compared = kept / f"{name}-compared.json"
-                if not compared.exists():
-                    found = cli(
-                        *("evaluate", "--first-stage", f"template:{path}", "--protocol", "retrieved:100"),
-                        *("--measure", "nDCG@10", "--baseline", kept / "bm25.json", "--ignore-categories"),
-                        *(text for one in best for text in ("--stack", one)),
-                        *("--queries", queries, "--qrels", test, "-w", workspace),
-                    )
-                    compared.write_text(json.dumps(found["comparisons"]), "utf-8")
-                for one in json.loads(compared.read_text("utf-8")):
-                    against = f"against bm25's weights {one['delta']:+.4f} (p {one['p']:.4f})"
-                    print(f"{name}: {one['stack']} {against}", file=sys.stderr, flush=True)
+        judged = ("--measure", "nDCG@10", "--ignore-categories", "-w", workspace)
+        judged += ("--queries", queries, "--qrels", test, "--protocol", "retrieved:100")
+        print("| query | weights | its own order | hooked | p |", flush=True)
+        print("| --- | --- | --- | --- | --- |")
+        rows = Rows(given.resume)
+        for name, path in files.items():
+            kind = name.partition(",")[0]  # variants with a boost use the weights without it
+            best = [tuned(f"on-{kind}", own, "--first-stage", f"template:{files[kind]}")]
+            labels = {"tuned on it": best[0], "bm25, per query": kept / "bm25.json", "bm25, raw": raw}
+            if kind == "popular":
+                best.append(tuned("on-popular-clause", clause, "--first-stage", f"template:{files[kind]}"))
+                labels["tuned on it, with its clause"] = best[1]
+            for label, chosen in labels.items():
+                if (name, label) in rows:
+                    continue
+                found = cli("evaluate", "--first-stage", f"template:{path}", "--stack", chosen, *judged)
+                plain, hooked = (row["measures"]["nDCG@10"] for row in found["results"])
+                (compared,) = found["comparisons"]
+                rows.add(
+                    {"query": name, "weights": label, "plain": plain, "hooked": hooked, "p": compared["p"]}
+                )
+            stored = kept / f"{name}-compared.json"
+            if not stored.exists():
+                stacks = [text for one in best for text in ("--stack", one)]
+                found = cli(
+                    *("evaluate", "--first-stage", f"template:{path}", "--baseline", kept / "bm25.json"),
+                    *(*stacks, *judged),
+                )
+                stored.write_text(json.dumps(found["comparisons"]), "utf-8")
+            for one in json.loads(stored.read_text("utf-8")):
+                against = f"against bm25's weights {one['delta']:+.4f} (p {one['p']:.4f})"
+                print(f"{name}: {one['stack']} {against}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from .options import Output, option
 from .output import located
 
 if TYPE_CHECKING:
-    from rerank import Qrels, Query, Workspace
-    from rerank.hook import Hook, InstallReport, SearchTrial, Status, TrialReport
+    from rerank import Workspace
+    from rerank.hook import Hook, InstallReport, SearchTrial, Status
 
 
 @click.group("hook")
@@ -99,48 +99,19 @@ def remove(workspace: Workspace, progress: output.Bar, route: str, name: str | N
 
 @options.command(
     "test",
-    options.argument("query", required=False),
-    "Searches",
+    options.argument("query"),
     option("-k N", "Number of documents to compare.", dest="count", default=10),
-    option("--template FILE|stored:ID", "Search of your application, for judged queries."),
-    "Input",
-    option("--queries FILE", "With --template: queries, JSON lines."),
-    option("--qrels FILE", "With --template: judgments."),
     *_pipeline,
-    options.seed,
     group=command,
 )
 def test(
-    workspace: Workspace,
-    progress: output.Bar,
-    route: str,
-    name: str | None,
-    query: str | None,
-    template: str | None,
-    queries: list[Query] | None,
-    qrels: Qrels | None,
-    count: int,
-    seed: int,
+    workspace: Workspace, progress: output.Bar, route: str, name: str | None, query: str, count: int
 ) -> Output:
-    """Compare a search for QUERY with `rerank query`, or measure judged queries with and without the hook.
+    """Compare a search for QUERY with `rerank query`. Exit code 1 if the order differs."""
+    from rerank.hook import try_search
 
-    Exit code 1 if the order differs, or if the mean is lower with the hook.
-    """
-    if (query is None) == (template is None):
-        raise click.UsageError("give a QUERY, or --template with --queries and --qrels")
-    if template is not None and not (queries and qrels):
-        raise click.UsageError("--template needs --queries and --qrels")
-    from rerank.formats import read_template
-    from rerank.hook import try_queries, try_search
-
-    hook = _hook(workspace, route, name)
-    if template is None or queries is None or qrels is None:
-        trial = try_search(hook, query or "", count)
-        return Output(trial, lambda: _show_trial(trial), int(not trial.same))
-    search = read_template(template if template.startswith("stored:") else f"template:{template}")
-    assert search is not None
-    report = try_queries(hook, search, queries, qrels, count=count, seed=seed)
-    return Output(report, lambda: _show_gate(report), int(report.hooked < report.plain))
+    trial = try_search(_hook(workspace, route, name), query, count)
+    return Output(trial, lambda: _show_trial(trial), int(not trial.same))
 
 
 def _installed(report: InstallReport) -> Output:
@@ -194,11 +165,3 @@ def _show_trial(report: SearchTrial) -> None:
     click.echo(f"the order {'is the same' if report.same else 'DIFFERS'}")
     if report.difference is not None:
         click.echo(f"scores differ by {report.difference:.1g} at most")
-
-
-def _show_gate(report: TrialReport) -> None:
-    click.echo(f"{report.measure} of {report.template}, {plural(report.queries, 'quer[y|ies]')}")
-    click.echo(f"without the hook {report.plain:.4f}, with it {report.hooked:.4f}", nl=False)
-    click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")
-    for outcome, n in report.outcomes.items():
-        click.echo(f"  {outcome}: {n}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rerank.hook.base import Hook, HookOptions, InstallReport, Request, Status
 from rerank.hook.plugin import PluginHook
 from rerank.hook.stock import StockHook
-from rerank.hook.trial import SearchTrial, TrialReport, try_queries, try_search
+from rerank.hook.trial import SearchTrial, try_search
 from rerank.workspace import Workspace
 
 ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
@@ -22,9 +22,7 @@ __all__ = [
     "Request",
     "SearchTrial",
     "Status",
-    "TrialReport",
     "hook",
-    "try_queries",
     "try_search",
 ]
 

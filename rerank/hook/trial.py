@@ -1,8 +1,7 @@
-"""Compare searches with and without the hook."""
+"""Compare a search with and without the hook, and with the workspace."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +10,9 @@ import numpy as np
 
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.templates import PROCESSOR
-from rerank.errors import InputError, UsageError
-from rerank.evaluation.measures import evaluate_runs
-from rerank.evaluation.significance import compare
-from rerank.formats.templates import check_values
+from rerank.errors import UsageError
 from rerank.hook.base import Hook
-from rerank.hook.plugin import PluginHook
-from rerank.records import Qrels, Query, SearchTemplate
+from rerank.records import Query
 from rerank.results import Report
 from rerank.search.pipeline import template_of
 from rerank.search.scorer import ScoringInput
@@ -47,27 +42,6 @@ class SearchTrial(Report):
     same: bool
     difference: float | None
     weights: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class TrialReport(Report):
-    """Judged queries with and without the hook.
-
-    plain, hooked: means of ``measure``. wins, losses: queries improved or worsened.
-    p:        of the paired randomization test.
-    outcomes: outcome and reason -> searches: ``reranked``, ``passed: sort``, ...
-    """
-
-    pipeline: str
-    template: str
-    measure: str
-    queries: int
-    plain: float
-    hooked: float
-    p: float
-    wins: int
-    losses: int
-    outcomes: dict[str, int] = field(default_factory=dict)
 
 
 def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
@@ -102,55 +76,6 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
         difference=max(differences, default=None),
         weights=first.get("ext", {}).get(PROCESSOR, {}).get("weights", {}),
-    )
-
-
-def try_queries(
-    hook: Hook,
-    template: SearchTemplate,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    *,
-    count: int = 10,
-    seed: int = 0,
-) -> TrialReport:
-    """Compare judged queries with and without the hook. count: hits, and cut-off of nDCG.
-
-    Raises EngineError without a pipeline, InputError without judged queries, UsageError for a run or the
-    stock route.
-    """
-    if not isinstance(hook, PluginHook) or template.kind == "run":
-        raise UsageError("judged queries need --template with a search, and --route plugin")
-    hook.config()
-    judged = [query for query in queries if qrels.relevant(query.id)]
-    if not judged:
-        raise InputError("no query has a relevant document; check that --queries and --qrels belong together")
-    template = hook.engine.templates.check(template, judged[0])
-    check_values(template, judged)
-    runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
-    outcomes: Counter[str] = Counter()
-    for query in judged:
-        body = hook.engine.templates.body(template, query)
-        own = body.get("ext", {})
-        ext = {**own, PROCESSOR: {**own.get(PROCESSOR, {}), "explain": True}}
-        answer = _hooked(hook, body, count, {"ext": ext})
-        runs["plain"][query.id] = _ids(hook.plain(body, count))
-        runs["hooked"][query.id] = _ids(answer)
-        outcomes[": ".join(filter(None, hook.outcome(answer, "")))] += 1
-    measure = f"nDCG@{count}"
-    evaluation = evaluate_runs(runs, Qrels({query.id: qrels[query.id] for query in judged}), [measure])
-    (found,) = compare(evaluation, "plain", seed=seed)
-    return TrialReport(
-        pipeline=hook.name,
-        template=str(template),
-        measure=measure,
-        queries=len(judged),
-        plain=evaluation.mean("plain", measure),
-        hooked=evaluation.mean("hooked", measure),
-        p=found.p,
-        wins=found.wins,
-        losses=found.losses,
-        outcomes=dict(outcomes.most_common()),
     )
 
 
