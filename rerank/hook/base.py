@@ -179,8 +179,8 @@ class Hook(ABC):
         return problems
 
     @abstractmethod
-    def search_options(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Search options for reranking and explanation."""
+    def _search_options(self, text: str) -> dict[str, Any]:
+        """Parts of a search that is reranked for these words and explained."""
 
     @abstractmethod
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
@@ -359,24 +359,18 @@ class Hook(ABC):
         requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
         return requests if pipeline is None else [*requests, Request("DELETE", self._path)]
 
-    def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
-        """Search like any client."""
-        given = {"search_type": self.settings.search_type, "preference": "rerank-hook", **params}
-        with asking(self.settings, "searching"):
-            answer: dict[str, Any] = self._client.search(
-                index=self.settings.index, body=dict(body), params=given
-            )
-        return answer
-
-    def plain(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """The answer without the hook."""
-        return self.search(self.asking(body, size), include_named_queries_score="true")
-
-    def asking(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """A body that returns only ids and scores."""
+    def search(self, body: Mapping[str, Any], size: int, text: str | None = None) -> dict[str, Any]:
+        """Search for ids and scores like any client. text: rerank for these words by the hook."""
         asked = self.engine.templates.ids_only(body, size)
         del asked["track_total_hits"]  # stock processors do not rerank a search without a total
-        return asked
+        params = {"search_type": self.settings.search_type, "preference": "rerank-hook"}
+        if text is None:
+            params["include_named_queries_score"] = "true"
+        else:
+            asked |= {"search_pipeline": self.name, **self._search_options(text)}
+        with asking(self.settings, "searching"):
+            answer: dict[str, Any] = self._client.search(index=self.settings.index, body=asked, params=params)
+        return answer
 
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):

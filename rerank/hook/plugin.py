@@ -106,9 +106,8 @@ class PluginHook(Hook):
     def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         return merged(body(options), pipeline)
 
-    def search_options(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Search options for these words and explanation."""
-        return {"ext": {PROCESSOR: {"query": text, "explain": explain}}}
+    def _search_options(self, text: str) -> dict[str, Any]:
+        return {"ext": {PROCESSOR: {"query": text, "explain": True}}}
 
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""

@@ -224,7 +224,7 @@ class StockHook(Hook):
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
         """Test the model; return the problem or None."""
         if not ids:
-            found = self.plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
+            found = self.search({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
             ids = [hit["_id"] for hit in found["hits"]["hits"]]
         if not ids:
             return None
@@ -239,8 +239,7 @@ class StockHook(Hook):
             return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
         return None
 
-    def search_options(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """Search options for reranking and explanation."""
+    def _search_options(self, text: str) -> dict[str, Any]:
         return {
             "docvalue_fields": [self._id_field],  # the search of a test leaves _source out
             "ext": {"rerank": {"query_context": {"query_text": text}}},

@@ -54,11 +54,10 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         raise UsageError("the query is empty; give some words to search for")
     stack, depth = hook.stack_of(config), int(config.get("depth", 100))
     body = _body(hook, stack, text)
-    # After this first search, the node knows which features to send.
-    first = _hooked(hook, body, count, hook.search_options(text, explain=True))
-    plain = hook.plain(body, max(depth, count))["hits"]["hits"]
-    reranked = _hooked(hook, body, count, hook.search_options(text))
-    outcome, reason = hook.outcome(first, text)
+    hook.search(body, count, text)  # after this search, the node knows which features to send
+    plain = hook.search(body, max(depth, count))["hits"]["hits"]
+    reranked = hook.search(body, count, text)
+    outcome, reason = hook.outcome(reranked, text)
     best = _ranking(hook, stack, text, plain[:depth]).top(count)
     expected = tuple(hit.id for hit in best)
     scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
@@ -75,7 +74,7 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         expected=expected,
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
         difference=max(differences, default=None),
-        weights=first.get("ext", {}).get(PROCESSOR, {}).get("weights", {}),
+        weights=reranked.get("ext", {}).get(PROCESSOR, {}).get("weights", {}),
     )
 
 
@@ -87,12 +86,6 @@ def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
     return {"query": query, "search_pipeline": NO_PIPELINE}
 
 
-def _hooked(hook: Hook, body: Mapping[str, Any], size: int, more: Mapping[str, Any]) -> dict[str, Any]:
-    asked = hook.asking(body, size)
-    asked.pop("search_pipeline", None)
-    return hook.search({**asked, **more}, search_pipeline=hook.name)
-
-
 def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
     scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
     for signal in filter(is_clause, stack.signals):
@@ -100,9 +93,5 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
         scores[signal] = np.array([hit.get("matched_queries", {}).get(name, 0.0) for hit in hits])
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
-    scored = scorer.score(Query("query", text), ScoringInput(_ids({"hits": {"hits": hits}}), scores))
+    scored = scorer.score(Query("query", text), ScoringInput([hit["_id"] for hit in hits], scores))
     return stack.for_case(scored.case).rank(scored.ids, scored.raw)
-
-
-def _ids(answer: Mapping[str, Any]) -> list[str]:
-    return [hit["_id"] for hit in answer["hits"]["hits"]]
