@@ -81,14 +81,15 @@ class Notes:
     error: str | None = None
 
 
-class Service:
-    """The state of one process."""
+class Application:
+    """The ASGI application of one process. Raises RerankError if the workspace cannot be read."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.snapshot = settings, Snapshot(settings)
-        self.running: set[Future[bytes]] = set()
-        self.waiting: dict[Any, None] = {}
-        self.idle: dict[Any, None] = {}
+        self._access = Access(settings)
+        self._withheld = withheld(settings, self.snapshot.is_shared)
+        self._endpoints = {one.path: one for one in ENDPOINTS}
+        self._running: set[Future[bytes]] = set()
         self._costs: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(settings.threads, "score")
         self._loader = ThreadPoolExecutor(1, "load")
@@ -96,12 +97,34 @@ class Service:
         self._newer: Snapshot | None = None  # not in use: some of its features are not stored yet
         self._reported = ""
 
-    async def live(self, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Answer, count and log a request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        begin, notes, status = time.perf_counter(), Notes(), 0
+        try:
+            try:
+                answer = await self._answer(scope, receive, notes)
+            except Exception as error:
+                refused = _refusal(error, str(scope["path"]), self.settings)
+                notes.error = refused.kind
+                content = msgspec.json.encode({"error": " ".join(str(refused).split())})
+                answer = Answer(content, refused.status, headers=refused.headers)
+            head = [("content-type", answer.kind), ("content-length", str(len(answer.content)))]
+            encoded = [(name.encode(), text.encode()) for name, text in (*head, *answer.headers)]
+            status = answer.status
+            await send({"type": "http.response.start", "status": status, "headers": encoded})
+            await send({"type": "http.response.body", "body": answer.content})
+        finally:
+            self._log(scope, notes, status, time.perf_counter() - begin)
+
+    async def _live(self, receive: Any, send: Any) -> None:
         """Watch the workspace until the server stops."""
         logs.start()
         logs.event("started", pid=os.getpid(), **self.snapshot.describe())
         if self.snapshot.is_shared:
-            served = "is not served" if "search" in withheld(self.settings, True) else "is served"
+            served = "is not served" if "search" in self._withheld else "is served"
             note = f"/v1/search {served}: it returns every document that this service may read"
             logs.event("note", note=note)
         loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
@@ -155,63 +178,24 @@ class Service:
             metrics.RELOADS.labels("failed" if failed else "waiting").inc()
             (logs.problem if failed else logs.event)(name, **fields)
 
-    def context(self, *, on_event_loop: bool = False) -> RequestContext:
-        """The context of a new request."""
+    def _context(self, *, on_event_loop: bool = False) -> RequestContext:
         settings, limit = self.settings, time.monotonic() + self.settings.deadline
         return RequestContext(
             limit, settings.max_candidates, settings.max_encoded, self._costs, on_event_loop
         )
 
-    async def in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
+    async def _in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
         """Answer in a thread, which may outlive the deadline. Raises TimeoutError."""
         future = self._pool.submit(_run, one, self.snapshot, data, context)
-        self.running.add(future)
+        self._running.add(future)
         metrics.BUSY.inc()
         future.add_done_callback(self._done)
         left = max(context.deadline - time.monotonic(), 0.001)
         return await asyncio.wait_for(asyncio.wrap_future(future), left)
 
     def _done(self, future: Future[bytes]) -> None:
-        self.running.discard(future)
+        self._running.discard(future)
         metrics.BUSY.dec()
-
-
-def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext) -> bytes:
-    with context.stage("parse"):
-        body = one.read(data)
-    answer = one.function(snapshot, body, context)
-    return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
-
-
-class Application:
-    """The ASGI application of one process. Raises RerankError if the workspace cannot be read."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.service, self._settings, self._access = Service(settings), settings, Access(settings)
-        self._withheld = withheld(settings, self.service.snapshot.is_shared)
-        self._endpoints = {one.path: one for one in ENDPOINTS}
-
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Answer, count and log a request."""
-        if scope["type"] == "lifespan":
-            await self.service.live(receive, send)
-            return
-        begin, notes, status = time.perf_counter(), Notes(), 0
-        try:
-            try:
-                answer = await self._answer(scope, receive, notes)
-            except Exception as error:
-                refused = _refusal(error, str(scope["path"]), self._settings)
-                notes.error = refused.kind
-                content = msgspec.json.encode({"error": " ".join(str(refused).split())})
-                answer = Answer(content, refused.status, headers=refused.headers)
-            head = [("content-type", answer.kind), ("content-length", str(len(answer.content)))]
-            encoded = [(name.encode(), text.encode()) for name, text in (*head, *answer.headers)]
-            status = answer.status
-            await send({"type": "http.response.start", "status": status, "headers": encoded})
-            await send({"type": "http.response.body", "body": answer.content})
-        finally:
-            self._log(scope, notes, status, time.perf_counter() - begin)
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
         path, method = str(scope["path"]), scope["method"]
@@ -229,16 +213,15 @@ class Application:
         notes.endpoint = one.name
         if not has_kind(scope["headers"], one.kind):
             raise RefusedError(415, f"another kind of body: send Content-Type: {one.kind}", "content type")
-        data = await _read(receive, self._settings.max_body)
-        service = self.service
-        if len(service.running) >= self._settings.max_requests:
+        data = await _read(receive, self.settings.max_body)
+        if len(self._running) >= self.settings.max_requests:
             raise RefusedError(503, "too many requests at once; try again", "busy", _LATER)
         if one.function is hook and len(data) <= _SMALL:
             with suppress(EventLoopError):
-                notes.context = service.context(on_event_loop=True)
-                return Answer(_run(one, service.snapshot, data, notes.context), kind=one.kind)
-        notes.context = service.context()
-        return Answer(await service.in_thread(one, data, notes.context), kind=one.kind)
+                notes.context = self._context(on_event_loop=True)
+                return Answer(_run(one, self.snapshot, data, notes.context), kind=one.kind)
+        notes.context = self._context()
+        return Answer(await self._in_thread(one, data, notes.context), kind=one.kind)
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
         """Whether the client may see the stack."""
@@ -260,7 +243,6 @@ class Application:
         return True
 
     def _page(self, path: str, trusted: bool) -> Answer:
-        service, settings = self.service, self._settings
         if path == "/metrics":
             return Answer(metrics.text(), kind=metrics.CONTENT_TYPE)
         if path == "/openapi.json":
@@ -269,14 +251,14 @@ class Application:
             return Answer(b'{"ok":true}')
         shown: dict[str, Any] = {"ready": True}
         if trusted:
-            shown |= {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-            shown |= {**service.snapshot.describe(), "definition": service.snapshot.default.to_json()}
+            shown |= {"max_candidates": self.settings.max_candidates, "deadline": self.settings.deadline}
+            shown |= {**self.snapshot.describe(), "definition": self.snapshot.default.to_json()}
         return Answer(msgspec.json.encode(shown))
 
     @cached_property
     def _description(self) -> bytes:
         served = [one for one in ENDPOINTS if one.name not in self._withheld]
-        return msgspec.json.encode(openapi.describe(served, bool(self._settings.tokens)))
+        return msgspec.json.encode(openapi.describe(served, bool(self.settings.tokens)))
 
     def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
         endpoint, context = notes.endpoint, notes.context
@@ -290,10 +272,17 @@ class Application:
         if context is not None:
             metrics.SECONDS.labels(endpoint).observe(seconds)
             metrics.observe(endpoint, context)
-            fields |= context.to_log(self._settings.log_queries)
+            fields |= context.to_log(self.settings.log_queries)
         if notes.error:
             fields["error"] = notes.error
         logs.event("request", **fields)
+
+
+def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext) -> bytes:
+    with context.stage("parse"):
+        body = one.read(data)
+    answer = one.function(snapshot, body, context)
+    return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
 async def _read(receive: Any, limit: int) -> bytes:

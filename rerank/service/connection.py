@@ -25,7 +25,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.settings = self.app.service.settings
+        self.settings = self.app.settings
         self._use = _NEW, self.loop.time()  # and since when
         self._written = self.loop.time()  # when the client had last read everything
         self._unparsed = 0  # bytes since the last complete part of a request
