@@ -24,7 +24,7 @@ COMMANDS = {
     "train": "Train rankers on judged queries, pairs or links.",
     "pairs": "Score pairs of documents and compare the scores with labels.",
     "tune": "Find the weights of a stack.",
-    "stack": "List, promote and roll back stacks.",
+    "stack": "Activate, promote and roll back stacks.",
     "query": "Rank documents for one query.",
     "serve": "Run the HTTP service.",
     "hook": "Rerank the searches of an OpenSearch index.",

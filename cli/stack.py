@@ -1,77 +1,46 @@
-"""``rerank stack``: stacks of a workspace."""
+"""``rerank stack``: the active stack of a workspace."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import rerank
-from rerank.text import join_names, plural
+from rerank.text import plural
 
 from . import options, output
 from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank import Stack, Workspace
+    from rerank import Workspace
     from rerank.workflows.promote import Promotion, Rollback
-    from rerank.workflows.status import StackState
 
 
 @click.group("stack")
 def command() -> None:
-    """List the stacks of a workspace, and choose the active stack."""
-
-
-@options.command("list", group=command)
-def list_stacks(workspace: Workspace, progress: output.Bar) -> Output:
-    """List the candidates and all versions, with their weights."""
-    from rerank.workflows.status import stacks
-
-    found = stacks(workspace)
-
-    def show_all() -> None:
-        show(found.stacks, found.releases)
-        if not found.releases:
-            click.echo(f"active: {workspace.default_stack}")
-
-    return Output(found, show_all)
-
-
-_STACK = options.argument("stack", required=False)
-
-
-@options.command("show", _STACK, group=command)
-def show_stack(workspace: Workspace, progress: output.Bar, stack: str | None) -> Output:
-    """Show the weights and candidates of STACK. Default: the active stack."""
-    found = workspace.stack(stack or workspace.default_stack)
-    return Output(found, lambda: _show_stack(found, _candidates(found)))
-
-
-def _show_stack(stack: Stack, title: str) -> None:
-    click.echo(title)
-    output.show_weights(stack)
-
-
-def _candidates(stack: Stack) -> str:
-    return f"{plural(stack.depth, 'candidate[|s]')} by {' and '.join(stack.retrievers)}"
+    """Choose the active stack. `rerank status` lists all stacks."""
 
 
 @options.command("use", options.argument("stack"), group=command)
 def use(workspace: Workspace, progress: output.Bar, stack: str) -> Output:
     """Activate STACK for `query`, `serve` and the hook, without a comparison.
 
-    STACK is tuned signals, weights, a stack file, or a version of `rerank stack list`.
+    STACK is tuned signals, weights, a stack file, or a version of `rerank status`.
     """
     used = workspace.use_stack(stack)
-    return Output(used, lambda: _show_stack(used, f"active: version {workspace.releases.number}"))
+
+    def show() -> None:
+        click.echo(f"active: version {workspace.releases.number}")
+        output.show_weights(used)
+
+    return Output(used, show)
 
 
 @options.command(
     "promote",
-    _STACK,
+    options.argument("stack", required=False),
     "Input",
     *options.judged,
     options.ignore_categories,
@@ -138,19 +107,3 @@ def _show_rollback(report: Rollback) -> None:
     output.show_weights(report.rolled_back)
     for name, count in report.encoded.items():
         click.echo(f"{name}: {plural(count, 'new document[|s]')} encoded")
-
-
-def show(stacks: Sequence[StackState], releases: Sequence[StackState], most: int | None = None) -> None:
-    """Print candidates without a version, and the newest versions."""
-    versions = [row.of for row in releases]
-    for row in (*(row for row in stacks if row.of not in versions), *releases[:most]):
-        title = f"candidate {row.name}" if row.version is None else f"version {row.version}"
-        if row.since is not None:
-            title += f"{', active' if row.in_use else ', last active'} since {row.since}"
-        _show_stack(row.of, f"{title}: {_candidates(row.of)}")
-        if row.gate:
-            measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
-            p = output.p_value(row.gate["p"])
-            click.echo(f"  promoted with {measure} {value:.4f} against {before:.4f} (p {p})")
-        if row.outdated:
-            click.echo(f"  outdated: {join_names(row.outdated)} was trained again; tune the stack again")

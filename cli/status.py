@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import plural
+from rerank.text import join_names, plural
 
-from . import options, output, stack
+from . import options, output
 from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
     from rerank import Workspace
-    from rerank.workflows.status import StatusReport
-
-RELEASES = 4
-"""Number of versions to show."""
+    from rerank.workflows.status import StackState, StatusReport
 
 
 @options.command(
@@ -46,12 +43,26 @@ def _show(report: StatusReport, default: str) -> None:
             state = f"{missing} missing: run {suggested('encode')}"
         older = f"; stacks also use {', '.join(ranker.older)}" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
-    stack.show(report.stacks, report.releases, RELEASES)
-    if len(report.releases) > RELEASES:
-        older = plural(len(report.releases) - RELEASES, "older version[|s]")
-        click.echo(f"{older}: {suggested('stack', 'list')}")
+    versions = [stack.of for stack in report.releases]
+    for stack in (*(stack for stack in report.stacks if stack.of not in versions), *report.releases):
+        _show_stack(stack)
     if report.rankers and not report.releases:
         click.echo(f"active: {default}")
+
+
+def _show_stack(row: StackState) -> None:
+    title = f"candidate {row.name}" if row.version is None else f"version {row.version}"
+    if row.since is not None:
+        title += f"{', active' if row.in_use else ', last active'} since {row.since}"
+    retrievers = " and ".join(row.of.retrievers)
+    click.echo(f"{title}: {plural(row.of.depth, 'candidate[|s]')} by {retrievers}")
+    output.show_weights(row.of)
+    if row.gate:
+        measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
+        p = output.p_value(row.gate["p"])
+        click.echo(f"  promoted with {measure} {value:.4f} against {before:.4f} (p {p})")
+    if row.outdated:
+        click.echo(f"  outdated: {join_names(row.outdated)} was trained again; tune the stack again")
 
 
 def _show_corrupted(corrupted: dict[str, str]) -> None:

@@ -87,9 +87,7 @@ class Releases:
     def find(self, number: int) -> Stack:
         """Return a version. Raises UsageError for an unknown number, WorkspaceError for a damaged version."""
         if number not in self.stacks:
-            raise UsageError(
-                f"{self.folder}: no stack has the version {number}; `rerank stack list` shows them"
-            )
+            raise UsageError(f"{self.folder}: no stack has the version {number}; `rerank status` shows them")
         try:
             return Stack.from_json(self.stacks[number])
         except (InputError, WorkspaceError) as error:

@@ -50,17 +50,11 @@ class StackState:
 
 
 @dataclass
-class Stacks(Report):
-    """Candidates and versions, newest first."""
+class StatusReport(Report):
+    """State of a workspace. stacks: candidates. releases: versions, newest first."""
 
     stacks: list[StackState]
     releases: list[StackState]
-
-
-@dataclass
-class StatusReport(Stacks):
-    """State of a workspace."""
-
     workspace: str
     place: str
     documents: int
@@ -71,9 +65,12 @@ class StatusReport(Stacks):
 def status(workspace: Workspace) -> StatusReport:
     """Return the state of a workspace.
 
+    >>> _ = workspace.use_stack("bm25*0.5 + tfidf*0.5")
     >>> state = status(workspace)
     >>> state.documents, state.lang, state.rankers
     (3, 'en', [])
+    >>> [(one.version, str(one.of), one.in_use) for one in state.releases]
+    [(1, 'bm25*0.50 + tfidf*0.50', True)]
     """
     rankers = {name: RankerState(name) for name in workspace.trained()}
     for name, row in rankers.items():
@@ -88,7 +85,7 @@ def status(workspace: Workspace) -> StatusReport:
         if name in rankers and rankers[name].version is not None:
             rankers[name].older = [one for one in versions if one != rankers[name].version]
     return StatusReport(
-        **vars(stacks(workspace)),
+        *_stacks(workspace),
         workspace=str(workspace.folder),
         place=workspace.place,
         documents=len(workspace.engine),
@@ -97,13 +94,8 @@ def status(workspace: Workspace) -> StatusReport:
     )
 
 
-def stacks(workspace: Workspace) -> Stacks:
-    """Return candidates and versions of stacks.
-
-    >>> _ = workspace.use_stack("bm25*0.5 + tfidf*0.5")
-    >>> [(one.version, str(one.of), one.in_use) for one in stacks(workspace).releases]
-    [(1, 'bm25*0.50 + tfidf*0.50', True)]
-    """
+def _stacks(workspace: Workspace) -> tuple[list[StackState], list[StackState]]:
+    """Return candidates and versions of stacks."""
     releases = workspace.releases
     since = {one.number: one.since for one in releases.history}
     gates = {one.number: one.gate for one in releases.history if one.gate}
@@ -116,7 +108,7 @@ def stacks(workspace: Workspace) -> Stacks:
         row = _state(workspace, stack, workspace.folder / "releases.json", number == releases.number)
         row.version, row.since, row.gate = number, since.get(number), gates.get(number, {})
         versions.append(row)
-    return Stacks(candidates, versions)
+    return candidates, versions
 
 
 def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> StackState:

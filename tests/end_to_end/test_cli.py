@@ -161,7 +161,7 @@ def test_tune_writes_a_readable_stack_file(run, small, workspace):
     in_use = f"active is meta,text,tfidf; `rerank stack use meta,tfidf -w {workspace}` changes this"
     assert done.out.splitlines()[-1] == in_use
     assert run("stack", "use", path, "-w", workspace).out.startswith("active: ")
-    stacks = run("stack", "list", "-w", workspace, "--json").json["stacks"]
+    stacks = run("status", "-w", workspace, "--json").json["stacks"]
     assert {Path(one["file"]).stem: one["in_use"] for one in stacks}["meta,tfidf"]
     run("stack", "use", "meta,text,tfidf", "-w", workspace)
     stack = json.loads(path.read_text())

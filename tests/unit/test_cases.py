@@ -64,19 +64,18 @@ def test_each_case_has_its_weights(topics: Any) -> None:
     assert workspace.stack("bm25,same") == stack == Stack.from_json(stack.to_json())
 
 
-def test_stack_list_and_status_show_the_weights_of_each_case(topics: Any, run: Any) -> None:
+def test_status_shows_the_weights_of_each_case(topics: Any, run: Any) -> None:
     workspace, brought, bare, qrels = topics
     stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).stack
     workspace.use_stack(stack)
-    for command in (("stack", "list"), ("status",)):
-        shown = run(*command, "-w", workspace.folder).out
-        for queries, one in (
-            ("queries with categories", stack.combiner),
-            ("queries with inferred categories", stack.combiner.cases["inferred"]),
-            ("queries without categories", stack.combiner.cases["none"]),
-        ):
-            assert f"  {queries}: {one}   ({one.normalization})\n" in shown
-    cases = run("stack", "list", "-w", workspace.folder, "--json").json["releases"][0]["cases"]
+    shown = run("status", "-w", workspace.folder).out
+    for queries, one in (
+        ("queries with categories", stack.combiner),
+        ("queries with inferred categories", stack.combiner.cases["inferred"]),
+        ("queries without categories", stack.combiner.cases["none"]),
+    ):
+        assert f"  {queries}: {one}   ({one.normalization})\n" in shown
+    cases = run("status", "-w", workspace.folder, "--json").json["releases"][0]["cases"]
     assert {case: one["stack"] for case, one in cases.items()} == {
         case: str(one) for case, one in stack.combiner.cases.items()
     }

@@ -19,7 +19,7 @@ from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.releases import KEPT, Releases
 from rerank.workflows.encode import encode
-from rerank.workflows.status import stacks
+from rerank.workflows.status import status
 
 WORDS = ("apple", "pear", "fig", "plum")
 QUERIES = [Query(word, word) for word in WORDS]
@@ -189,7 +189,7 @@ def test_the_features_of_three_versions_are_kept(workspace: Workspace) -> None:
     assert names == ["v5", "v4", "v3", "v2", "v1"]
     assert missing_by_version(workspace)["v1"] == 0
     # Results of comparisons are also kept, and the features of the latest versions.
-    shown = stacks(workspace).releases
+    shown = status(workspace).releases
     assert [one.version for one in shown] == [6, 5, 4, 3, 2, 1]
     assert [one.version for one in shown if one.in_use] == [1]
     assert [bool(one.gate) for one in shown] == [True] * 5 + [False]
@@ -269,11 +269,10 @@ def test_promote_and_rollback_commands(workspace: Workspace, run: Any, tmp_path:
     encode(workspace)
     assert "lsi v1" in run("query", "apple", *where).err
     assert "rerank stack promote" in run("tune", "--stack", STACK, *files, *where).out
-    assert run("stack", "list", *where).out in run("status", *where).out
     done = run("stack", "promote", *files, "--measure", "RR", *where)
     assert (done.code, "0.6000" in done.out, "1.0000" in done.out) == (0, True, True)
     assert "lsi was trained on 1" in done.err
-    releases = run("stack", "list", *where, "--json").json["releases"]
+    releases = run("status", *where, "--json").json["releases"]
     assert [(one["version"], one["in_use"]) for one in releases] == [(2, True), (1, False)]
     assert [one["versions"] for one in releases] == [{"lsi": "v2"}, {"lsi": "v1"}]
     run("stack", "rollback", *where, "--dry-run")
