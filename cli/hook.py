@@ -43,7 +43,7 @@ def _hook(workspace: Workspace, route: str, name: str | None) -> Hook:
     "install",
     "Service",
     option("--service URL", "URL of the service for the nodes.", required=True),
-    option("--timeout SECONDS", "Time limit of a call.", type=options.Real(0.001, 60), default=1.0),
+    option("--timeout SECONDS", "Time limit of a call, at most 60.", type=float, default=1.0),
     option("--on-failure first_stage|error", "Answer if the service fails.", default="first_stage"),
     option("--token-file FILE", "Stock: token of the service."),
     "Searches",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -52,19 +51,6 @@ class Whole(click.IntRange):
     """A whole number."""
 
     name = "whole number"
-
-
-class Real(click.FloatRange):
-    """A finite number."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number."""
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
 
 
 def argument(name: str, **about: Any) -> click.Argument:

@@ -64,6 +64,8 @@ class HookOptions:
             raise UsageError(
                 f"--service {self.service!r}: not a URL like http://a:8765; a token belongs in the keystore"
             )
+        if not 0.001 <= self.timeout <= 60:
+            raise UsageError(f"--timeout {self.timeout}: give 0.001 to 60 seconds")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,12 @@ def test_invalid_service_urls_are_refused(url):
         HookOptions(url)
 
 
+@pytest.mark.parametrize("timeout", [0, -1, 60.1, float("nan")])
+def test_invalid_timeouts_are_refused(timeout):
+    with pytest.raises(UsageError, match="--timeout"):
+        HookOptions(URL, timeout=timeout)
+
+
 def test_a_slash_at_the_end_of_the_url_is_removed():
     assert HookOptions("https://search.example/base//").url == "https://search.example/base"
 
