@@ -26,7 +26,6 @@ measures = option(
     dest="measures",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
 )
-per_query = option("--per-query FILE", "Write the measures of each query to this file, TSV.")
 
 
 @options.command(
@@ -56,7 +55,6 @@ per_query = option("--per-query FILE", "Write the measures of each query to this
     measures,
     "Output",
     option("--report FILE", "Write an HTML page with all results.", dest="page"),
-    per_query,
     option("--save-run DIR", "Write each ranking as a TREC run to this folder."),
     options.GENERAL,
     options.seed,
@@ -65,24 +63,21 @@ def command(
     workspace: Workspace,
     stacks: tuple[str, ...],
     queries: list[Query],
-    per_query: str | None,
     page: str | None,
     **settings: Any,
 ) -> Output:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
-    from rerank.files import check_output
-    from rerank.report_page.tables import PAGE_MARK, PER_QUERY
+    from rerank.files import check_output, write_text
+    from rerank.report_page.tables import PAGE_MARK
 
-    for file, mark in ((per_query, PER_QUERY), (page, PAGE_MARK)):
-        if file is not None:
-            check_output(file, mark)
+    if page is not None:
+        check_output(page, PAGE_MARK)
     stacks = stacks or (in_use(workspace),)
     report = rerank.evaluate(workspace, stacks, queries=queries, keep=10 if page else 0, **settings)
     if page is not None:
         split = Path(click.get_current_context().params["qrels"]).name
-        _write(page, rerank.evaluation_page(workspace, report, queries, split))
-    if per_query is not None:
-        _write(per_query, report.per_query_table())
+        write_text(page, rerank.evaluation_page(workspace, report, queries, split), follow=True)
+        output.note(f"written to {page}")
 
     def show_all() -> None:
         show(report)
@@ -99,43 +94,25 @@ def command(
     options.conflicts,
     "Measures",
     measures,
-    "Output",
-    per_query,
     options.GENERAL,
     options.seed,
 )
-def compare(
-    runs: tuple[str, ...], progress: output.Bar, qrels: Qrels, per_query: str | None, **settings: Any
-) -> Output:
+def compare(runs: tuple[str, ...], progress: output.Bar, qrels: Qrels, **settings: Any) -> Output:
     """Compare TREC runs with the first one (paired randomization test, Holm's correction).
 
     The runs can come from any system, or from `rerank evaluate --save-run`.
     """
-    from rerank.files import check_output
-    from rerank.report_page.tables import PER_QUERY
-
-    if per_query is not None:
-        check_output(per_query, PER_QUERY)
     names = [Path(run).name for run in runs]
     if len(set(names)) < len(names):
         names = list(runs)
     if len(set(runs)) < len(runs):
         raise click.UsageError("a run is named twice; name each run once")
     report = rerank.compare(dict(zip(names, runs)), qrels, **settings)
-    if per_query is not None:
-        _write(per_query, report.per_query_table())
     for name, count in report.empty.items():
         if count:
             of = plural(report.queries, output.QUERIES)
             output.note(f"{name} has no documents for {count} of {of}, counted as 0")
     return Output(report, lambda: show(report))
-
-
-def _write(path: str, text: str) -> None:
-    from rerank.files import write_text
-
-    write_text(path, text, follow=True)
-    output.note(f"written to {path}")
 
 
 def show_remarks(report: EvaluationReport) -> None:

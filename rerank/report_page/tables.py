@@ -16,8 +16,6 @@ from rerank.search.build_table import ScoringReport
 from rerank.stack.ranking import Hit
 from rerank.stack.stack import Stack
 
-PER_QUERY = "protocol\tstack\tquery-id"
-"""The start of a table of all queries."""
 PAGE_MARK = 'name="generator" content="rerank"'
 """Text in every page. Other existing files are not replaced."""
 
@@ -108,18 +106,6 @@ class EvaluationReport(Report):
             (one.stack, one.measure) == (stack, self.compared[0]) and one.delta > 0 and one.p_holm < 0.05
             for one in self.comparisons
         )
-
-    def per_query_table(self) -> str:
-        """Return measures per query as TSV."""
-        names = list(self.results[0].measures)
-        lines = ["\t".join((PER_QUERY, *names))]
-        for protocol, evaluation in self.per_query.items():
-            for stack, values in evaluation.values.items():
-                columns = zip(*(values[name].tolist() for name in names))
-                for query, cells in zip(evaluation.query_ids, columns):
-                    texts = (f"{cell:.6f}" for cell in cells)
-                    lines.append("\t".join((protocol, stack, query, *texts)))
-        return "\n".join(lines) + "\n"
 
     def correct(self) -> None:
         """Correct p-values by Holm; new documents separately."""

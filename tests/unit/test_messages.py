@@ -41,16 +41,10 @@ def test_files_with_other_content_are_not_replaced(run, made, tmp_path):
     where = ("-w", made / "ws")
     judged = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", *where)
     measured = ("evaluate", "--stack", "bm25")
-    first, second = (tmp_path / name for name in ("first.run", "second.run"))
-    for path in (first, second):
-        path.write_text("q1 Q0 owl 1 2.0 x\n")
-    compared = ("compare", first, second, "--qrels", made / "all.tsv")
     for command in (
         (*measured, *judged, "--save-run", runs),
-        (*measured, *judged, "--per-query", old),
         (*measured, *judged, "--report", old),
         ("tune", "--stack", "tfidf,bm25", *judged, "--out", old),
-        (*compared, "--per-query", old),
     ):
         for _ in range(2):  # a file of the same kind is replaced
             run(*command).ok()
