@@ -38,17 +38,6 @@ _DEBUG = "RERANK_DEBUG"
 _VERBOSITY = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
 _GIVEN = f"{__name__}.verbosity"
 
-_SYNONYMS = {
-    **dict.fromkeys(("search", "find", "rank", "rerank"), "query"),
-    **dict.fromkeys(("index", "add", "import", "delete"), "ingest"),
-    **dict.fromkeys(("fit", "learn"), "train"),
-    **dict.fromkeys(("info", "list", "show"), "status"),
-    "promote": "stack promote",
-    "rollback": "stack rollback",
-    "report": "evaluate --report",
-}
-"""Words that users try as commands -> the command."""
-
 
 class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -67,9 +56,8 @@ class _Commands(click.Group):
         if rest and rest[0] not in COMMANDS and not rest[0].startswith("-"):
             from difflib import get_close_matches
 
-            names = {**_SYNONYMS, **{name: name for name in COMMANDS}}
-            close = get_close_matches(rest[0].lower(), names, 1)
-            question = f"; did you mean {names[close[0]]}?" if close else ""
+            close = get_close_matches(rest[0].lower(), COMMANDS, 1)
+            question = f"; did you mean {close[0]}?" if close else ""
             raise click.UsageError(f"unknown command {rest[0]!r}{question}", ctx)
         return super().resolve_command(ctx, rest)
 

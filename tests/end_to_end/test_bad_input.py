@@ -81,7 +81,7 @@ BAD = [
     ("query cells --depth few", 2, "'--depth': 'few'"),
     ("status x", 2, "(x)"),
     ("stack used", 2, "'used'"),
-    ("report -w {ws}", 2, "did you mean evaluate --report?"),
+    ("report -w {ws}", 2, "unknown command 'report'; see"),
     (f"train bm25 {J}", 2, "'bm25' cannot be trained; choose from text, meta, joint"),
     (f"train {J}", 2, "RANKER..."),
     (f"train text --epochs 0 {J}", 2, "--epochs takes a whole number, 1 or more, not '0'"),
