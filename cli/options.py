@@ -189,7 +189,7 @@ def command(
             if "workspace" in takes:
                 values["workspace"] = rerank.Workspace.open(values.pop("folder"))
             _read_judged(values)
-            done = function(progress=output.Bar(quiet=as_json), **values)
+            done = function(progress=output.Bar(hidden=as_json), **values)
             if as_json:
                 from rerank.results import plain
 
@@ -208,13 +208,11 @@ def command(
 def _read_judged(values: dict[str, Any]) -> None:
     """Replace files of queries and judgments by their content."""
     conflicts = values.pop("conflicts", "refuse")
-    files = {name: values[name] for name in ("queries", "qrels", "dev_qrels") if values.get(name)}
-    if not files:
-        return
-    for name, file in files.items():
-        values[name] = (
-            rerank.read_queries(file) if name == "queries" else rerank.read_qrels(file, conflicts=conflicts)
-        )
+    if values.get("queries"):
+        values["queries"] = rerank.read_queries(values["queries"])
+    for name in ("qrels", "dev_qrels"):
+        if values.get(name):
+            values[name] = rerank.read_qrels(values[name], conflicts=conflicts)
 
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rerank.search.build_table import ScoringReport
 
 
-verbosity = "normal"
-"""``quiet``, ``normal`` or ``verbose``."""
+quiet = False
+"""Whether only results and errors are printed."""
 workspace: str | None = None
 """The workspace that the user named; suggested commands contain it."""
 INTERVAL = 30.0
@@ -78,7 +78,7 @@ def remark(line: str) -> None:
 
 def note(line: str) -> None:
     """Print on stderr, unless --quiet."""
-    if verbosity != "quiet":
+    if not quiet:
         remark(located(line))
 
 
@@ -102,15 +102,15 @@ def suggested(*words: str) -> str:
 class Bar(Progress):
     """Progress on stderr: a bar, or a line every half minute."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet or verbosity == "quiet"
+    def __init__(self, *, hidden: bool = False) -> None:
+        self._hidden = hidden or quiet
         self._bar: Any = None
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step."""
         self._title, self._total, self._unit, self._done = title, total, unit, 0
         self._begin = self._reported = time.monotonic()
-        if self.quiet or not sys.stderr.isatty():
+        if self._hidden or not sys.stderr.isatty():
             return
         from tqdm import tqdm
 
@@ -131,15 +131,15 @@ class Bar(Progress):
             self._bar.update(count)
         elif time.monotonic() - self._reported >= INTERVAL:
             self._reported = time.monotonic()
-            self.say(self._summary())
+            self._report()
 
-    def _summary(self) -> str:
+    def _report(self) -> None:
         from tqdm import tqdm
 
         total = f" of {self._total:,}" if self._total and self._done < self._total else ""
         unit = self._unit if self._done == 1 and not total else _many(self._unit)
         count = f"{self._done:,}{total} {unit} in " if self._done and unit else ""
-        return f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}"
+        self.say(f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}")
 
     def show(self, **values: str) -> None:
         """Show figures after the bar."""
@@ -151,12 +151,10 @@ class Bar(Progress):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        if verbosity == "verbose":
-            self.say(self._summary())
 
     def say(self, line: str) -> None:
         """Print above the bar."""
-        if self.quiet:
+        if self._hidden:
             return
         if self._bar is not None:
             self._bar.write(harmless(located(line)), file=sys.stderr)

@@ -35,8 +35,7 @@ COMMANDS = {
 }
 _MODULES = {"compare": "evaluate"}
 _DEBUG = "RERANK_DEBUG"
-_VERBOSITY = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
-_GIVEN = f"{__name__}.verbosity"
+_QUIET = ("-q", "--quiet")
 
 
 class _Commands(click.Group):
@@ -49,10 +48,10 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Accept --quiet and --verbose after the command."""
+        """Accept --quiet after the command."""
         end = args.index("--") if "--" in args else len(args)
-        ctx.meta[_GIVEN] = [_VERBOSITY[word] for word in args[:end] if word in _VERBOSITY]
-        rest = [word for word in args[:end] if word not in _VERBOSITY] + args[end:]
+        ctx.params["quiet"] |= any(word in _QUIET for word in args[:end])
+        rest = [word for word in args[:end] if word not in _QUIET] + args[end:]
         if rest and rest[0] not in COMMANDS and not rest[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -79,17 +78,12 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rerank-stack", prog_name="rerank", help="Show the version.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
-@click.option("-v", "--verbose", is_flag=True, help="Also print each step and its duration.")
-@click.pass_context
-def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:
+def cli(quiet: bool) -> None:
     """Rerank BM25 or tf-idf results with small models trained on your own judgments.
 
     Start with `rerank demo`. Every command has --help, and --json for programs.
     """
-    given = {*context.meta.get(_GIVEN, ()), *["quiet"] * quiet, *["verbose"] * verbose}
-    if len(given) > 1:
-        raise click.UsageError("--quiet and --verbose exclude each other; leave one out", context)
-    output.verbosity = next(iter(given), "normal")
+    output.quiet = quiet
 
 
 def run() -> None:

@@ -74,7 +74,7 @@ def test_a_log_reports_the_progress_of_a_step(monkeypatch, capsys):
     bar.advance(300)
     bar.finish()
     assert re.fullmatch(r"encode: 300 of 1,200 documents in 00:\d\d\n", capsys.readouterr().err)
-    quiet = output.Bar(quiet=True)
+    quiet = output.Bar(hidden=True)
     quiet.start("encode", 1200, "document")
     quiet.advance(300)
     quiet.finish()
