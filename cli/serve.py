@@ -32,10 +32,7 @@ _OPTIONS = (
     params=options.grouped(_OPTIONS),
 )
 def command(folder: str, as_json: bool, token_file: str | None, insecure: bool, **given: Any) -> None:
-    """Run the HTTP service until Ctrl-C or SIGTERM.
-
-    New rankers and stacks are loaded within seconds. SIGHUP loads them immediately.
-    """
+    """Run the HTTP service until Ctrl-C or SIGTERM. New rankers and stacks are loaded within seconds."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores
     try:

@@ -93,7 +93,6 @@ class Application:
         self._costs: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(settings.threads, "score")
         self._loader = ThreadPoolExecutor(1, "load")
-        self._reload = asyncio.Event()
         self._newer: Snapshot | None = None  # not in use: some of its features are not stored yet
         self._reported = ""
 
@@ -128,7 +127,6 @@ class Application:
             note = f"/v1/search {served}: it returns every document that this service may read"
             logs.event("note", note=note)
         loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
-        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         if parent is not None:
             loop.add_reader(parent.sentinel, os.kill, os.getpid(), signal.SIGTERM)
         watching = loop.create_task(self._watch())
@@ -142,22 +140,19 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _watch(self) -> None:
-        """Load newer snapshots; after SIGHUP, even if features are missing."""
+        """Load newer snapshots."""
         while True:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._reload.wait(), _INTERVAL)
-            at_once = self._reload.is_set()
-            self._reload.clear()
-            await asyncio.get_running_loop().run_in_executor(self._loader, self._refresh, at_once)
+            await asyncio.sleep(_INTERVAL)
+            await asyncio.get_running_loop().run_in_executor(self._loader, self._refresh)
 
-    def _refresh(self, at_once: bool) -> None:
+    def _refresh(self) -> None:
         settings, newer = self.settings, self._newer
-        if not at_once and signature(settings) == self.snapshot.signature:
+        if signature(settings) == self.snapshot.signature:
             return
         try:
             if newer is None or signature(settings) != newer.signature:
                 newer = Snapshot(settings)
-            lacking = None if at_once else newer.waits_for(self.snapshot)
+            lacking = newer.waits_for(self.snapshot)
         except Exception as error:  # the snapshot in use continues to serve
             self._report("reload failed", error=str(error), kind=type(error).__name__)
             return

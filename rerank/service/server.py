@@ -1,7 +1,4 @@
-"""Socket, worker processes and signals.
-
-SIGTERM and SIGINT finish current requests and stop. SIGHUP reloads rankers and stacks.
-"""
+"""Socket, worker processes and signals. SIGTERM and SIGINT finish current requests and stop."""
 
 from __future__ import annotations
 
@@ -52,15 +49,7 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
     logs.start()
     with TemporaryDirectory(prefix="rerank-metrics-") as folder:
         os.environ[SHARED] = folder
-        _Workers(_config(settings, partial(Application, settings), factory=True), [bound]).run()
-
-
-class _Workers(Multiprocess):
-    def handle_hup(self) -> None:
-        """Reload in all workers, instead of replacing them."""
-        for process in self.processes:
-            if process.pid is not None:
-                os.kill(process.pid, signal.SIGHUP)
+        Multiprocess(_config(settings, partial(Application, settings), factory=True), [bound]).run()
 
 
 def _config(settings: Settings, app: Any, **more: Any) -> uvicorn.Config:
