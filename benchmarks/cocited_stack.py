@@ -32,6 +32,7 @@ import numpy as np
 from rerank import Workspace, evaluate, ingest, train, tune
 from rerank.combiners.folds import cross_validate
 from rerank.combiners.normalize import TRIED
+from rerank.combiners.tune import tune as tune_table
 from rerank.demo import COLLECTION
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_test
@@ -97,11 +98,12 @@ def cross_validated(
         table, _ = experiment.table(protocol=protocol, signals=names, first_stage=names[0], every_case=reads)
         table = table.of("given") if reads else table
         how = {"first_stage": names[0], "normalizations": args.normalizations}
-        found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]
+        final = tune_table(table, qrels, **how)
+        found = [cross_validate(table, qrels, final, folds=args.cv, seed=s, **how) for s in range(args.deals)]
         values[stack] = {q: sum(one.per_query[q] for one in found) / args.deals for q in found[0].per_query}
         reached = ", ".join(f"{one.value:.4f}" for one in found)
         print(f"{stack}: nDCG {reached} of {len(values[stack])} queries", end="; all: ")
-        print(found[0].final.combiner, f"{found[0].final.value:.4f}", flush=True)
+        print(final.combiner, f"{final.value:.4f}", flush=True)
         print("    " + "; ".join(fold.stack for fold in found[0].folds), flush=True)
     pairs = [(one, other) for place, other in enumerate(stacks) for one in stacks[place + 1 :]]
     gains = [np.array([values[a][q] - values[b][q] for q in values[b]]) for a, b in pairs]

@@ -9,46 +9,46 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from rerank import Qrels, Workspace
+from rerank.combiners import tune as tuning
+from rerank.combiners.measure import judge, values_by_query
 from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.tune import TuneOptions, TuningProblem
 from rerank.evaluation.protocols import Protocol
+from rerank.evaluation.ranks import RankMeasure
 from rerank.formats import read_qrels, read_queries
 from rerank.search.build_table import TableRequest, score_table
 
 SIZES = (25, 50, 100, 199)
 SAMPLES = 100
-MANY = 10**9
-"""A query count above the limit for averaging: the search returns the best setting."""
+MEASURE = "nDCG@10"
 
 Judged = tuple[ScoreTable, Qrels]
 
 
-def compare(dev: Judged, test: Judged, options: TuneOptions) -> None:
+def compare(dev: Judged, test: Judged, first_stage: str) -> None:
     """Print one line per number of dev queries."""
-    learned = TuningProblem.of(*dev, options)
-    measured = replace(TuningProblem.of(*test, options), grids=learned.grids)
-    values = learned.sums(range(len(learned.judged)), None)
-    queries, random, known = (
-        range(len(measured.judged)),
-        np.random.default_rng(0),
-        dict[tuple[int, int], float](),
-    )
-    for size in (size for size in SIZES if size <= len(learned.judged)):
-        reached: dict[int, list[float]] = {size: [], MANY: []}
+    table, qrels = dev
+    few, measure = tuning.FEW, RankMeasure.parse(MEASURE)
+    judged, _ = judge(test[0], test[1], measure)
+    queries = [query.query for query in judge(table, qrels, measure)[0]]
+    random, known = np.random.default_rng(0), dict[tuple[str, str], float]()
+    for size in (size for size in SIZES if size <= len(queries)):
+        reached: dict[int, list[float]] = {0: [], few: []}
         for _ in range(SAMPLES):
-            some = random.choice(len(learned.judged), size, replace=False)
-            means = [one[some].mean(axis=0) for one in values]
-            for count, found in reached.items():
-                chosen = learned.choose(means, count)
-                if chosen not in known:
-                    known[chosen] = float(measured.values(chosen, queries).mean())
-                found.append(known[chosen])
-        best, average = np.mean(reached[MANY]), np.mean(reached[size])
+            some = random.choice(queries, size, replace=False).tolist()
+            for tuning.FEW, found in reached.items():
+                sample = Qrels({query: qrels[query] for query in some})
+                options = {"first_stage": first_stage, "measure": MEASURE}
+                chosen = tuning.tune(table, sample, **options).combiner
+                key = str(chosen), chosen.normalization
+                if key not in known:
+                    values = values_by_query(test[0], judged, chosen, measure)
+                    known[key] = float(np.mean([*values.values()]))
+                found.append(known[key])
+        best, average = (np.mean(found) for found in reached.values())
         print(
             f"{size} dev queries: best setting {best:.4f}, average of good settings {average:.4f}", flush=True
         )
@@ -78,8 +78,7 @@ def main() -> None:
         )
         return score_table(pipeline, request)[0], qrels
 
-    measure = TuneOptions(first_stage=signals[0], measure="nDCG@10")
-    compare(judged(given.dev), judged(given.test), measure)
+    compare(judged(given.dev), judged(given.test), signals[0])
 
 
 if __name__ == "__main__":

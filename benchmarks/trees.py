@@ -27,6 +27,7 @@ from rerank.combiners.linear import Linear
 from rerank.combiners.measure import judge, ranks_of
 from rerank.combiners.normalize import normalize
 from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import tune
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.significance import randomization_test
@@ -200,22 +201,23 @@ def main() -> None:
         )
         tables.append((table, experiment.qrels))
     dev, qrels = tables[0]
-    tuned = cross_validate(dev, qrels, folds=FOLDS, first_stage=signals[0], measure=given.measure)
+    how = {"first_stage": signals[0], "measure": given.measure}
+    linear = tune(dev, qrels, **how)
+    tuned = cross_validate(dev, qrels, linear, folds=FOLDS, **how)
     ids, rows = list(tuned.per_query), {query: row for row, query in enumerate(dev.query_ids)}
     dealt = np.random.default_rng(0).permutation(len(ids)).tolist()  # the same folds as cross_validate
     final = {}
     for number, fold in enumerate(tuned.folds):
         inside = {ids[index] for place, index in enumerate(dealt) if place % FOLDS == number}
-        linear = Stack.parse(fold.stack, normalization=fold.normalization).combiner
-        trees = fit(dev, qrels, [rows[q] for q in ids if q in rows and q not in inside], linear)
-        final |= scores(dev, [rows[q] for q in ids if q in rows and q in inside], linear, trees)
+        weights = Stack.parse(fold.stack, normalization=fold.normalization).combiner
+        trees = fit(dev, qrels, [rows[q] for q in ids if q in rows and q not in inside], weights)
+        final |= scores(dev, [rows[q] for q in ids if q in rows and q in inside], weights, trees)
     name = f"dev {given.measure}, {len(ids)} queries, cross-validated"
     compared(name, dict(tuned.per_query), values(dev, qrels, final, given.measure))
-    linear = tuned.final.combiner
-    trees = fit(dev, qrels, [rows[q] for q in ids if q in rows], linear)
+    trees = fit(dev, qrels, [rows[q] for q in ids if q in rows], linear.combiner)
     table, qrels = tables[1]
     for measure in MEASURES:
-        both = [scores(table, range(len(table)), linear, one) for one in (None, trees)]
+        both = [scores(table, range(len(table)), linear.combiner, one) for one in (None, trees)]
         compared(f"test {measure}", *(values(table, qrels, one, measure) for one in both))
     cost(table, trees[0])
 

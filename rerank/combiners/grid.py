@@ -108,10 +108,6 @@ class Grid:
         preferences = np.column_stack([lead, -uneven, shares]).round(DECIMALS).tolist()
         return int(tied[preferences.index(max(preferences))])
 
-    def only(self, setting: int) -> Grid:
-        """Return a grid with one setting."""
-        return Grid(self.normalization, self.weights[[setting]])
-
     def linear(self, setting: int, signals: Sequence[str]) -> Linear:
         """Return a setting as a combiner."""
         return Linear(tuple(signals), tuple(self.weights[setting].tolist()), self.normalization)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.grid import Grid
+from rerank.combiners.linear import Linear
 from rerank.combiners.normalize import normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.errors import InputError
@@ -68,10 +69,12 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
     return judged, none_relevant
 
 
-def query_values(raw: Array, query: Judged, grid: Grid, measure: RankMeasure) -> Array:
-    """Return one query's measure per setting: raw (n, S) -> (G,). Ties keep the order of ids."""
+def query_values(table: ScoreTable, query: Judged, grid: Grid, measure: RankMeasure) -> Array:
+    """Return one query's measure per setting, (G,). Ties keep the order of ids."""
     result = np.zeros(len(grid))
-    columns = normalize(raw, grid.normalization).T  # (S, n)
+    if not len(query.positions):
+        return result
+    columns = normalize(table.scores[query.row, : query.count], grid.normalization).T  # (S, n)
     for start in range(0, len(grid), _HEIGHT):
         weights = grid.weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
         scores = columns[0] * weights[0]
@@ -79,7 +82,7 @@ def query_values(raw: Array, query: Judged, grid: Grid, measure: RankMeasure) ->
             scores += column * weight
         ranks = ranks_of(scores, query.positions)
         result[start : start + _HEIGHT] = measure.values(
-            ranks, query.grades, ideal=query.ideal, depth=len(raw)
+            ranks, query.grades, ideal=query.ideal, depth=query.count
         )
     return result
 
@@ -117,26 +120,26 @@ def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
     return ranks
 
 
-def sum_values(
+def grid_means(
     table: ScoreTable,
     judged: Sequence[Judged],
     grids: Sequence[Grid],
     measure: RankMeasure,
-    groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Return sums per group and setting, one array per grid: (groups, G). groups: one per judged query."""
-    totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
-
-    def values(query: Judged) -> list[Array]:
-        if not len(query.positions):
-            return []
-        raw = table.scores[query.row, : query.count]
-        return [query_values(raw, query, grid, measure) for grid in grids]
-
-    for group, found in zip(groups, map(values, judged)):
-        for total, each in zip(totals, found):
-            total[group] += each
+    """Return the mean of each setting over the queries, one (G,) array per grid."""
+    totals = [np.zeros(len(grid)) for grid in grids]
+    for query in judged:
+        for total, grid in zip(totals, grids):
+            total += query_values(table, query, grid, measure)
         if progress is not None:
             progress(1)
-    return totals
+    return [total / len(judged) for total in totals]
+
+
+def values_by_query(
+    table: ScoreTable, judged: Sequence[Judged], linear: Linear, measure: RankMeasure
+) -> dict[str, float]:
+    """Return query id -> the measure with these weights."""
+    table, grid = table.only(linear.signals), Grid(linear.normalization, np.array([linear.weights]))
+    return {query.query: float(query_values(table, query, grid, measure)[0]) for query in judged}

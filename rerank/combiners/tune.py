@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rerank.combiners.grid import PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import Linear
-from rerank.combiners.measure import Judged, estimated_means, judge, sum_values
+from rerank.combiners.measure import Judged, estimated_means, grid_means, judge, values_by_query
 from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
@@ -41,26 +41,6 @@ FEW, NOISE = 200, 0.2
 
 With samples of a larger dev set, test nDCG@10 is up to 0.003 higher than with the best setting
 (benchmarks/few_queries.py)."""
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """Options of the weight search.
-
-    first_stage:    a signal of the table.
-    signals:        signals that get weights; empty: all.
-    measure:        nDCG, RR or AP, optionally with a cutoff.
-    cut:            measured documents per ranking; None: all.
-    normalizations: methods to try.
-    parts:          weight steps are 1 / parts.
-    """
-
-    first_stage: str
-    signals: Sequence[str] = ()
-    measure: str = "nDCG"
-    cut: int | None = None
-    normalizations: Sequence[str] = TRIED
-    parts: int = PARTS
 
 
 @dataclass(frozen=True)
@@ -108,113 +88,17 @@ class TuningResult:
         return json.loads(json.dumps(plain(kept)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class TuningProblem:
-    """Inputs for tuning and cross-validation.
-
-    table:       signals that get weights.
-    first:       column of the first stage, or None.
-    first_value: of a first stage without weight.
-    """
-
-    table: ScoreTable
-    measure: RankMeasure
-    judged: list[Judged]
-    none_relevant: int
-    grids: list[Grid]
-    first: int | None
-    first_value: float
-
-    @classmethod
-    def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
-        """Prepare the choice. Raises the errors of :func:`tune`."""
-        first = options.first_stage
-        measure = RankMeasure.parse(options.measure, options.cut)
-        chosen = table.only(options.signals or table.signals)
-        signals = chosen.signals
-        judged, none_relevant = judge(chosen, qrels, measure)
-        grids = [
-            _grid(chosen, judged, normalization, measure, options.parts)
-            for normalization in dict.fromkeys(options.normalizations)
-        ]
-        value = 0.0
-        if first not in signals:
-            alone = [Grid("none", weight_grid("none", 1))]
-            (sums,) = sum_values(table.only([first]), judged, alone, measure, [0] * len(judged))
-            value = float(sums[0, 0]) / len(judged)
-        column = signals.index(first) if first in signals else None
-        return cls(chosen, measure, judged, none_relevant, grids, column, value)
-
-    def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
-        """Return summed values per grid: (groups, G)."""
-        return sum_values(self.table, self.judged, self.grids, self.measure, groups, progress)
-
-    def choose(self, means: Sequence[Array], queries: int) -> tuple[int, int]:
-        """Return the best (normalization, setting), or an average of good ones for few queries.
-
-        Ties: the first normalization. An average is never below a single signal.
-        """
-        chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
-        reached = [float(values[setting]) for values, setting in zip(means, chosen)]
-        which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
-        lowest = max(self.first_value, *self._single_signals(means[0]))
-        if queries < FEW and reached[which] > lowest + SAME:
-            middle = self.grids[which].middle(means[which], NOISE / math.sqrt(queries))
-            if means[which][middle] >= lowest:
-                return which, middle
-        return which, chosen[which]
-
-    def linear(self, which: int, setting: int) -> Linear:
-        """Return a setting as a combiner."""
-        return self.grids[which].linear(setting, self.table.signals)
-
-    def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
-        """Return a setting's values on some judged queries: (n,)."""
-        which, setting = chosen
-        judged, only = [self.judged[index] for index in queries], [self.grids[which].only(setting)]
-        (values,) = sum_values(self.table, judged, only, self.measure, range(len(judged)))
-        return values[:, 0]
-
-    def result(self, means: Sequence[Array]) -> TuningResult:
-        """Choose by the means per grid."""
-        which, setting = self.choose(means, len(self.judged))
-        values, signals = means[which], self.table.signals
-        best = {}
-        for index, (one, reached) in enumerate(zip(self.grids, means)):
-            top = one.choose(reached, self.first)
-            best[one.normalization] = BestSetting(str(self.linear(index, top)), float(reached[top]))
-        alone = dict(zip(signals, self._single_signals(means[0])))
-        grids = list(zip(self.grids, means))
-        without = {
-            name: max(float(reached[grid.weights[:, signal] == 0].max()) for grid, reached in grids)
-            for signal, name in enumerate(signals)
-            if len(signals) > 1
-        }
-        each = self.values((which, setting), range(len(self.judged)))
-        return TuningResult(
-            combiner=self.linear(which, setting),
-            measure=str(self.measure),
-            value=float(values[setting]),
-            first_stage_value=self.first_value if self.first is None else alone[signals[self.first]],
-            queries=len(self.judged),
-            without_candidates=sum(query.count == 0 for query in self.judged),
-            none_relevant=self.none_relevant,
-            settings=sum(map(len, self.grids)),
-            best=best,
-            single_signal=alone,
-            ablation=without,
-            per_query=dict(zip((query.query for query in self.judged), each.tolist())),
-        )
-
-    def _single_signals(self, means: Array) -> Iterator[float]:
-        weights = self.grids[0].weights
-        for signal in range(weights.shape[1]):
-            others = np.delete(weights, signal, axis=1)
-            yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
-
-
 def tune(
-    table: ScoreTable, qrels: Qrels, *, progress: Callable[[int], object] | None = None, **options: Any
+    table: ScoreTable,
+    qrels: Qrels,
+    *,
+    first_stage: str,
+    signals: Sequence[str] = (),
+    measure: str = "nDCG",
+    cut: int | None = None,
+    normalizations: Sequence[str] = TRIED,
+    parts: int = PARTS,
+    progress: Callable[[int], object] | None = None,
 ) -> TuningResult:
     """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
 
@@ -223,7 +107,9 @@ def tune(
     the first stage, then weights closest to equal, then the first normalization. On these queries the result
     is at least as good as a first stage that is a signal.
 
-    options: fields of :class:`TuneOptions`. progress: called with 1 per query.
+    first_stage: a signal of the table. signals: these get weights; default: all.
+    measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
+    normalizations: methods to try. parts: weight steps are 1 / parts. progress: called with 1 per query.
 
     Raises UsageError for an unscored ``first_stage`` or a grid that is too large, InputError if no judged
     query was scored or has a relevant document.
@@ -233,9 +119,67 @@ def tune(
     >>> str(tuned.combiner), tuned.value, round(tuned.first_stage_value, 3)
     ('bm25*0.60 + text*0.40', 1.0, 0.631)
     """
-    problem = TuningProblem.of(table, qrels, TuneOptions(**options))
-    sums = problem.sums([0] * len(problem.judged), progress)
-    return problem.result([total[0] / len(problem.judged) for total in sums])
+    by, chosen = RankMeasure.parse(measure, cut), table.only(signals or table.signals)
+    judged, none_relevant = judge(chosen, qrels, by)
+    grids = [_grid(chosen, judged, method, by, parts) for method in dict.fromkeys(normalizations)]
+    first = 0.0
+    if first_stage not in chosen.signals:
+        values = values_by_query(table, judged, Linear((first_stage,), (1.0,), "none"), by)
+        first = math.fsum(values.values()) / len(values)
+    measured = list(zip(grids, grid_means(chosen, judged, grids, by, progress)))
+    single = dict(zip(chosen.signals, _single_signals(*measured[0])))
+    lowest = max(first, *single.values())
+    best, (combiner, value) = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
+    return TuningResult(
+        combiner=combiner,
+        measure=str(by),
+        value=value,
+        first_stage_value=single.get(first_stage, first),
+        queries=len(judged),
+        without_candidates=sum(query.count == 0 for query in judged),
+        none_relevant=none_relevant,
+        settings=sum(map(len, grids)),
+        best=best,
+        single_signal=single,
+        ablation={
+            name: max(float(means[one.weights[:, signal] == 0].max()) for one, means in measured)
+            for signal, name in enumerate(single)
+            if len(single) > 1
+        },
+        per_query=values_by_query(table, judged, combiner, by),
+    )
+
+
+def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
+    for signal in range(grid.weights.shape[1]):
+        others = np.delete(grid.weights, signal, axis=1)
+        yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
+
+
+def _choose(
+    measured: Sequence[tuple[Grid, Array]],
+    signals: tuple[str, ...],
+    first_stage: str,
+    queries: int,
+    lowest: float,
+) -> tuple[dict[str, BestSetting], tuple[Linear, float]]:
+    """Return the best setting of each normalization, and the chosen one with its value.
+
+    Ties: the first normalization. Few queries get an average that is not below ``lowest``.
+    """
+    column = signals.index(first_stage) if first_stage in signals else None
+    best, which, highest = {}, (0, 0), -math.inf
+    for index, (grid, means) in enumerate(measured):
+        setting = grid.choose(means, column)
+        reached = float(means[setting])
+        best[grid.normalization] = BestSetting(str(grid.linear(setting, signals)), reached)
+        if reached > highest + SAME:
+            which, highest = (index, setting), reached
+    (grid, means), setting = measured[which[0]], which[1]
+    if queries < FEW and highest > lowest + SAME:
+        middle = grid.middle(means, NOISE / math.sqrt(queries))
+        setting = middle if means[middle] >= lowest else setting
+    return best, (grid.linear(setting, signals), float(means[setting]))
 
 
 def _grid(

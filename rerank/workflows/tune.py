@@ -234,10 +234,11 @@ class _Weights:
         """Cross-validate in ``folds``, tune the second phase, and save the stack."""
         validated = None
         if folds is not None:
-            main = next(iter(self.tables.values()))
+            table, qrels = next(iter(self.tables.values()))
             options = {**self.options, "signals": self.signals, "seed": self.experiment.seed}
+            final = next(iter(self.tuned.values()))
             with self.progress.step("weights", unit="query") as advance:
-                validated = cross_validate(*main, folds=folds, progress=advance, **options)
+                validated = cross_validate(table, qrels, final, folds=folds, progress=advance, **options)
         stack, second = self.stack(depth), None
         if phase is not None:
             stack, second = self.second_phase(stack, phase)

@@ -17,7 +17,7 @@ from rerank.combiners.folds import cross_validate
 from rerank.combiners.grid import Grid, compositions, weight_grid
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
-from rerank.combiners.tune import TuneOptions, TuningProblem, tune
+from rerank.combiners.tune import tune
 from rerank.errors import InputError, TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
@@ -57,11 +57,8 @@ def by_ir_measures(stack, rows, qrels, measure="nDCG"):
 
 def by_tuner(stack, table, qrels, measure="nDCG"):
     """Return the tuner's value of one setting by query."""
-    table, by = table.only(stack.signals), RankMeasure.parse(measure)
-    grid = Grid(stack.normalization, np.array([stack.weights]))
-    judged, _ = measuring.judge(table, qrels, by)
-    (values,) = measuring.sum_values(table, judged, [grid], by, range(len(judged)))
-    return {one.query: value for one, value in zip(judged, values[:, 0].tolist())}
+    by = RankMeasure.parse(measure)
+    return measuring.values_by_query(table, measuring.judge(table, qrels, by)[0], stack, by)
 
 
 def test_the_grid_has_the_known_sizes():
@@ -166,12 +163,12 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
     judged, _ = measuring.judge(table, qrels, by)
     for normalization in ("min-max", "z-score", "none"):
         grid = Grid(normalization, weight_grid(normalization, len(signals), 5))
-        (sums,) = measuring.sum_values(table, judged, [grid], by, [0] * len(judged))
+        (means,) = measuring.grid_means(table, judged, [grid], by)
         for setting in range(0, len(grid), 7):
             stack = grid.linear(setting, signals)
             expected = by_ir_measures(stack, rows, qrels, measure)
             assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
-            assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
+            assert means[setting] == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
 
 
 @pytest.mark.parametrize("normalization", ["min-max", "z-score"])
@@ -250,7 +247,7 @@ def test_ties_prefer_the_first_stage_then_equal_weights(monkeypatch):
     assert [round(21 * weight, 6) for weight in moved.combiner.weights] == [6, 10, 5]
 
 
-def test_few_queries_get_the_mean_of_all_good_settings():
+def test_few_queries_get_the_mean_of_all_good_settings(monkeypatch):
     """The best weights of 20 queries fit noise. New queries of the same kind show this."""
 
     def case(seed, queries):
@@ -264,13 +261,14 @@ def test_few_queries_get_the_mean_of_all_good_settings():
 
     table, qrels = case(0, 300)
     settings = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": ["z-score"]}
-    every, gains = TuningProblem.of(table, qrels, TuneOptions(**settings)), []
+    values: dict[int, list[float]] = {0: [], tuning.FEW: []}
     for seed in range(1, 13):
-        few = TuningProblem.of(*case(seed, 20), TuneOptions(**settings))
-        means = [total[0] / 20 for total in few.sums([0] * 20, None)]
-        averaged, best = few.choose(means, 20), few.choose(means, 10**9)
-        gains.append(every.values(averaged, range(300)).mean() - every.values(best, range(300)).mean())
-    assert np.mean(gains) > 0.003
+        for few, found in values.items():
+            monkeypatch.setattr(tuning, "FEW", few)
+            chosen = tune(*case(seed, 20), **settings).combiner
+            found += by_tuner(chosen, table, qrels, "nDCG@10").values()
+    best, averaged = map(np.mean, values.values())
+    assert averaged - best > 0.003
 
 
 def test_the_order_of_normalizations_decides_ties():
@@ -328,10 +326,8 @@ def test_impossible_tunings_are_refused():
 def test_cross_validation_uses_weights_of_the_other_folds(measure):
     table, qrels, rows = random_case(6, queries=40)
     settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
-    result = cross_validate(table, qrels, folds=4, seed=3, **settings)
     final = tune(table, qrels, **settings)
-    assert result.final.value == pytest.approx(final.value, abs=1e-12)
-    assert result.final.combiner == final.combiner
+    result = cross_validate(table, qrels, final, folds=4, seed=3, **settings)
     assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
     assert result.value == pytest.approx(np.mean(list(result.per_query.values())), abs=1e-12)
     # Repeat each fold by hand: select its queries, and tune without them.
@@ -345,7 +341,7 @@ def test_cross_validation_uses_weights_of_the_other_folds(measure):
         assert fold.value == pytest.approx(again.value, abs=1e-12)
         expected = by_ir_measures(again.combiner, rows, qrels, measure)
         assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})
-    assert cross_validate(table, qrels, folds=4, seed=3, **settings) == result
+    assert cross_validate(table, qrels, final, folds=4, seed=3, **settings) == result
 
 
 def test_the_score_table_is_sorted_by_id():
