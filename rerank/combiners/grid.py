@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.linear import DECIMALS, Linear
-from rerank.errors import UsageError
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -25,18 +24,15 @@ RAW_LEVELS = (0, 1, 3, 10, 30, 100, 300, 1000)
 SAME = 1e-12
 """Means this close are equal: only the order of additions differs."""
 
-_TOO_MANY = 250_000  # settings of one grid
+MOST = 250_000
+"""Most settings of a complete grid."""
 
 
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     """Return all ways to split ``parts``: (G, n_signals) integers in descending lexicographic order.
 
     G = (parts + n_signals - 1) choose (n_signals - 1).
-
-    Raises UsageError for more than 250,000 rows.
     """
-    if math.comb(parts + n_signals - 1, n_signals - 1) > _TOO_MANY:
-        raise UsageError(f"{n_signals} signals make more than {_TOO_MANY:,} settings; take fewer signals")
     # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 places separate the parts.
     places = parts + n_signals - 1
     chosen = list(itertools.combinations(range(places), n_signals - 1))
@@ -54,7 +50,7 @@ def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> Array
     even = compositions(n_signals, parts)
     if normalization != "none":
         return even / parts
-    levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= _TOO_MANY else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
+    levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= MOST else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
     seen = {_direction(row) for row in even.tolist()}
     raw = []
     for row in sorted(itertools.product(levels, repeat=n_signals), reverse=True):

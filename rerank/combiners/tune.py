@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import PARTS, RAW_PARTS, SAME, Grid, weight_grid
+from rerank.combiners.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import Linear
 from rerank.combiners.measure import Judged, estimated_means, grid_means, judge, values_by_query
 from rerank.combiners.normalize import TRIED, normalize
@@ -111,8 +111,8 @@ def tune(
     measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
     normalizations: methods to try. parts: weight steps are 1 / parts. progress: called with 1 per query.
 
-    Raises UsageError for an unscored ``first_stage`` or a grid that is too large, InputError if no judged
-    query was scored or has a relevant document.
+    Raises UsageError for an unscored ``first_stage``, InputError if no judged query was scored or has a
+    relevant document.
 
     >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
     >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
@@ -197,7 +197,7 @@ def _grid(
     if normalization == "none" and rows:  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
     settings = math.comb(parts + count - 1, count - 1)
-    if settings <= FULL or settings * int(table.counts.sum()) <= WORK:
+    if settings <= FULL or (settings <= MOST and settings * int(table.counts.sum()) <= WORK):
         return Grid(normalization, weight_grid(normalization, count, parts), spread)
     if not queries:
         return Grid(normalization, np.eye(count))

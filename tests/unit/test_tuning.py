@@ -36,7 +36,13 @@ def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, r
         n = int(random.integers(0, candidates + 1)) if q else 0
         ids = [f"d{number}" for number in random.choice(1000, n, replace=False)]
         rows.append(
-            (f"q{q}", ids, random.integers(0, levels, (n, len(signals))) / 3 * [7, 1, 0.1][: len(signals)])
+            (
+                f"q{q}",
+                ids,
+                random.integers(0, levels, (n, len(signals)))
+                / 3
+                * [7, 1, 0.1, 1, 1, 1, 1, 1][: len(signals)],
+            )
         )
         for id in random.permutation(ids)[: int(random.integers(0, relevant + 1))]:
             judgments.append((f"q{q}", str(id), int(random.integers(0, 4))))
@@ -89,9 +95,10 @@ def test_the_raw_grid_reaches_near_zero_without_duplicates(n_signals):
     assert (weights >= 0).all()
 
 
-def test_a_grid_that_is_too_large_is_refused():
-    with pytest.raises(UsageError, match="take fewer signals"):
-        compositions(8, 20)
+def test_many_signals_of_few_candidates_are_tuned():
+    """The complete grid has 888,030 settings."""
+    table, qrels, _ = random_case(0, queries=3, candidates=4, signals=[f"s{n}" for n in range(8)])
+    assert tune(table, qrels, first_stage="s0", normalizations=["z-score"]).settings < 1000
 
 
 def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
