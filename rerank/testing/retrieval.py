@@ -105,17 +105,21 @@ def found_by(candidates: Candidates, name: str) -> set[str]:
     return {id for id, by in zip(candidates.ids, candidates.retrieved_by[name]) if by}
 
 
-def _filled(engine: Engine, case: Case, count: int = 40) -> list[Document]:
+def _filled(engine: Engine, *cases: Case, count: int = 40) -> list[Document]:
     documents = collection(count)
     engine.write(documents)
-    engine.write_features([case.encoder()])
+    engine.write_features([case.encoder() for case in cases])
     return documents
 
 
-def _near(engine: Engine, query: VectorQuery, depth: int = 5, **options: Any) -> list[str]:
-    """Ids that a vector retrieves, ordered by id."""
-    stage = engine.first_stages[0]
-    return search(engine, "unknownword", stage, depth=depth, retrievers=[query], **options).ids
+def _near(
+    engine: Engine, query: VectorQuery, depth: int = 5, stage: str | None = None, **options: Any
+) -> list[str]:
+    """Ids that a vector retrieves, ordered by id, because their score is 0."""
+    stage = stage or engine.first_stages[0]
+    found = search(engine, "unknownword", stage, depth=depth, retrievers=[stage, query], **options)
+    same(found.scores, [0] * len(found), "the scores if words match nothing")
+    return found.ids
 
 
 def _all_near(engine: Engine, case: Case, documents: Sequence[Document], version: str = "v1") -> None:
@@ -127,7 +131,7 @@ def _all_near(engine: Engine, case: Case, documents: Sequence[Document], version
 @rule
 def the_union_equals_brute_force(engine: Engine, case: Case) -> None:
     """Words and vectors find their best; the first stage orders them."""
-    everything = {document.id: document for document in _filled(engine, case, 120)}
+    everything = {document.id: document for document in _filled(engine, case, count=120)}
     texts, rows = queries(12)
     for stage in engine.first_stages:
         for depth in (1, 7, 30, 200):
@@ -152,35 +156,32 @@ def the_union_equals_brute_force(engine: Engine, case: Case) -> None:
 
 @rule
 def retrievers_are_reported(engine: Engine, case: Case) -> None:
-    """Only the named retrievers find documents, each to its depth."""
-    documents, zero = _filled(engine, case), case.by(np.zeros(WIDTH))
-    near = [case.nearest(documents, ROW, depth) for depth in range(10)]
-
-    def found(stage: str, *retrievers: str | VectorQuery, text: str = TEXT, depth: int = 5) -> Candidates:
-        return search(engine, text, stage, depth=depth, retrievers=retrievers)
-
+    """Only the named retrievers find documents, each to its depth; rankers retrieve together."""
+    documents, name = _filled(engine, *CASES), case.name
+    (other,) = (one for one in CASES if one.name != name)
+    by, zero = case.by(ROW), case.by(np.zeros(WIDTH))
+    near = [set(case.nearest(documents, ROW, depth)) for depth in range(10)]
+    words = {one: search(engine, TEXT, one, depth=5).ids for one in engine.first_stages}
+    all_words = {one: set(ids) for one, ids in words.items()}
+    nine = {other.name: set(other.nearest(documents, ROW, 9))}
     for stage in engine.first_stages:
-        words = search(engine, TEXT, stage, depth=5).ids
-        alone = found(stage, case.by(ROW))
-        same(
-            (set(alone.ids), list(alone.retrieved_by)), (set(near[5]), [case.name]), "the matches of vectors"
-        )
-        same((alone.features, found(stage, stage).ids), ({}, words), "features, and the matches of words")
-        together = found(stage, *engine.first_stages, case.by(ROW))
-        same(list(together.retrieved_by), [*engine.first_stages, case.name], "who retrieves")
-        for other in engine.first_stages:
-            same(found_by(together, other), set(search(engine, TEXT, other, depth=5).ids), f"by {other}")
-        nothing = found(stage, stage, case.by(ROW), text="unknownword")
-        same(nothing.ids, sorted(near[5]), "the matches if words match nothing")
-        same(nothing.scores, [0] * 5, "its scores")
-        few = found(stage, stage, case.by(ROW, depth=2))
-        same(
-            (found_by(few, case.name), found_by(few, stage)), (set(near[2]), set(words)), "a smaller depth's"
-        )
-        more = found(stage, case.by(ROW, depth=9), depth=2)
-        same(set(more.ids), set(near[9]), "a larger depth's")
-        same(found(stage, stage, zero).ids, words, "the matches together with a vector of zeros")
-        same(found(stage, zero, text="").ids, [], "what zeros find")
+        own = {stage: all_words[stage]}
+        expected: list[tuple[list[str | VectorQuery], dict[str, set[str]]]] = [
+            ([by], {name: near[5]}),
+            ([*engine.first_stages, by], all_words | {name: near[5]}),
+            ([stage, case.by(ROW, depth=2)], own | {name: near[2]}),
+            ([stage, case.by(ROW, depth=9)], own | {name: near[9]}),
+            ([stage, by, other.by(ROW, depth=9)], own | {name: near[5]} | nine),
+            ([stage, zero], own | {name: set()}),
+        ]
+        for retrievers, wanted in expected:
+            found = search(engine, TEXT, stage, depth=5, retrievers=retrievers)
+            same({one: found_by(found, one) for one in found.retrieved_by}, wanted, "the matches")
+            same((set(found.ids), found.features), (set().union(*wanted.values()), {}), "all, and features")
+        for some in ([stage], [stage, zero]):
+            same(search(engine, TEXT, stage, depth=5, retrievers=some).ids, words[stage], "the order")
+        same(_near(engine, by, stage=stage), sorted(near[5]), "the matches if words match nothing")
+        same(search(engine, "", stage, retrievers=[stage, zero]).ids, [], "what zeros find")
 
 
 @rule
@@ -232,25 +233,15 @@ def new_versions_retrieve(engine: Engine, case: Case) -> None:
     _all_near(engine, case, documents, "v3.1")
 
 
-def _equally_near(engine: Engine, case: Case, depth: int) -> None:
+@rule
+def equal_documents_are_cut_by_id(engine: Engine, case: Case) -> None:
+    """Of equally near documents, the smallest ids are found."""
     one = case.encode([Document("1")])
     engine.write(collection()[::-1])
     engine.write_features([case.encoder(encode=lambda some: np.tile(one, (len(some), 1)))])
     vector = one[0, :WIDTH].astype(np.float32)
-    found = _near(engine, case.by(vector / np.linalg.norm(vector)), depth)
-    same(found, [document.id for document in collection(depth)], "the matches")
-
-
-@rule
-def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
-    """Equally near documents are ordered by id."""
-    _equally_near(engine, case, 40)
-
-
-@rule
-def equal_documents_are_cut_by_id(engine: Engine, case: Case) -> None:
-    """Of equally near documents, the smallest ids are found."""
-    _equally_near(engine, case, 7)
+    by = case.by(vector / np.linalg.norm(vector))
+    same(_near(engine, by, 7), [document.id for document in collection(7)], "the matches")
 
 
 @rule
@@ -293,34 +284,16 @@ def stored_features_are_not_encoded_again(engine: Engine, case: Case) -> None:
 
 @rule
 def an_ingest_can_contain_features(engine: Engine, case: Case) -> None:
-    """Documents ingested with encoders are found by vectors."""
-    documents, encoders = _filled(engine, case, 20) + collection()[20:], [case.encoder(retrieves=False)]
+    """Documents ingested with encoders are found by vectors, which do not change documents and scores."""
+    documents, encoders = collection(), [case.encoder(retrieves=False)]
+    _filled(engine, case, count=20)
     for some, replaces in ((documents[20:30], False), (documents, True)):
         engine.write(some, encoders=encoders, replace=replaces)
         engine.write_features(encoders)
         _all_near(engine, case, documents[: len(engine)])
-
-
-@rule
-def vectors_do_not_change_documents(engine: Engine, case: Case) -> None:
-    """Vectors do not change counts and lexical scores."""
-    documents, stage = collection(), engine.first_stages[0]
-    engine.write(documents)
-    before = search(engine, "alpha beta", stage, ids=engine.ids()).scores
-    engine.write(documents, encoders=[case.encoder()], replace=True)
-    engine.write_features([case.encoder()])
-    same(engine.ids(), [document.id for document in documents], "ids()")
-    same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
-    same(search(engine, "alpha beta", stage, ids=engine.ids()).scores, before, "the scores")
-
-
-@rule
-def two_rankers_retrieve_together(engine: Engine, case: Case) -> None:
-    """Rankers retrieve together, each to its depth."""
-    documents, stage = _filled(engine, case, 60), engine.first_stages[-1]
-    (other,) = (one for one in CASES if one.name != case.name)
-    engine.write_features([case.encoder(), other.encoder()])
-    found = search(engine, TEXT, stage, depth=6, retrievers=[stage, case.by(ROW), other.by(ROW, depth=9)])
-    same(found_by(found, case.name), set(case.nearest(documents, ROW, 6)), "the matches of one")
-    same(found_by(found, other.name), set(other.nearest(documents, ROW, 9)), "the matches of the other")
-    same(found_by(found, stage), set(search(engine, TEXT, stage, depth=6).ids), "the matches of words")
+    found, stage = [], engine.first_stages[0]
+    for _ in range(2):  # with vectors and without
+        same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
+        found.append(search(engine, "alpha beta", stage, ids=engine.ids()).scores)
+        engine.write(documents, replace=True)
+    same(found[0], found[1], "the scores")
