@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.programs import output
-from tests.unit.test_architecture import COMMANDS, LIBRARY, ROOT, tree
+from tests.unit.test_architecture import COMMANDS, LIBRARY, ROOT, nodes
 
 FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 33, "PLR0915": 0}
 """Findings of ruff at a complexity of 15: complexity, branches, arguments and statements."""
@@ -32,7 +32,7 @@ def test_long_functions_do_not_become_more_frequent():
     functions = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in (*LIBRARY, *COMMANDS)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno + 1 > 60
     ]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.unit.test_architecture import COMMANDS, LIBRARY, name_of, tree
+from tests.unit.test_architecture import COMMANDS, LIBRARY, name_of, nodes
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_counts_in_messages_use_the_plural_function():
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []
     for path in (*LIBRARY, *COMMANDS):
-        for text in (node for node in ast.walk(tree(path)) if type(node) is ast.JoinedStr):
+        for text in (node for node in nodes(path) if type(node) is ast.JoinedStr):
             for value, words in zip(text.values, text.values[1:]):
                 if not (isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant)):
                     continue
