@@ -66,7 +66,7 @@ def fit(table: ScoreTable, qrels: Qrels, rows: Sequence[int], linear: Linear) ->
             raw = table.scores[row, : table.counts[row]]
             blocks.append(features(raw))
             labels.append(label)
-            starts.append(linear.combine(raw).final)
+            starts.append(linear.combine(raw)[0])
     scale = float(np.mean([start.std() for start in starts]))
     data = lightgbm.Dataset(
         np.concatenate(blocks),
@@ -82,7 +82,7 @@ def scores(table: ScoreTable, rows: Sequence[int], linear: Linear, trees: Any = 
     found = {}
     for row in rows:
         raw = table.scores[row, : table.counts[row]]
-        found[row] = linear.combine(raw).final if len(raw) else np.zeros(0)
+        found[row] = linear.combine(raw)[0] if len(raw) else np.zeros(0)
         if trees is not None and len(raw):
             found[row] = found[row] + trees[0].predict(features(raw), num_threads=1) * trees[1]
     return found

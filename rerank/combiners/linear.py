@@ -29,20 +29,6 @@ SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
 
 
 @dataclass(frozen=True)
-class Combined:
-    """Final scores of one query's n candidates.
-
-    final:      (n,).
-    normalized: (n, S) normalized scores.
-    parts:      (n, S) contributions to ``final``.
-    """
-
-    final: Array
-    normalized: Array
-    parts: Array
-
-
-@dataclass(frozen=True)
 class Linear:
     """Signal weights and a normalization.
 
@@ -92,8 +78,11 @@ class Linear:
         """Return the weights of a case, or the default ones."""
         return self.cases.get(case, self)
 
-    def combine(self, scores: NDArray[Any]) -> Combined:
-        """Normalize and add raw (n, S) scores. Raises TrainingError for a non-finite score."""
+    def combine(self, scores: NDArray[Any]) -> tuple[Array, Array, Array]:
+        """Return final (n,), normalized (n, S) and weighted (n, S) scores from raw (n, S) ones.
+
+        Raises TrainingError for a non-finite score.
+        """
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
@@ -103,7 +92,7 @@ class Linear:
         normalized = normalize(scores, self.normalization)
         parts = normalized * np.array(self.weights)
         # The tuner repeats these additions to get the same ties.
-        return Combined(reduce(np.add, parts.T), normalized, parts)
+        return reduce(np.add, parts.T), normalized, parts
 
     def relevance(self, final: Array) -> Array:
         """Map final scores s to [0, 1].
@@ -119,11 +108,11 @@ class Linear:
 
     def summary(self) -> dict[str, Any]:
         """Return all weights as JSON values."""
-        cases = {case: one._named() for case, one in self.cases.items()}
-        return {**self._named(), "cases": cases}
 
-    def _named(self) -> dict[str, Any]:
-        return {"stack": str(self), "normalization": self.normalization}
+        def named(one: Linear) -> dict[str, Any]:
+            return {"stack": str(one), "normalization": one.normalization}
+
+        return {**named(self), "cases": {case: named(one) for case, one in self.cases.items()}}
 
     def renamed(self, names: Mapping[str, str]) -> Linear:
         """Return the weights with renamed signals: old -> new."""

@@ -53,15 +53,14 @@ def score_pairs(
         partners[b].append((number, a))
     scores = np.zeros(len(pairs))
     for name, of in progress.over(partners.items(), f"relate by {signal.name}", len(partners), "doc"):
-        others = sorted({other for _, other in of})
-        given = ScoringInput(others, {})
-        if features is not None:
-            rows = features[[place[other] for other in others]]
-            there = {signal.name: np.zeros(len(others), np.bool_)}
-            given = _unscored(scorer, others, features={signal.name: rows}, missing=there)
-        document = documents[name]
+        others, document = sorted({other for _, other in of}), documents[name]
         query = Query(document.id, document.content, document.categories, document.lang)
-        at = dict(zip(others, scorer.score(query, given).raw[:, 0].tolist()))
+        if features is not None and isinstance(signal, RankerSignal):
+            vector = signal.ranker.encode_query(scorer.with_known_categories(query)[0])
+            found = signal.ranker.score(vector, features[[place[other] for other in others]])
+        else:
+            found = scorer.score(query, ScoringInput(others, {})).raw[:, 0]
+        at = dict(zip(others, found.tolist()))
         for number, other in of:
             scores[number] += at[other] / 2
     return scores
@@ -80,10 +79,7 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
             documents[name] = document
         (signal,) = scorer.signals
         if isinstance(signal, RankerSignal):
-            known = scorer.fetched(Query("", ""), _unscored(scorer, block))
+            unscored = ScoringInput(block, {scorer.first_stage: np.zeros(len(block))})
+            known = scorer.fetched(Query("", ""), unscored)
             blocks.append(completed(signal.ranker, known, dict(enumerate(read))))
     return documents, np.concatenate(blocks) if blocks else None
-
-
-def _unscored(scorer: Scorer, ids: Sequence[str], **known: Any) -> ScoringInput:
-    return ScoringInput(ids, {scorer.first_stage: np.zeros(len(ids))}, **known)

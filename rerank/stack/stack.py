@@ -158,16 +158,16 @@ class Stack:
         found: retriever -> (n,) whether it found a candidate.
         """
         scores = np.asarray(raw, dtype=np.float64)
-        combined = self.combiner.combine(scores)
-        order = rank(ids, combined.final)
+        final, normalized, weighted = self.combiner.combine(scores)
+        order = rank(ids, final)
         return Ranking(
             ids=[ids[position] for position in order.tolist()],
-            scores=combined.final[order],
+            scores=final[order],
             order=order,
             signals=self.signals,
             raw=scores,
-            normalized=combined.normalized,
-            weighted=combined.parts,
+            normalized=normalized,
+            weighted=weighted,
             found=found or {},
         )
 

@@ -74,7 +74,7 @@ def linear(normalization: str) -> Linear:
 @pytest.mark.parametrize("normalization", ["min-max", "z-score", "none"])
 @given(rows=st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
 def test_relevance_scores_are_between_0_and_1_in_the_same_order(normalization, rows):
-    final = linear(normalization).combine(np.array(rows)).final
+    final = linear(normalization).combine(np.array(rows))[0]
     scores = linear(normalization).relevance(final)
     assert ((scores >= 0) & (scores <= 1)).all()
     assert (np.diff(scores[np.argsort(final)]) >= 0).all()
