@@ -68,7 +68,7 @@ def _direction(row: Sequence[int]) -> tuple[int, ...]:
 class Grid:
     """Weight settings for one normalization.
 
-    weights: (G, S), rounded as in Linear. shares: (G, S), rows sum to 1.
+    weights: (G, S), rounded as in Linear.
     spread:  (S,) standard deviations of the normalized scores, to compare weights of raw scores.
     """
 
@@ -78,12 +78,6 @@ class Grid:
 
     def __len__(self) -> int:
         return len(self.weights)
-
-    @property
-    def shares(self) -> Array:
-        """Each signal's share of the weight."""
-        shares: Array = self.weights / self.weights.sum(axis=1, keepdims=True)
-        return shares
 
     def middle(self, values: Array, within: float) -> int:
         """Return the setting closest to the mean of all settings at most ``within`` below the best."""
@@ -98,7 +92,7 @@ class Grid:
         Ties: most weight on the first stage, then closest to equal weights, then earlier signals.
         """
         tied = np.flatnonzero(values >= values.max() - SAME)
-        shares = self.shares[tied]
+        shares = self.weights[tied] / self.weights[tied].sum(axis=1, keepdims=True)
         uneven = ((shares - 1 / shares.shape[1]) ** 2).sum(axis=1)
         lead = np.zeros(len(tied)) if first is None else shares[:, first]
         preferences = np.column_stack([lead, -uneven, shares]).round(DECIMALS).tolist()

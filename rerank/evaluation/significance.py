@@ -102,10 +102,12 @@ def randomization_tests(
     return p
 
 
-def _reach(values: Array) -> Array:
-    """Distance from 0 at which a sum counts, with tolerance for rounding."""
-    reach: Array = np.abs(values.sum(axis=-1)) - 1e-12 * np.abs(values).sum(axis=-1)
-    return reach
+def _count(rows: Array, flips: NDArray[Any]) -> NDArray[np.int64]:
+    """Count sums at least as far from 0 as the observed one: (K, n) rows, (m, n) flipped signs -> (K,)."""
+    observed = rows.sum(axis=1)
+    sums = observed - 2.0 * (flips.astype(np.float64) @ rows.T)
+    reach = np.abs(observed) - 1e-12 * np.abs(rows).sum(axis=1)  # with tolerance for rounding
+    return np.asarray((np.abs(sums) >= reach).sum(axis=0))
 
 
 def _exact(values: Array) -> float:
@@ -114,24 +116,19 @@ def _exact(values: Array) -> float:
         return 1.0
     # The sign of the last difference is fixed: flipping all signs gives the same distance from 0.
     patterns = np.arange(2 ** (n - 1), dtype=np.uint32)
-    flips: NDArray[Any] = (patterns[:, None] >> np.arange(n, dtype=np.uint32)) & 1
-    sums = values.sum() - 2.0 * (flips.astype(np.float64) @ values)
-    return float((np.abs(sums) >= _reach(values)).mean())
+    flips = (patterns[:, None] >> np.arange(n, dtype=np.uint32)) & 1
+    return int(_count(values[None], flips)[0]) / len(patterns)
 
 
 def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
     """Count drawn sums at least as far from 0, per row."""
-    generator = np.random.default_rng(seed)
-    n = rows.shape[1]
-    observed, reach, columns = rows.sum(axis=1), _reach(rows), np.ascontiguousarray(rows.T)
+    generator, n = np.random.default_rng(seed), rows.shape[1]
     counts = np.zeros(len(rows), dtype=np.int64)
     chunk = max(1, _CELLS // n)
     for start in range(0, permutations, chunk):
         size = min(chunk, permutations - start)
         drawn = np.frombuffer(generator.bytes(-(-size * n // 8)), dtype=np.uint8)
-        flips = np.unpackbits(drawn, count=size * n).reshape(size, n)
-        sums = observed - 2.0 * (flips.astype(np.float64) @ columns)
-        counts += (np.abs(sums) >= reach).sum(axis=0)
+        counts += _count(rows, np.unpackbits(drawn, count=size * n).reshape(size, n))
     return counts
 
 
