@@ -223,7 +223,7 @@ def small(**changes):
 def test_the_trainer_memorizes_twenty_pairs():
     """Query i has only the candidates i and i + 3."""
     watch = Watch()
-    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=30, patience=30, rate=1e-2)
+    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=24, patience=24, rate=1e-2)
     fitted = trainer(toy_data(candidates=2), config, watch).fit("joint")
     assert losses(watch)[0] > 0.9
     assert losses(watch)[-1] < 0.01
@@ -236,7 +236,7 @@ def test_the_trainer_memorizes_twenty_pairs():
 
 
 def test_the_cosine_head_memorizes_twenty_pairs():
-    fitted = trainer(toy_data(), small(head="cosine", epochs=30, patience=30)).fit("joint")
+    fitted = trainer(toy_data(), small(head="cosine", epochs=12, patience=12)).fit("joint")
     assert fitted.dev == pytest.approx(1)
     # In-batch negatives are all other documents, so document i ranks first.
     assert all_scores(fitted.ranker).argmax(axis=1).tolist() == list(range(20))
@@ -319,7 +319,7 @@ def test_a_loss_that_is_not_finite_is_reported():
         trainer(toy_data(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
 
 
-LONG = {"head": "mlp", "epochs": 8, "patience": 8, "dropout": 0.3, "batch": 8}
+LONG = {"head": "mlp", "epochs": 5, "patience": 5, "dropout": 0.3, "batch": 8}
 EACH = -(-20 // 8)
 """Steps per epoch with LONG."""
 
@@ -348,7 +348,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
     assert first.interrupted
     watch = Watch()
     second = trainer(data, config, watch, tmp_path / "parts").fit("joint")
-    assert "joint continues at epoch 3 of 8" in watch.said
+    assert "joint continues at epoch 3 of 5" in watch.said
     assert (second.ranker.version, second.epoch, second.curve) == (
         expected.ranker.version,
         expected.epoch,

@@ -266,10 +266,10 @@ def test_few_queries_get_the_mean_of_all_good_settings(monkeypatch):
             judgments += [(f"q{q:03}", f"d{d:02}", 1) for d in range(3)]
         return ScoreTable.build(SIGNALS, rows), Qrels(judgments)
 
-    table, qrels = case(0, 300)
+    table, qrels = case(0, 150)
     settings = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": ["z-score"]}
     values: dict[int, list[float]] = {0: [], tuning.FEW: []}
-    for seed in range(1, 13):
+    for seed in range(1, 9):
         for few, found in values.items():
             monkeypatch.setattr(tuning, "FEW", few)
             chosen = tune(*case(seed, 20), **settings).combiner
