@@ -32,12 +32,11 @@ from pathlib import Path
 import numpy as np
 
 from rerank.formats import read_corpus
-from rerank.formats.jats import Article, read_jats
+from rerank.formats.jats import read_jats
 from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
-from rerank.references import CitationCounts
 
 
 def peak() -> float:
@@ -55,10 +54,8 @@ def since(begin: tuple[float, float]) -> str:
 
 
 def read(archive: Path) -> None:
-    counts, begin = CitationCounts(), clock()
-    sentences = sum(len(article.sentences) for article in read_jats(archive, counts))
-    print(f"{counts.articles} articles, {sentences} sentences in {since(begin)}; peak {peak():.0f} MB")
-    print(counts)
+    begin, sentences = clock(), [len(article.sentences) for article in read_jats(archive)]
+    print(f"{len(sentences)} articles, {sum(sentences)} sentences in {since(begin)}; peak {peak():.0f} MB")
 
 
 def flat(archive: Path, times: int, articles: int | None) -> None:
@@ -77,15 +74,9 @@ def flat(archive: Path, times: int, articles: int | None) -> None:
                         data = re.sub(rb"10\.(\d{4,9}/)", rb"10.%d\1" % (1000 + number), file.read())
                         member.size = len(data)
                         target.addfile(member, io.BytesIO(data))
-            begin, counts = clock(), CitationCounts()
-            last: Article | None = None
-            for last in read_jats(one, counts):
-                last.document()
-            key = last.key if last else ""
-            print(
-                f"round {number + 1}: {counts.articles} articles in {since(begin)}; {key}; {peak():.0f} MB",
-                flush=True,
-            )
+            begin, keys = clock(), [article.document().id for article in read_jats(one)]
+            said = f"{len(keys)} articles in {since(begin)}; {keys[-1]}; {peak():.0f} MB"
+            print(f"round {number + 1}: {said}", flush=True)
 
 
 def articles(archive: Path) -> Iterator[Document]:

@@ -15,7 +15,6 @@ import json
 from pathlib import Path
 
 from rerank.formats.jats import Article, read_jats
-from rerank.references import CitationCounts
 
 
 def line(article: Article, known: set[str], citations_only: bool) -> str:
@@ -36,14 +35,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--citations-only", action="store_true")
     args = parser.parse_args()
-    counts = CitationCounts()
-    articles = sorted(read_jats(args.archive, counts, sentences=False), key=lambda article: article.key)
+    articles = sorted(read_jats(args.archive, sentences=False), key=lambda article: article.key)
     known = {article.key for article in articles}
     args.folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.folder / "corpus.jsonl.gz", "wt", encoding="utf-8") as out:
         for article in articles:
             out.write(line(article, known, args.citations_only))
-    print(f"{sum(not one.abstract for one in articles)} of the articles without abstract; {counts}")
+    print(f"{sum(not one.abstract for one in articles)} of the articles without abstract")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,5 @@ def command(workspace: Workspace, **settings: Any) -> Output:
 def _show(report: EncodeReport) -> None:
     for name, count in report.encoded.items():
         click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
-    if report.reused:
-        click.echo(plural(report.reused, "stored feature[|s] reused for documents with unchanged text"))
     if not report.encoded:
         click.echo("no ranker is trained; nothing to encode")

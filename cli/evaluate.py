@@ -91,7 +91,6 @@ def command(
     options.argument("runs", nargs=-1, required=True, metavar="RUN RUN..."),
     "Input",
     options.qrels,
-    options.conflicts,
     "Measures",
     measures,
     options.GENERAL,

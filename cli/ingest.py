@@ -70,7 +70,6 @@ def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
     )
     for line in _remarks(report, settings["format"]):
         output.note(line)
-    _show_citations(report, settings["format"])
     if settings["categories"]:
         click.echo(f"category graph: {plural(report.category_edges, 'edge[|s]')}")
     for name, count in report.encoded.items():
@@ -102,9 +101,12 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
         (report.without_categories if some else 0, "document[ has|s have] no categories"),
         *(
             (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
-            for lang, count in report.other_languages.items()
+            for lang, count in report.languages.items()
+            if report.lang and lang not in ("", report.lang)
         ),
     )
+    if report.lang:
+        return
     hint = "words are not stemmed. If most are in one language, ingest again and name it, as --lang en"
     if len(report.languages) > 1:
         by_count = sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
@@ -112,20 +114,3 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
         yield f"mixed languages ({counts}): {hint}"
     elif report.languages.get("") == report.documents:
         yield f"no document has a language: {hint}"
-
-
-def _show_citations(report: IngestReport, format: str) -> None:
-    counts = report.citations
-    if counts is None:
-        return
-    document, body = ("article", "body") if format == "jats" else ("document", "citations")
-    references = plural(counts.references, "reference[|s]")
-    lists = plural(counts.articles, f"{document}[ lists|s list] {references} and [cites|cite] them")
-    click.echo(f"{lists} {plural(counts.mentions, 'time[|s]')}")
-    for line in output.counted(
-        (counts.without_body, f"{document}[ has|s have] no {body}"),
-        (counts.without_references, f"{document}[ has|s have] no references"),
-        (counts.without_key, "reference[ has|s have] no DOI, PMID or title and cannot be identified"),
-        (counts.unresolved, "citation[ names|s name] no reference and [is|are] skipped"),
-    ):
-        output.note(line)

@@ -111,12 +111,7 @@ measure = option(
 )
 queries = option("--queries FILE", "Queries, JSON lines.", required=True)
 qrels = option("--qrels FILE", "Judgments, BEIR or TREC.", required=True)
-conflicts = option(
-    "--conflicts refuse|max|first",
-    "Use of a document with different grades for a query.",
-    default="refuse",
-)
-judged = (queries, qrels, conflicts)
+judged = (queries, qrels)
 dry_run = option("--dry-run", "Show the result and change nothing.")
 
 
@@ -207,12 +202,9 @@ def command(
 
 def _read_judged(values: dict[str, Any]) -> None:
     """Replace files of queries and judgments by their content."""
-    conflicts = values.pop("conflicts", "refuse")
-    if values.get("queries"):
-        values["queries"] = rerank.read_queries(values["queries"])
-    for name in ("qrels", "dev_qrels"):
-        if values.get(name):
-            values[name] = rerank.read_qrels(values[name], conflicts=conflicts)
+    for name in ("queries", "qrels", "dev_qrels"):
+        if file := values.get(name):
+            values[name] = rerank.read_queries(file) if name == "queries" else rerank.read_qrels(file)
 
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:

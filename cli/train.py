@@ -46,7 +46,6 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--query-text FILE", "Texts for word vectors of queries. Default: the queries."),
     options.first_stage("the first stage of the workspace"),
     options.ignore_categories,
-    options.conflicts,
     "Candidates",
     options.infer,
     "Training",

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 1 << 17  # numbers converted together, in cache
-_FEW = 1 << 13  # up to so many numbers, one call of NumPy is faster
 _VECTORS = 1024  # passage vectors multiplied together, in cache
 _DTYPES = {
     "F64": "<f8",
@@ -26,28 +24,6 @@ _DTYPES = {
     "U8": "|u1",
     "BOOL": "|b1",
 }
-
-
-def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert to float32, fp16 faster than NumPy.
-
-    >>> to_float32(np.array([1.5, -0.25, 0, np.inf], np.float16)).tolist()
-    [1.5, -0.25, 0.0, inf]
-    """
-    if values.dtype != np.float16 or values.size <= _FEW:
-        return values.astype(np.float32, copy=False)
-    halves = np.ascontiguousarray(values).view(np.int16).reshape(-1)
-    converted = np.empty(halves.shape, np.float32)
-    for begin in range(0, len(halves), _BLOCK):
-        part = halves[begin : begin + _BLOCK]
-        if (part & 0x7C00).max(initial=0) == 0x7C00:  # infinity or NaN
-            return values.astype(np.float32)
-        bits = converted[begin : begin + _BLOCK].view(np.int32)
-        bits[:] = part  # all upper bits are the sign now
-        bits <<= 13
-        bits &= -0x70002000  # 0x8FFFE000: sign, exponent, fraction
-    converted *= np.float32(2.0**112)  # from an exponent bias of 15 to 127
-    return converted.reshape(values.shape)
 
 
 def feature_width(passages: int, numbers: int) -> int:

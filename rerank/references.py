@@ -1,9 +1,8 @@
-"""Keys of cited texts, and counts of citations."""
+"""Keys of cited texts."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
 
 _DOI = re.compile(r"10\.\d{2,9}(?:\.\d+)*/\S+")
 _RESOLVER = re.compile(r"(?:https?://)?(?:(?:dx\.)?doi\.org/|doi:\s*)?(?=10\.)", re.IGNORECASE)
@@ -11,29 +10,6 @@ _PMID = re.compile(
     r"(?:(?:https?://)?(?:www\.ncbi\.nlm\.nih\.gov/pubmed|pubmed\.ncbi\.nlm\.nih\.gov)/|pmid:?\s*)(\d+)/?",
     re.IGNORECASE,
 )
-
-
-@dataclass
-class CitationCounts:
-    """Counts of articles, references and citations.
-
-    without_body, without_references: articles.
-    references, without_key: entries of reference lists.
-    mentions: citations in texts. unresolved: without an entry with a key.
-    """
-
-    articles: int = 0
-    without_body: int = 0
-    without_references: int = 0
-    references: int = 0
-    without_key: int = 0
-    mentions: int = 0
-    unresolved: int = 0
-
-    def add(self, more: CitationCounts) -> None:
-        """Add other counts."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(more, one.name))
 
 
 def find_doi(text: str | None) -> str:

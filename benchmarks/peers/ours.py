@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from collection import DEPTH, Collection, Costs, Run, arguments, time_queries, write
@@ -23,21 +22,12 @@ from rerank import auto, ingest, train, tune
 from rerank.progress import Progress
 from rerank.records import Query
 from rerank.stack.stack import Stack
-from rerank.workflows import auto_training
-from rerank.workflows.ranker_choice import CORES
 from rerank.workspace import Workspace
 
 LANGUAGES = {"italian": "it", "german": "de", "english": "en"}
 TOP = 100
 LEXICAL = ("bm25", "tfidf")
 AUTO, HAND = "workspace", "workspace-hand"
-
-
-def count_work() -> None:
-    """Make the deadlines of auto count CPU time, so that other processes do not change its plan."""
-    begin = time.monotonic() - time.process_time() / CORES
-    clock = SimpleNamespace(monotonic=lambda: begin + time.process_time() / CORES)
-    auto_training.time = clock  # type: ignore[attr-defined]
 
 
 class RankerTimes(Progress):
@@ -159,7 +149,6 @@ def main() -> None:
         by_hand(Workspace.open(folder), args.stack, args.retrieve, collection)
         return
     folder, costs = collection.folder / AUTO, Costs()
-    count_work()
     begin, rankers = time.monotonic(), RankerTimes()
     with costs.time("training"):
         # user: rerank-auto

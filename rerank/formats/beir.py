@@ -8,9 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from rerank.errors import InputError
-from rerank.formats.lines import Source, convert, name_of, read_json_lines
+from rerank.formats.lines import Source, name_of, read_json_lines
 from rerank.records import Document, Query
-from rerank.references import CitationCounts, named_key
 
 Names = str | list[str | int] | None
 
@@ -33,7 +32,7 @@ class _Record(Struct, kw_only=True, rename={"id": "_id"}):
 class _Document(_Record, kw_only=True):
     title: str | None = None
     links: Names = None
-    citations: list[Any] | None = None
+    citations: list[str | _Citation] | None = None
     references: dict[str, str] | None = None
 
 
@@ -47,19 +46,16 @@ _QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
 
 
 def read_corpus(
-    source: Source,
-    *,
-    invalid: Callable[[InputError], object] | None = None,
-    counts: CitationCounts | None = None,
+    source: Source, *, invalid: Callable[[InputError], object] | None = None
 ) -> Iterator[Document]:
     """Read documents one by one: ``{"_id", "title"?, "text"?, "categories"?, "links"?, "lang"?}``.
 
     ``_id`` is a string or an integer; ``categories`` and ``links`` are a list, a string or null. Other fields
     go to ``extra``, also ``citations`` (``[{"ref", "section"?, "paragraph"?, "sentence"?, "text"?}]``) and
-    ``references`` (``{ref: title}``), with keys as from :func:`rerank.references.named_key`.
+    ``references`` (``{ref: title}``).
 
     source: a file, plain or gzip, or ``-`` for standard input. invalid: receives the errors of invalid lines,
-    which are then skipped. counts: receives citation counts.
+    which are then skipped.
 
     Raises InputError (``FILE:LINE: ...``), also for an invalid line without ``invalid``.
 
@@ -69,10 +65,8 @@ def read_corpus(
     >>> document.id, document.categories, document.extra
     ('7', ('algorithms',), {'year': 1962})
     """
-    counts = CitationCounts() if counts is None else counts
 
     def parse(where: str, fields: dict[str, Any], record: _Document) -> Document:
-        cited = _citations(where, record, counts)
         return Document(
             id=_id(where, record),
             title=record.title or "",
@@ -80,7 +74,7 @@ def read_corpus(
             categories=_categories(record.categories),
             links=_names(record.links),
             lang=record.lang or None,
-            extra={name: value for name, value in fields.items() if name not in _DOCUMENT_FIELDS} | cited,
+            extra={name: value for name, value in fields.items() if name not in _DOCUMENT_FIELDS},
         )
 
     yield from read_json_lines(source, _Document, parse, invalid)
@@ -131,28 +125,3 @@ def _names(value: Names) -> tuple[str, ...]:
 
 def _categories(value: Names) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in _names(value) if (name := one.strip())))
-
-
-def _citations(where: str, record: _Document, counts: CitationCounts) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if record.references is not None:
-        fields["references"] = {named_key(ref): title for ref, title in record.references.items()}
-    if record.citations is not None:
-        rows = [_citation(where, row) for row in record.citations]
-        fields["citations"] = [row for row in rows if row["ref"]]
-        counts.mentions += len(rows)
-        counts.unresolved += len(rows) - len(fields["citations"])
-    if fields:
-        cited = fields.get("references", {}).keys() | {row["ref"] for row in fields.get("citations", ())}
-        counts.articles += 1
-        counts.without_body += not fields.get("citations")
-        counts.without_references += not cited
-        counts.references += len(cited)
-    return fields
-
-
-def _citation(where: str, row: object) -> dict[str, Any]:
-    one = convert(where, {"ref": row} if isinstance(row, str) else row, _Citation, "citations")
-    values = {name: getattr(one, name) for name in _Citation.__struct_fields__[1:]}
-    ref = named_key("" if one.ref is None else str(one.ref))
-    return {"ref": ref, **{name: value for name, value in values.items() if value is not None}}

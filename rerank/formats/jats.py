@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rerank.errors import InputError
 from rerank.formats.archives import file_name, read_files
 from rerank.records import Document
-from rerank.references import CitationCounts, find_doi, reference_key
+from rerank.references import find_doi, reference_key
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -107,7 +107,6 @@ class Article:
 
 def read_jats(
     path: str | os.PathLike[str],
-    counts: CitationCounts | None = None,
     *,
     invalid: Callable[[InputError], object] | None = None,
     seen: set[str] | None = None,
@@ -120,15 +119,13 @@ def read_jats(
 
     Raises InputError, also for a repeated article or none.
     """
-    counts = CitationCounts() if counts is None else counts
     seen = set() if seen is None else seen
     name = None
     for name, data, problem in read_files(Path(path), ENDINGS, LARGEST):
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
-            article_counts = CitationCounts()
-            article = read_article(data, name, article_counts, sentences=sentences)
+            article = read_article(data, name, sentences=sentences)
             if article.key in seen:
                 raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
@@ -137,16 +134,12 @@ def read_jats(
             invalid(error)
             continue
         seen.add(article.key)
-        counts.add(article_counts)
-        counts.articles += 1
         yield article
     if name is None:
         raise InputError(f"{path}: no articles; they are .xml or .nxml files, plain or .gz")
 
 
-def read_article(
-    data: bytes, name: str, counts: CitationCounts | None = None, *, sentences: bool = True
-) -> Article:
+def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
     """Read an article. No DTD or entity is loaded. Raises InputError.
 
     >>> xml = '''<article><front><article-meta><article-id pub-id-type="doi">10.1000/X</article-id>
@@ -158,16 +151,13 @@ def read_article(
     >>> article.key, [(one.text, one.cites) for one in article.sentences]
     ('10.1000/x', [('It grows (Li, 2001).', ('10.1000/y',)), ('It dies.', ())])
     """
-    counts = CitationCounts() if counts is None else counts
     root, meta = parse_article(data, name)
-    references, by_id = _references(root, counts)
+    references, by_id = _references(root)
     body = root.find("body")
-    counts.without_body += body is None
-    counts.without_references += not by_id
     abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     ids = meta.findall("article-id")
     own = _key(ids) or file_name(name)
-    read = _sentences(body, own, by_id, counts) if sentences and body is not None else ()
+    read = _sentences(body, own, by_id) if sentences and body is not None else ()
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
     return Article(
@@ -235,12 +225,11 @@ def _key(ids: list[_Element], title: str = "", year: str = "") -> str:
     return reference_key(doi=named.get("doi", ""), pmid=named.get("pmid", ""), title=title, year=year)
 
 
-def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, str], dict[str, str]]:
+def _references(root: _Element) -> tuple[dict[str, str], dict[str, str]]:
     """Key -> title, and entry id -> key, in order."""
     references: dict[str, str] = {}
     by_id: dict[str, str] = {}
     for entry in root.iterfind("back//ref-list//ref"):
-        counts.references += 1
         named = entry.find(".//article-title")
         if named is None:
             named = entry.find(".//source")
@@ -249,14 +238,13 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, str],
         if not key.startswith("10."):
             links = (one.get(_HREF) or "" for one in entry.iter("ext-link"))
             key = next((find_doi(one) for one in links if "doi" in one), "") or key
-        counts.without_key += not key
         by_id[str(entry.get("id"))] = key
         if key:
             references.setdefault(key, title)
     return references, by_id
 
 
-def _sentences(body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts) -> Iterator[Sentence]:
+def _sentences(body: _Element, own: str, by_id: dict[str, str]) -> Iterator[Sentence]:
     from lxml import etree
     from nupunkt import sent_spans
 
@@ -266,7 +254,7 @@ def _sentences(body: _Element, own: str, by_id: dict[str, str], counts: Citation
     for paragraph in body.iter(*_TEXTS):
         if any(above.tag in _TEXTS for above in paragraph.iterancestors()):
             continue  # a part of the outer paragraph
-        text, marks, breaks = _Paragraph(by_id, counts).read(paragraph)
+        text, marks, breaks = _Paragraph(by_id).read(paragraph)
         if not text:
             continue
         section = _section(paragraph, body)
@@ -302,8 +290,8 @@ def _section(paragraph: _Element, body: _Element) -> _Element:
 class _Paragraph:
     """Reads the text of a paragraph and its citations."""
 
-    def __init__(self, by_id: dict[str, str], counts: CitationCounts) -> None:
-        self._by_id, self._order, self._counts = by_id, list(by_id), counts
+    def __init__(self, by_id: dict[str, str]) -> None:
+        self._by_id, self._order = by_id, list(by_id)
         self._text = ""
         self._range: str | None = None  # the citation that may start a range
         self._behind = False  # a number after a sentence was skipped
@@ -359,9 +347,7 @@ class _Paragraph:
         # "as known.<sup>3</sup> Next": the number would hide the end of the sentence
         ended = self._behind or self._text.endswith((".", "?", "!", ",", ";"))
         self._behind = ended and _NUMBERS.fullmatch(text) is not None
-        self._counts.mentions += len(ids)
         keys = [key for id in ids if (key := self._by_id.get(id))]
-        self._counts.unresolved += len(ids) - len(keys)
         self._marks += [(len(self._text) - self._behind, key) for key in keys]
         if not self._behind:
             self._add(text)

@@ -133,7 +133,7 @@ def read_json_lines(
     """
     for where, line in read_lines(source):
         try:
-            value = build(where, *json_object(where, decode(where, line), kind))
+            value = build(where, *_record(where, decode(where, line), kind))
         except InputError as error:
             if skip is None:
                 raise
@@ -142,7 +142,7 @@ def read_json_lines(
         yield value
 
 
-def json_object(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], Record]:
+def _record(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], Record]:
     """Return all fields, and the fields of ``kind``. Raises InputError."""
     try:
         fields = msgspec.json.decode(text)
@@ -151,23 +151,18 @@ def json_object(where: str, text: str, kind: type[Record]) -> tuple[dict[str, An
         raise InputError(f"{where}: invalid JSON ({problem}); write one JSON object per line") from error
     if not isinstance(fields, dict):
         raise InputError(f"{where}: not a JSON object; write one JSON object per line")
-    return fields, convert(where, fields, kind)
-
-
-def convert(where: str, value: object, kind: type[Record], field: str = "") -> Record:
-    """Check a JSON value. field: its place. Raises InputError."""
     try:
-        return msgspec.convert(value, kind)
+        return fields, msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).replace("`", "").partition(" - at ")
-        name = (field + path.removeprefix("$")).removeprefix(".")
         if missing := re.fullmatch("Object missing required field (.*)", message):
             other = {"_id": ("id", "docid", "doc_id", "query_id", "qid")}.get(missing[1], ())
-            typo = next((one for one in other if isinstance(value, dict) and one in value), None)
+            typo = next((one for one in other if one in fields), None)
             action = f'rename "{typo}" to "{missing[1]}"' if typo else "add it"
             raise InputError(f"{where}: missing field {missing[1]}; {action}") from None
         message = message[0].lower() + message[1:].replace(" | ", " or ")
         message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
+        name = path.removeprefix("$").removeprefix(".")
         raise InputError(f"{where}: {f'{name}: ' if name else ''}{message}; correct it") from None
 
 

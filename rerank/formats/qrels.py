@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from rerank.errors import InputError, UsageError
+from rerank.errors import InputError
 from rerank.files import write_text
 from rerank.formats.lines import Source, check_columns, name_of, number, read_texts
 from rerank.records import Qrels
@@ -18,12 +18,11 @@ _COLUMNS = (
 )
 """Names of columns in a header: query, document, grade."""
 
-CONFLICTS = ("refuse", "max", "first")
 LARGEST = 1000
 """Largest grade: the time of trec_eval grows with the square of the grades."""
 
 
-def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
+def read_qrels(source: Source) -> Qrels:
     """Read judgments. The first line decides the layout.
 
         query-id <tab> corpus-id <tab> score     BEIR, with or without a header, which may reorder columns
@@ -32,28 +31,22 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
 
     Grades are integers, also ``2.0``; 0 and less mean not relevant.
 
-    conflicts: for a document with two grades: ``refuse``, ``max`` or ``first``.
-
-    Raises InputError (``FILE:LINE: ...``), also without judgments.
+    Raises InputError (``FILE:LINE: ...``), also for a document with two grades, or without judgments.
 
     >>> path = folder / "qrels.txt"
     >>> _ = path.write_text("q1 0 d7 2\\n")
     >>> read_qrels(path)["q1"]
     {'d7': 2}
     """
-    if conflicts not in CONFLICTS:
-        raise UsageError(f"--conflicts {conflicts!r} is none of {', '.join(CONFLICTS)}")
     judgments: dict[tuple[str, str], int] = {}
     for where, query, document, text in _rows(source):
         grade = _grade(text, where)
         before = judgments.setdefault((query, document), grade)
-        if before != grade and conflicts == "refuse":
+        if before != grade:
             raise InputError(
                 f"{where}: document {document!r} was already judged {before} for query {query!r}, now"
-                f" {grade}; remove one of the two, or choose with --conflicts max or --conflicts first"
+                f" {grade}; remove one of the two"
             )
-        if conflicts == "max":
-            judgments[query, document] = max(before, grade)
     if not judgments:
         raise InputError(f"{name_of(source)}: no judgments; {_LAYOUTS}")
     return Qrels((query, document, grade) for (query, document), grade in judgments.items())

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import to_float32
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.columns import DOCUMENT, rows
 from rerank.engines.opensearch.text_rows import DocumentLocation
@@ -85,7 +84,7 @@ class HookHits:
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Stored features, and (n,) bool: missing."""
         values, missing = self._files.features.read(name, version, self.rows)
-        return to_float32(values) if values.dtype == np.float16 else values, missing  # as rankers do
+        return values.astype(np.float32) if values.dtype == np.float16 else values, missing  # as rankers do
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, Sequence[str]]:
         """Id -> categories of the hits that may vote, if known."""

@@ -94,7 +94,6 @@ def auto(
     model: str | None = None,
     measure: str = "nDCG@10",
     minutes: float = MINUTES,
-    conflicts: str = "refuse",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AutoReport:
@@ -106,8 +105,8 @@ def auto(
     opensearch: cluster of a new workspace. Default: store documents in the folder.
     model: encoder of ``dense`` and ``adapter``. Default: MiniLM, English only.
     measure: to maximize, as for :func:`rerank.tune`.
-    minutes: approximate time; rankers that need more are trained for fewer steps, or skipped.
-    conflicts: see :func:`rerank.read_qrels`.
+    minutes: approximate time on two idle cores; rankers that need more are trained for fewer steps, or
+        skipped.
 
     Raises InputError for missing files or too few judged queries, WorkspaceError for a workspace with other
     documents.
@@ -134,7 +133,7 @@ def auto(
         from rerank.rankers.encoder.transformer import model_folder
 
         model_folder(model)
-    options = Options(measure, minutes, conflicts, seed, model, progress or Progress())
+    options = Options(measure, minutes, seed, model, progress or Progress())
     try:
         return _Auto(read_folder(Path(folder)), options).run(Path(workspace), opensearch, lang)
     except KeyboardInterrupt as stop:
@@ -157,7 +156,7 @@ class _Auto:
 
     def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
         files, options = self.files, self.options
-        judged = {name: read_qrels(path, conflicts=options.conflicts) for name, path in files.qrels.items()}
+        judged = {name: read_qrels(path) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
         self.say("files", str(files))
         record = Record(folder, files, options)

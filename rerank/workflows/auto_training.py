@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -28,11 +26,8 @@ from rerank.workflows.splits import Splits
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
 
-LATEST = 0.75
-"""Share of the time after which trainings stop, on a machine that is slower than the plan."""
 MODEL, READS = "minilm", "en"
 """Default encoder, and its language."""
-_LATE = "the machine was slower than the plan"
 
 
 @dataclass(frozen=True)
@@ -41,28 +36,28 @@ class Options:
 
     measure: str
     minutes: float
-    conflicts: str
     seed: int
     model: str | None
     progress: Progress
-    begun: float = field(default_factory=time.monotonic)
+
+
+class _Training(msgspec.Struct):
+    planned: int
+    version: str = ""
+    steps: int = 0
 
 
 class _File(msgspec.Struct):
     key: str
-    planned: dict[str, int] = {}
-    trained: dict[str, tuple[str, int]] = {}
+    rankers: dict[str, _Training] = {}
 
 
 class Record:
-    """Trainings of rankers on the same files.
-
-    known: from an auto run. other: from other files. trained: ranker -> (version, steps).
-    """
+    """Trainings of rankers on the same files. known: from an auto run. other: from other files."""
 
     def __init__(self, workspace: Path, files: Folder, options: Options) -> None:
         """Read the record. Other inputs start a new one."""
-        inputs = f"{options.seed} {options.conflicts} {options.model or MODEL}"
+        inputs = f"{options.seed} {options.model or MODEL}"
         digest = hashlib.sha256(inputs.encode())
         for path in files.files():
             known = path.stat()
@@ -73,7 +68,11 @@ class Record:
             stored = msgspec.json.decode(self._path.read_bytes(), type=_File)
             self.known, self.other = True, stored.key != self._file.key
             self._file = self._file if self.other else stored
-        self.trained = self._file.trained
+
+    @property
+    def trained(self) -> bool:
+        """Whether a training is complete."""
+        return any(one.version for one in self._file.rankers.values())
 
     def save(self) -> None:
         """Write the record."""
@@ -82,22 +81,23 @@ class Record:
 
     def steps(self, workspace: Workspace, name: str, planned: int) -> int | None:
         """Return the steps of an unchanged ranker of this plan, or None if it must be trained."""
-        version, steps = self.trained.get(name, ("", 0))
+        one = self._file.rankers.get(name)
         with suppress(RerankError):
-            if planned == self._file.planned.get(name) and workspace.ranker(name).version == version:
-                return steps
+            if one and one.planned == planned and workspace.ranker(name).version == one.version:
+                return one.steps
         return None
 
     def plan(self, name: str, planned: int) -> bool:
         """Record a plan. Returns whether an interrupted training of it can continue."""
-        same = self._file.planned.get(name, planned) == planned
-        self._file.planned[name] = planned
+        before = self._file.rankers.get(name)
+        self._file.rankers[name] = _Training(planned)
         self.save()
-        return same
+        return before is None or before.planned == planned
 
     def add(self, workspace: Workspace, name: str, steps: int) -> None:
         """Record a complete training."""
-        self.trained[name] = workspace.ranker(name).version, steps
+        one = self._file.rankers[name]
+        one.version, one.steps = workspace.ranker(name).version, steps
         self.save()
 
 
@@ -120,11 +120,10 @@ class Trainings:
             options.progress.over(engine.documents(), "look at documents", len(engine), "doc"),
             queries,
             splits,
+            lang=workspace.lang,
             model=model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
             reads=READS if model in (None, MODEL) else None,
         )
-        if facts.languages[0] is None:
-            facts = replace(facts, languages=(workspace.lang, facts.languages[1]))
         self.budget = Budget(facts, options.minutes)
 
     def run_all(self, first: str) -> list[RankerChoice]:
@@ -136,66 +135,34 @@ class Trainings:
         return [*chosen.values()]
 
     def _run(self, rule: Rule, first: str) -> RankerChoice:
-        choice, name, options = self.budget.choose(rule), rule.ranker, self.options
+        choice, name = self.budget.choose(rule), rule.ranker
         if not choice.trained:
             return choice if choice.too_long and rule.share < 1 else self._report(choice)
         steps = self.record.steps(self.workspace, name, choice.steps)
         if steps is not None:
             self.say("rankers", f"{choice} (done before)")
-            self.budget.spend(rule, steps, reused=True)
+            self.budget.spend(rule, steps)
             return choice
-        clock = _Clock(options.progress, options.begun + LATEST * 60 * options.minutes)
-        choice = self._report(self._in_time(rule, choice, clock))
-        if not choice.trained:
-            return choice
+        self._report(choice)
         if not self.record.plan(name, choice.steps):
             shutil.rmtree(self.workspace.folder / "training" / name, ignore_errors=True)
         try:
-            result = self._fit(rule, choice, first, clock)
+            result = self._fit(rule, choice, first)
         except TrainingError as error:
             return self._report(replace(choice, trained=False, reason=str(error)))
-        except KeyboardInterrupt:
-            if not clock.ended:
-                raise
-            return self._report(replace(choice, trained=False, reason=_LATE))
-        if result.interrupted and not clock.ended:
+        if result.interrupted:
             raise KeyboardInterrupt(
                 f"interrupted: {name} is kept at its best step; call again to finish its training"
             )
-        return self._done(rule, choice, result)
-
-    def _in_time(self, rule: Rule, choice: RankerChoice, clock: _Clock) -> RankerChoice:
-        """Plan fewer passages, or skip the ranker, if the machine is slower than the plan."""
-        elapsed, (before, step, _) = time.monotonic() - self.options.begun, rule.cost(self.budget.facts)
-        slow = max(1 / ranker_choice.CORES, elapsed / (self.budget.spent or math.inf))  # s per planned s
-        of_passages = rule.steps == ranker_choice.PARTS
-        if clock.seconds() < slow * (before + step * of_passages):
-            return replace(choice, trained=False, reason=_LATE)
-        fitting = int((clock.seconds() / slow - before) / step) if of_passages else choice.steps
-        if fitting >= choice.steps:
-            return choice
-        reason = f"{choice.reason}; {_LATE}: {fitting} of {choice.steps} {rule.steps}"
-        minutes = choice.minutes or math.ceil(slow * self.options.minutes)
-        return replace(choice, steps=fitting, reason=reason, minutes=minutes)
-
-    def _done(self, rule: Rule, choice: RankerChoice, result: TrainingResult) -> RankerChoice:
-        """Record a training, complete or ended by the clock."""
         steps = choice.steps if rule.steps == ranker_choice.PARTS else result.epochs
-        if not result.interrupted:
-            self.record.add(self.workspace, rule.ranker, steps)
+        self.record.add(self.workspace, name, steps)
         self.budget.spend(rule, steps)
-        how = f"; {_LATE} after {result.unit} {result.epochs}" if result.interrupted else ""
         if result.dev is not None:
             measured = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
-            self.say("rankers", f"{rule.ranker}: {measured}{how}")
-        values = [value for *_, value in result.curve if value is not None]
-        short = choice.minutes is not None or result.interrupted
-        if rule.steps == "epochs" and len(values) > 1 and short:
-            gain = max(values) - max(values[:-1])
-            choice = replace(choice, reason=f"{choice.reason}{how}; the last measured gain is {gain:.4f}")
+            self.say("rankers", f"{name}: {measured}")
         return choice
 
-    def _fit(self, rule: Rule, choice: RankerChoice, first: str, clock: _Clock) -> TrainingResult:
+    def _fit(self, rule: Rule, choice: RankerChoice, first: str) -> TrainingResult:
         variant, options = rule.variant or rule.ranker, self.options
         config: dict[str, Any] = {"seed": options.seed} if rule.steps == "epochs" else {}
         config |= rule.config
@@ -210,36 +177,17 @@ class Trainings:
         if rule.judged:
             learns = {"qrels": self.splits.train, "dev_qrels": self.splits.dev, "first_stage": first}
             learns["queries"] = self.queries
-        done = train(self.workspace, [variant], as_name=rule.ranker, config=config, progress=clock, **learns)
+        done = train(
+            self.workspace,
+            [variant],
+            as_name=rule.ranker,
+            config=config,
+            progress=options.progress,
+            **learns,
+        )
         (result,) = done.rankers
         return result
 
     def _report(self, choice: RankerChoice) -> RankerChoice:
         self.say("rankers", str(choice))
         return choice
-
-
-class _Clock(Progress):
-    """Ends a training that is much slower than its plan. The best epoch is kept."""
-
-    def __init__(self, progress: Progress, deadline: float) -> None:
-        self.progress, self.deadline = progress, deadline
-        self.ended = self._training = False
-        self.say, self.show = progress.say, progress.show  # type: ignore[method-assign]
-
-    def seconds(self) -> float:
-        return self.deadline - time.monotonic()
-
-    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        self._training = unit in ("batch", "step", "iteration")
-        self.progress.start(title, total, unit)
-
-    def advance(self, count: int = 1) -> None:
-        self.progress.advance(count)
-        if self._training and self.seconds() < 0:
-            self.ended, self._training = True, False
-            raise KeyboardInterrupt
-
-    def finish(self) -> None:
-        self._training = False
-        self.progress.finish()

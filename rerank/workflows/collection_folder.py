@@ -40,7 +40,7 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Find the files of a folder, plain or gzip. ``qrels.tsv`` is read if there is no split in ``qrels/``.
+    """Find the files of a folder, plain or gzip. ``qrels.tsv`` is read if ``qrels/`` is empty.
 
     Raises InputError for a missing file.
     """

@@ -17,13 +17,9 @@ from rerank.workspace import Workspace
 
 @dataclass
 class EncodeReport(Report):
-    """Result of ``encode``.
-
-    encoded: ranker -> encoded documents. reused: stored features that moved.
-    """
+    """Result of ``encode``. encoded: ranker -> encoded documents."""
 
     encoded: dict[str, int]
-    reused: int = 0
 
 
 def encode(
@@ -51,20 +47,10 @@ def encode(
         one._replace(retrieves=one.name in retrieve) for one in encoders_of(workspace, names, progress)
     ]
     title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        step(count)
-
-    with (progress if encoders else Progress()).step(
-        title, len(workspace.engine) * len(encoders), "doc"
-    ) as step:
-        encoded = workspace.engine.write_features(
-            encoders, force=force, keep=workspace.needed(before=True), progress=advance
-        )
-    return EncodeReport(encoded, done - sum(encoded.values()))
+    total, keep = len(workspace.engine) * len(encoders), workspace.needed(before=True)
+    with (progress if encoders else Progress()).step(title, total, "doc") as step:
+        encoded = workspace.engine.write_features(encoders, force=force, keep=keep, progress=step)
+    return EncodeReport(encoded)
 
 
 def encoders_of(

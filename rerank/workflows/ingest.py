@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +17,6 @@ from rerank.formats.lines import Source, name_of
 from rerank.inputs import as_list
 from rerank.progress import Progress
 from rerank.records import Document
-from rerank.references import CitationCounts
 from rerank.results import Report
 from rerank.text import language, language_or_none, plural
 from rerank.workflows.encode import encode, encoders_of
@@ -41,8 +40,7 @@ _LAYOUTS = {
 class IngestReport(Report):
     """Result of an ingest.
 
-    languages: language -> documents, if mixed ("": unknown). invalid: skipped records. encoded: ranker ->
-    documents. citations: counts, or None.
+    languages: language -> documents ("": unknown). invalid: skipped records. encoded: ranker -> documents.
     """
 
     workspace: Workspace
@@ -53,14 +51,12 @@ class IngestReport(Report):
     unknown_deletes: tuple[str, ...] = ()
     documents: int = 0
     lang: str | None = None
-    other_languages: dict[str, int] = field(default_factory=dict)
     languages: dict[str, int] = field(default_factory=dict)
     without_text: int = 0
     without_categories: int = 0
     category_edges: int = 0
     invalid: list[str] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
-    citations: CitationCounts | None = None
 
 
 def ingest(
@@ -80,8 +76,7 @@ def ingest(
 ) -> IngestReport:
     """Add or update documents from files. A missing workspace is created.
 
-    format: ``jats`` reads XML articles, archives and folders (extra ``fulltext``).
-    body: use the body of articles as text, not the abstract.
+    format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
     categories: category graph. delete: document ids.
     lang: Default: the language of 90 % of the first documents.
     replace: delete documents that are not in ``sources``.
@@ -95,86 +90,35 @@ def ingest(
     (1, 1, 'en')
     """
     progress, edges = progress or Progress(), read_categories(categories) if categories else None
-    files = _Files(as_list(sources), format, body, skip_invalid)
-    created = not Workspace.exists(workspace)
-    if created:
-        workspace, documents = _create(workspace, files, lang, opensearch, progress)
-    else:
-        workspace, documents = _open(workspace, lang, opensearch), files.documents()
-    report = IngestReport(workspace, lang=workspace.lang, category_edges=len(edges or ()))
-    documents = files.check_not_empty(_count(documents, report), replace, progress)
-    workspace.recreate_engine()
-    encoders = encoders_of(workspace, None, progress) if encode_features else []
+    sources, errors = as_list(sources), list[InputError]()
+    known = not sources or Workspace.exists(workspace)  # without sources, there must be a workspace
+    existing = _open(workspace, lang, opensearch) if known else None
+    documents = _documents(sources, format, body, errors.append if skip_invalid else None)
+    sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
+    if sources and not sample:
+        _report_empty(sources, errors, _LAYOUTS[format], existing is None, replace, progress)
+    made = existing or _create(workspace, lang or _language(sample), opensearch)
+    report = IngestReport(made, lang=made.lang, category_edges=len(edges or ()))
+    made.recreate_engine()
+    encoders = encoders_of(made, None, progress) if encode_features else []
+    options = {"delete": delete, "replace": replace, "skip_refused": skip_invalid, "encoders": encoders}
     try:
-        options = {"delete": delete, "replace": replace, "encoders": encoders, "skip_refused": skip_invalid}
-        done = _write(workspace, documents, progress, **options)
+        done = _write(made, _count(chain(sample, documents), report), progress, **options)
     except BaseException as error:
-        if created and not isinstance(error, BusyError):  # if busy, another process uses it
-            workspace.discard()
+        if existing is None and not isinstance(error, BusyError):  # if busy, another process uses it
+            made.discard()
         raise
     if edges is not None:
-        workspace.save_category_edges(edges)
-    _fill(report, files, done)
-    if encode_features:
-        workspace.forget_rankers()
-        rest = encode(workspace, progress=progress).encoded
-        report.encoded = {name: done.encoded + count for name, count in rest.items()}
-    return report
-
-
-def _fill(report: IngestReport, files: _Files, done: WriteResult) -> None:
+        made.save_category_edges(edges)
     report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
     report.unchanged, report.unknown_deletes = done.unchanged, done.unknown_deletes
-    report.citations = files.counts if files.format == "jats" or files.counts.articles else None
-    report.documents = len(report.workspace.engine)
-    report.invalid = [str(error) for error in files.errors]
-    report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
-
-
-@dataclass
-class _Files:
-    """errors: of skipped records. counts: citations of full texts."""
-
-    sources: Sequence[Source]
-    format: Format
-    body: bool
-    skip_invalid: bool
-    errors: list[InputError] = field(default_factory=list)
-    counts: CitationCounts = field(default_factory=CitationCounts)
-
-    @property
-    def names(self) -> str:
-        return ", ".join(map(name_of, self.sources))
-
-    def documents(self) -> Iterator[Document]:
-        invalid = self.errors.append if self.skip_invalid else None
-        seen: set[str] = set()
-        for source in self.sources:
-            if self.format == "jsonl":
-                yield from read_corpus(source, invalid=invalid, counts=self.counts)
-                continue
-            if str(source) == "-":
-                raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
-            from rerank.formats.jats import read_jats
-
-            for article in read_jats(source, self.counts, invalid=invalid, seen=seen):
-                yield article.document(body=self.body)
-
-    def check_not_empty(
-        self, documents: Iterator[Document], replace: bool, progress: Progress
-    ) -> Iterator[Document]:
-        """Check that there are documents, and yield them."""
-        first = next(documents, None)
-        if first is not None:
-            yield first
-            yield from documents
-        elif self.sources and replace:
-            raise InputError(
-                f"{self.names}: no documents, and replacing would delete all documents; to do that, delete"
-                " the workspace"
-            )
-        elif self.sources:
-            progress.say(f"{self.names}: no documents; {_LAYOUTS[self.format]}")
+    report.documents = len(made.engine)
+    report.invalid = [*map(str, errors), *(f"document {id!r}: {reason}" for id, reason in done.refused)]
+    if encode_features:
+        made.forget_rankers()
+        rest = encode(made, progress=progress).encoded
+        report.encoded = {name: done.encoded + count for name, count in rest.items()}
+    return report
 
 
 def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
@@ -190,24 +134,47 @@ def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings 
     return workspace
 
 
-def _create(
-    folder: Workspace | Source,
-    files: _Files,
-    lang: str | None,
-    opensearch: Settings | None,
-    progress: Progress,
-) -> tuple[Workspace, Iterator[Document]]:
-    if not files.sources:
-        Workspace.open(folder)  # raises: there is nothing to delete from
-    documents = files.documents()
-    sample = list(progress.over(islice(documents, SAMPLE), "read", unit="doc"))
-    if not sample:
-        errors = files.errors
-        skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
-        raise InputError(f"{files.names}: no documents{skipped}; {_LAYOUTS[files.format]}")
+def _create(folder: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
     engine, settings = ("local", {}) if opensearch is None else ("opensearch", opensearch.table())
-    lang = lang or _language(sample)
-    return Workspace.create(folder, lang=lang, engine=engine, settings=settings), chain(sample, documents)
+    return Workspace.create(folder, lang=lang, engine=engine, settings=settings)
+
+
+def _documents(
+    sources: Sequence[Source], format: Format, body: bool, invalid: Callable[[InputError], object] | None
+) -> Iterator[Document]:
+    if format == "jsonl":
+        yield from chain.from_iterable(read_corpus(source, invalid=invalid) for source in sources)
+        return
+    if any(str(source) == "-" for source in sources):
+        raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
+    from rerank.formats.jats import read_jats
+
+    seen = set[str]()
+    for source in sources:
+        for article in read_jats(source, invalid=invalid, seen=seen):
+            yield article.document(body=body)
+
+
+def _report_empty(
+    sources: Sequence[Source],
+    errors: Sequence[InputError],
+    layout: str,
+    new: bool,
+    replace: bool,
+    progress: Progress,
+) -> None:
+    """Report files without valid documents; raise InputError for a new workspace or a replacement."""
+    names = ", ".join(map(name_of, sources))
+    skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
+    problem = f"{names}: no documents{skipped}; {layout}"
+    if new:
+        raise InputError(problem)
+    if replace:
+        raise InputError(
+            f"{names}: no documents, and replacing would delete all documents; to do that, delete the"
+            " workspace"
+        )
+    progress.say(problem)
 
 
 def _write(
@@ -229,10 +196,7 @@ def _language(sample: Sequence[Document]) -> str | None:
 def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:
     for document in documents:
         code = language_or_none(document.lang) or ""
-        if not report.lang:
-            report.languages[code] = report.languages.get(code, 0) + 1
-        elif document.lang and code != report.lang:
-            report.other_languages[document.lang] = report.other_languages.get(document.lang, 0) + 1
+        report.languages[code] = report.languages.get(code, 0) + 1
         report.without_text += not document.content
         report.without_categories += not document.categories
         yield document

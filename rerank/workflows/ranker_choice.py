@@ -56,9 +56,14 @@ class CollectionFacts:
 
     @classmethod
     def of(
-        cls, documents: Iterable[Document], queries: Sequence[Query], splits: Splits, **more: Any
+        cls,
+        documents: Iterable[Document],
+        queries: Sequence[Query],
+        splits: Splits,
+        lang: str | None,
+        **more: Any,
     ) -> CollectionFacts:
-        """Count documents and judgments. more: other fields."""
+        """Count documents and judgments. lang: of documents without ``lang``. more: other fields."""
         ids, langs, targets = set[str](), Counter[str | None](), Counter[str]()
         words = categories = 0
         for document in documents:
@@ -68,9 +73,7 @@ class CollectionFacts:
             targets.update({*document.links} - {document.id})
             langs[language_or_none(document.lang)] += 1
         asked = Counter(language_or_none(query.lang) for query in queries)
-        lang, query_lang = (
-            max(filter(None, one), key=one.__getitem__, default=None) for one in (langs, asked)
-        )
+        languages = [max(filter(None, one), key=one.__getitem__, default=None) for one in (langs, asked)]
         return cls(
             documents=len(ids),
             words=words,
@@ -80,7 +83,7 @@ class CollectionFacts:
             test_queries=len(splits.test),
             with_categories=categories / max(len(ids), 1),
             links=sum(n for id, n in targets.items() if id in ids) / max(len(ids), 1),
-            languages=(lang, query_lang or guess_language(query.text for query in queries)),
+            languages=(languages[0] or lang, languages[1] or guess_language(query.text for query in queries)),
             **more,
         )
 
@@ -149,7 +152,7 @@ def _judged_encoder(facts: CollectionFacts) -> tuple[float, float, int]:
 class Rule:
     """A ranker, its needs (see :func:`unmet`), its use and its training.
 
-    variant: what is trained; default: ``ranker``. judged: whether it learns from the train queries. steps:
+    variant: trained ranker; default: ``ranker``. judged: whether it learns from the train queries. steps:
     option that limits them. share: largest part of the time that is left.
     """
 
@@ -246,10 +249,10 @@ class RankerChoice:
 
 
 class Budget:
-    """Seconds of one core. minutes: of ``auto``. spent: by trainings of this run. left: for the next ones."""
+    """Seconds of one core. minutes: of ``auto``. left: for the next trainings."""
 
     def __init__(self, facts: CollectionFacts, minutes: float = math.inf) -> None:
-        self.facts, self.minutes, self.spent = facts, minutes, 0.0
+        self.facts, self.minutes = facts, minutes
         seconds = 60 * CORES * minutes
         self.left = seconds - min(SCORING * _candidates(facts), seconds / 2)
 
@@ -270,9 +273,7 @@ class Budget:
         reason = f"{rule.worth}; time for {steps} of {complete} {rule.steps}"
         return RankerChoice(rule.ranker, True, reason, steps, minutes)
 
-    def spend(self, rule: Rule, steps: int, *, reused: bool = False) -> None:
-        """Subtract the cost of a training with these steps. reused: an earlier run did it."""
+    def spend(self, rule: Rule, steps: int) -> None:
+        """Subtract the cost of a training with these steps."""
         before, step, complete = rule.cost(self.facts)
-        seconds = before + step * min(steps, complete)
-        self.left -= seconds
-        self.spent += 0.0 if reused else seconds
+        self.left -= before + step * min(steps, complete)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rerank.errors import InputError
 from rerank.formats import write_qrels
 from rerank.records import Qrels, Query
 from rerank.text import plural
-from rerank.workflows.collection_folder import WHOLE
+from rerank.workflows.collection_folder import SPLITS, WHOLE
 
 LEAST_TRAIN = 50
 """Smallest number of train queries for rankers; fewer become dev queries."""
@@ -35,8 +35,8 @@ class Splits:
         """Write the judgments: split -> file."""
         folder.mkdir(exist_ok=True)
         paths = {}
-        for name, qrels in (("train", self.train), ("dev", self.dev), ("test", self.test)):
-            if qrels:
+        for name in SPLITS:
+            if qrels := getattr(self, name):
                 paths[name] = folder / f"{name}.tsv"
                 write_qrels(paths[name], qrels)
         return paths
@@ -54,41 +54,31 @@ def split(
     texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
     notes: list[str] = []
     pools = _usable(given, texts, documents, notes)
+    measured = given.get("test") if len(given) > 1 else None
     # Train and dev must not contain any given test query, also without a relevant document.
-    asked = {texts[q] for q in given.get("test", ()) if texts.get(q)} if len(given) > 1 else set()
-    _part(pools, texts, asked, notes)
+    _part(pools, texts, {texts[q] for q in measured or () if texts.get(q)}, notes)
     total = sum(map(len, pools.values()))
     if total < 2 * LEAST:
         raise InputError(
             f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
             f" too few for {LEAST} dev and {LEAST} test queries; judge more queries"
         )
-    draw = _drawing(texts, seed)
-    if len(pools) == 1:
-        pools = _from_one(*pools.popitem(), draw, notes)
-    if "test" not in pools:
-        name = max(("train", "dev"), key=lambda one: len(pools[one]))
-        pools["test"], pools[name] = draw(pools[name], DRAWN)
-        kept = plural(len(pools["test"]), f"quer[y|ies] of {name} [is|are] used for test")
-        notes.append(f"no test judgments: {kept}")
-    _complete(pools, draw, notes)
+    _complete(pools, texts, np.random.default_rng(seed), notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
             f"{plural(len(pools['dev']), 'quer[y|ies]')} for dev and {len(pools['test'])} for test"
             f" are too few ({LEAST} at least); judge more queries"
         )
     source = {query: qrels[query] for qrels in given.values() for query in qrels}
-    if "test" in given and len(given) > 1:  # unchanged, so that results are comparable
-        source |= given["test"]
-        pools["test"] = list(given["test"])
-    parts = {name: Qrels({q: source[q] for q in pools[name]}) for name in ("train", "dev", "test")}
+    if measured is not None:  # unchanged, so that results are comparable
+        source |= measured
+        pools["test"] = list(measured)
+    parts = {name: Qrels({q: source[q] for q in pools[name]}) for name in SPLITS}
     return Splits(**parts, notes=tuple(notes))
 
 
 Pools = dict[str, list[str]]
 """``train``, ``dev``, ``test`` or ``all`` -> ids of queries."""
-Draw = Callable[[Iterable[str], float], tuple[list[str], list[str]]]
-"""Draws a share of queries, and returns it and the rest; equal texts stay together."""
 
 
 def _usable(
@@ -106,32 +96,6 @@ def _usable(
     return pools
 
 
-def _from_one(name: str, queries: list[str], draw: Draw, notes: list[str]) -> Pools:
-    learns = len(queries) * (1 - 2 * DRAWN) >= LEAST_TRAIN
-    test, rest = draw(queries, DRAWN if learns else 0.5)
-    dev, train = draw(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
-    train_part = f"train {len(train):,}, " if train else ""
-    only = "one file of judgments" if name == WHOLE else f"only {name} judgments"
-    notes.append(f"{only}: the queries are split into {train_part}dev {len(dev):,} and test {len(test):,}")
-    return {"train": train, "dev": dev, "test": test}
-
-
-def _complete(pools: Pools, draw: Draw, notes: list[str]) -> None:
-    missing = next((name for name in ("dev", "train") if name not in pools), None)
-    if missing is not None:
-        queries = pools["train" if missing == "dev" else "dev"]
-        pools["dev"], pools["train"] = queries, []
-        how = "the others are too few to train: they become dev queries"
-        if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
-            pools["dev"], pools["train"] = dev, train = draw(queries, DRAWN)
-            how = f"the others are split into train {len(train):,} and dev {len(dev):,}"
-        notes.append(f"no {missing} judgments: {how}")
-    elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        few = "train quer[y is|ies are] too few: [it becomes a dev query|they become dev queries]"
-        notes.append(plural(len(pools["train"]), few))
-        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
-
-
 def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
     """Make the splits disjoint, by id and text."""
     later: set[str] = set()
@@ -147,19 +111,42 @@ def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[s
         pools[name] = kept
 
 
-def _drawing(texts: Mapping[str, str], seed: int) -> Draw:
-    rng = np.random.default_rng(seed)
+def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, notes: list[str]) -> None:
+    """Draw missing splits. Too few train queries become dev queries."""
+    share = DRAWN
+    if len(pools) == 1:  # the only file is divided, also one of test queries
+        pools[WHOLE] = pools.popitem()[1]
+        share = DRAWN / (1 - DRAWN)
+    missing = [name for name in SPLITS if name not in pools]
+    if missing:
+        source = "one file of judgments" if WHOLE in pools else "the other judgments"
+        notes.append(f"{', '.join(missing)} queries are drawn from {source}")
+    if "test" in missing:
+        largest = max(pools, key=lambda name: len(pools[name]))
+        few = largest == WHOLE and len(pools[WHOLE]) * (1 - 2 * DRAWN) < LEAST_TRAIN
+        pools["test"], pools[largest] = _draw(pools[largest], texts, 0.5 if few else DRAWN, rng)
+    if "dev" in missing or "train" in missing:
+        (rest,) = (pools.pop(name) for name in [*pools] if name != "test")
+        pools["dev"], pools["train"] = rest, []
+        if len(rest) * (1 - share) >= LEAST_TRAIN:
+            pools["dev"], pools["train"] = _draw(rest, texts, share, rng)
+    elif 0 < len(pools["train"]) < LEAST_TRAIN:
+        few_train = "train quer[y is|ies are] too few: [it becomes a dev query|they become dev queries]"
+        notes.append(plural(len(pools["train"]), few_train))
+        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
 
-    def draw(pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
-        groups: dict[str, list[str]] = {}
-        for query in sorted(pool):
-            groups.setdefault(texts[query], []).append(query)
-        each = list(groups.values())
-        wanted = round(share * sum(map(len, each)))
-        taken: list[str] = []
-        rest: list[str] = []
-        for i in rng.permutation(len(each)).tolist():
-            (taken if len(taken) < wanted else rest).extend(each[i])
-        return sorted(taken), sorted(rest)
 
-    return draw
+def _draw(
+    pool: Iterable[str], texts: Mapping[str, str], share: float, rng: np.random.Generator
+) -> tuple[list[str], list[str]]:
+    """Draw a share of queries, and return it and the rest; equal texts stay together."""
+    groups: dict[str, list[str]] = {}
+    for query in sorted(pool):
+        groups.setdefault(texts[query], []).append(query)
+    each = list(groups.values())
+    wanted = round(share * sum(map(len, each)))
+    taken: list[str] = []
+    rest: list[str] = []
+    for i in rng.permutation(len(each)).tolist():
+        (taken if len(taken) < wanted else rest).extend(each[i])
+    return sorted(taken), sorted(rest)

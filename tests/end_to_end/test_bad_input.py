@@ -59,7 +59,6 @@ BAD = [
     ("ingest {only_broken} --skip-invalid -w {new}", 1, "1 record skipped"),
     ("ingest {ok} --lang english -w {new}", 2, "not a language code"),
     ("ingest {ok} -w {folder}", 1, "not empty, and not a workspace"),
-    ("ingest x --format csv", 2, "'--format': 'csv'"),
     ("ingest -w {ws}", 2, "nothing to do"),
     ("demo -w {folder} --json", 1, "not an earlier demo"),
     ("query cells -w {new}", 1, "no workspace here; make one with `rerank ingest CORPUS -w"),

@@ -105,7 +105,7 @@ def test_files_without_articles_are_refused(run, tmp_path):
     run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is for --format jats")
 
 
-def test_incomplete_articles_are_counted(run, tmp_path):
+def test_incomplete_articles_are_read(run, tmp_path):
     (tmp_path / "in").mkdir()
     for name, data in {
         "a": article(None, doi="10.1000/a"),
@@ -115,13 +115,7 @@ def test_incomplete_articles_are_counted(run, tmp_path):
     }.items():
         (tmp_path / "in" / f"{name}.nxml").write_bytes(data)
     done = run("ingest", "--format", "jats", "--body", tmp_path / "in", "-w", tmp_path / "ws")
-    assert (done.code, done.out.splitlines()[1]) == (0, "4 articles list 12 references and cite them 3 times")
-    assert done.err.splitlines() == [
-        "1 article has no body",
-        "1 article has no references",
-        "1 reference has no DOI, PMID or title and cannot be identified",
-        "2 citations name no reference and are skipped",
-    ]
+    assert (done.code, done.err) == (0, "")
     found = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
     assert found["10.1000/d"].text == "Before after."
     assert [row["ref"] for row in found["10.1000/c"].extra["citations"]] == ["10.1000/2"]
@@ -133,4 +127,4 @@ def test_one_article_in_two_files_is_refused_or_skipped(run, tmp_path):
     command = ("ingest", "--format", "jats", tmp_path / "v1.xml", tmp_path / "v2.xml", "-w", tmp_path / "ws")
     run(*command).fails(1, "v2.xml: article 10.1000/good occurs twice")
     done = run(*command, "--skip-invalid", "--json").json
-    assert (done["added"], len(done["invalid"]), done["citations"]["mentions"]) == (1, 1, 2)
+    assert (done["added"], len(done["invalid"])) == (1, 1)

@@ -162,14 +162,6 @@ def test_a_short_budget_trains_the_best_rankers_with_fewer_steps():
     assert plan_for(choice.minutes * 10, **facts)[0] == plan
 
 
-def test_reused_rankers_use_the_budget_but_no_time_of_this_run():
-    budgets = [Budget(CollectionFacts(documents=1000, train_queries=500), 10) for _ in range(2)]
-    for budget, reused in zip(budgets, (False, True)):
-        budget.spend(ranker_choice.RULES[0], 3, reused=reused)
-    assert budgets[0].left == budgets[1].left < 60 * ranker_choice.CORES * 10
-    assert budgets[0].spent > budgets[1].spent == 0
-
-
 def test_rules_choose_rankers_by_the_facts_of_the_collection():
     def choices(**facts):
         budget = Budget(CollectionFacts(documents=2000, **facts))
@@ -236,7 +228,7 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
     for part in (
         "files: corpus.jsonl.gz, queries.jsonl, qrels.tsv\n",
         "ingest: 200 documents (en): 0 added, 0 updated, 200 unchanged\n",
-        "queries: one file of judgments: the queries are split into ",
+        "queries: train, dev, test queries are drawn from one file of judgments\n",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick, too\n",
         "rankers: dense_links is skipped: fewer than 0.5 links per document\n",
@@ -279,13 +271,6 @@ def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
     guessed = rerank.auto(folder, tmp_path / "guessed")
     assert guessed.workspace.lang == first.workspace.lang == "en"
     assert guessed.stack.to_json() == first.stack.to_json()
-
-
-def test_the_time_limit_ends_the_training(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
-    found = rerank.auto(folder, tmp_path / "ws", minutes=0.001)
-    assert [one.trained for one in found.choices] == [False]
-    assert found.stack.rankers == ()
 
 
 def test_time_left_is_used_for_rankers_that_were_too_long(folder, tmp_path, monkeypatch):

@@ -9,10 +9,10 @@ import pytest
 
 from rerank.errors import InputError
 from rerank.formats import read_corpus
-from rerank.rankers.graphs.citations import mentions
+from rerank.rankers.graphs.citations import Citations, mentions
 from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.records import Document
-from rerank.references import CitationCounts, named_key
+from rerank.references import named_key
 from rerank.workflows.ingest import ingest
 
 
@@ -24,36 +24,29 @@ def test_different_spellings_of_one_reference_give_one_key():
     assert [named_key(n) for n in ("b10.1000/x", "7", "W7", "10.5")] == ["b10.1000/x", "7", "W7", "10.5"]
 
 
-def read(tmp_path, record, counts=None):
+def read(tmp_path, record):
     (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "x", **record}))
-    return next(read_corpus(tmp_path / "c.jsonl", counts=counts)).extra
+    return next(read_corpus(tmp_path / "c.jsonl")).extra
 
 
-def test_citations_in_json_lines_are_read_and_counted(tmp_path):
-    counts = CitationCounts()
+def test_citations_without_a_reference_are_left_out(tmp_path):
     rows = ["doi:10.1000/A", {"ref": 7, "section": "Intro", "sentence": 3, "text": "So [7].", "more": 1}]
     nothing = [{"ref": None}, {"section": 1}, {"ref": " "}]
     titles = {"https://doi.org/10.1000/a": "On A", "10.1000/b": "On B"}
-    found = read(tmp_path, {"citations": rows + nothing, "references": titles}, counts)
-    assert found["citations"] == [
-        {"ref": "10.1000/a"}, {"ref": "7", "section": "Intro", "sentence": 3, "text": "So [7]."}
-    ]  # fmt: skip
-    assert found["references"] == {"10.1000/a": "On A", "10.1000/b": "On B"}
-    assert (counts.articles, counts.mentions, counts.unresolved) == (1, 5, 3)
-    assert (counts.references, counts.without_body) == (3, 0)
-    assert read(tmp_path, {"citations": None, "references": None}, counts) == {
-        "citations": None, "references": None
-    }  # fmt: skip
-    assert counts.articles == 1
+    found = Document("x", extra=read(tmp_path, {"citations": rows + nothing, "references": titles}))
+    assert [tuple(one) for one in mentions(found)] == [("10.1000/a", 0, 0, 0), ("7", 1, 1, 1)]
+    assert Citations.of([found]).titles == {"10.1000/a": "On A", "10.1000/b": "On B"}
+    empty = Document("x", extra=read(tmp_path, {"citations": None, "references": None}))
+    assert Citations.of([empty]).titles == {}
 
 
 @pytest.mark.parametrize(
     ("record", "said"),
     [
         ({"citations": 17}, "citations: expected list or null, got integer"),
-        ({"citations": [17]}, "citations: expected object"),
-        ({"citations": [{"ref": ["a"]}]}, "citations.ref: expected"),
-        ({"citations": [{"ref": "a", "sentence": 1.5}]}, "citations.sentence: expected"),
+        ({"citations": [17]}, r"citations\[0\]: expected"),
+        ({"citations": [{"ref": ["a"]}]}, r"citations\[0\].ref: expected"),
+        ({"citations": [{"ref": "a", "sentence": 1.5}]}, r"citations\[0\].sentence: expected"),
         ({"references": ["a"]}, "references: expected"),
         ({"references": {"a": 1}}, "references"),
     ],

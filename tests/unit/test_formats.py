@@ -13,7 +13,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.errors import InputError, UsageError
+from rerank.errors import InputError
 from rerank.formats import (
     lines,
     read_categories,
@@ -214,14 +214,6 @@ def test_beir_qrels_are_read(tmp_path, content):
 @pytest.mark.parametrize("content", ["q1 0 d1 2\nq2  Q0\td2 -1\n", "q1\t0\td1\t2\n\nq2\t0\td2\t-1\n"])
 def test_trec_qrels_are_read(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.txt", content))) == {"q1": {"d1": 2}, "q2": {"d2": -1}}
-
-
-def test_conflicting_judgments_are_resolved_as_requested(tmp_path):
-    path = put(tmp_path, "q", "".join(f"q 0 d {grade}\n" for grade in (1, 3, 2)))
-    assert read_qrels(path, conflicts="max")["q"] == {"d": 3}
-    assert read_qrels(path, conflicts="first")["q"] == {"d": 1}
-    with pytest.raises(UsageError, match="refuse, max, first"):
-        read_qrels(path, conflicts="least")
 
 
 @pytest.mark.parametrize("header", ["", "child\tparent\n", "Child\tParent\r\n"])

@@ -9,7 +9,6 @@ import zipfile
 import pytest
 
 from rerank.formats.jats import read_article, read_jats
-from rerank.references import CitationCounts
 
 
 def reference(number, *, doi=None, pmid=None, title=None, year="2001"):
@@ -38,9 +37,9 @@ def article(body="", references=FIVE, *, more="", doi="10.1000/own", prolog=""):
     ).encode()
 
 
-def cited(data, counts=None):
+def cited(data):
     """Return (section, paragraph, cited references) of each sentence, with shortened DOIs."""
-    read = read_article(data, "x.xml", counts)
+    read = read_article(data, "x.xml")
     return [
         (one.section, one.paragraph, "".join(k.rpartition("/")[2] for k in one.cites))
         for one in read.sentences
@@ -112,14 +111,12 @@ def test_list_items_in_paragraphs_are_separate_sentences():
     data = article(
         f"<p>We like {cite(1)}{inside} and{cite(4)}.</p><boxed-text><p>But {inside}</p></boxed-text>"
     )
-    counts = CitationCounts()
-    read = read_article(data, "x.xml", counts)
+    read = read_article(data, "x.xml")
     assert [(one.paragraph, one.text) for one in read.sentences] == [
         *((0, text) for text in ("We like 1", "cats 2", "dogs 3", "and4.")),
         *((1, text) for text in ("But", "cats 2", "dogs 3")),
     ]
     assert [one.cites for one in read.sentences[:4]] == [(f"10.1000/{n}",) for n in range(1, 5)]
-    assert counts.mentions == 6
 
 
 def test_sentences_do_not_end_at_abbreviations():
@@ -133,7 +130,7 @@ def test_numbers_after_the_full_stop_belong_to_the_previous_sentence():
     assert read_article(article(body), "x.xml").body == "It is known. All was. None 5."
 
 
-def test_reference_keys_and_counts():
+def test_reference_keys():
     references = [
         reference(1, doi="10.1000/A"),
         reference(2, doi="https://doi.org/10.1000/a"),
@@ -142,14 +139,11 @@ def test_reference_keys_and_counts():
         reference(5, year=""),
         reference(6, doi="10.1000/own"),
     ]
-    counts = CitationCounts()
     read = read_article(
-        article(f"<p>{cite(1)} {cite(2)} {cite(5)} {cite(6)} {cite(9)}.</p>", references), "x", counts
+        article(f"<p>{cite(1)} {cite(2)} {cite(5)} {cite(6)} {cite(9)}.</p>", references), "x"
     )
     assert list(read.references) == ["10.1000/a", "pmid:77", "title:the title of it|2001"]
     assert [one.cites for one in read.sentences] == [("10.1000/a",)]
-    assert (counts.references, counts.without_key) == (6, 1)
-    assert (counts.mentions, counts.unresolved) == (5, 2)
 
 
 def test_articles_in_archives_and_folders_are_read(tmp_path):
@@ -165,9 +159,7 @@ def test_articles_in_archives_and_folders_are_read(tmp_path):
         archive.write(tmp_path / "folder" / "in" / "a.xml.gz", "a.xml.gz")
         archive.writestr("readme.txt", "no article")
     for name in ("folder", "all.tar.gz", "all.tar.xz", "all.tar.bz2", "all.zip"):
-        counts = CitationCounts()
-        assert {a.key for a in read_jats(tmp_path / name, counts)} == {"10.1000/one", "10.1000/two"}
-        assert counts.articles == 2
+        assert {a.key for a in read_jats(tmp_path / name)} == {"10.1000/one", "10.1000/two"}
 
 
 BOMB = (

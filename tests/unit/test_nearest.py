@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rerank.arrays import to_float32
 from rerank.engines.local.nearest import nearest
 
 NONE = np.empty(0, np.int64)
@@ -59,15 +58,6 @@ def test_added_rows_are_found():
     for count in (0, 1, 1000, 1000, 3000):
         (rows,) = nearest(matrix[:count], query, 50, 0, NONE, names)
         assert rows.tolist() == sorted(ranked_of_one(matrix[:count], query[0])[:50])
-
-
-def test_every_fp16_number_is_converted_exactly():
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 16)
-    finite = halves[np.isfinite(halves).all(axis=1)]
-    for numbers in (halves, finite, finite[::2], halves[:1], halves[0, :0]):
-        np.testing.assert_array_equal(to_float32(numbers), numbers.astype(np.float32))
-        np.testing.assert_array_equal(np.signbit(to_float32(numbers)), np.signbit(numbers))
-    assert to_float32(np.ones(3, np.float32)).dtype == np.float32
 
 
 def random_passages(count, most, width, dtype):

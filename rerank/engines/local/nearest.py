@@ -9,7 +9,7 @@ import numpy as np
 import simsimd
 from numpy.typing import NDArray
 
-from rerank.arrays import passage_cosines, split_passages, to_float32
+from rerank.arrays import passage_cosines, split_passages
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.floating[Any]]
@@ -91,7 +91,7 @@ def _approximate(
             squares = np.ones(1) if passages else np.asarray(simsimd.dot(vectors, vectors))
             products = 1 - products if passages else products * steps
         else:
-            vectors = to_float32(vectors)
+            vectors = vectors.astype(np.float32, copy=False)
             products, squares = codes @ vectors.T, np.einsum("ij,ij->i", vectors, vectors)
             if passages:
                 products /= np.maximum(np.sqrt(squares), 1e-9)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from rerank.arrays import to_float32
 from rerank.files import write_bytes
 from rerank.rankers.base import check_width, content_hash
 from rerank.rankers.concept.head import Head
@@ -48,7 +47,7 @@ class ConceptRanker(EncoderRanker):
 
         One side may be (E,). Order does not matter.
         """
-        a, b = to_float32(a), to_float32(b)
+        a, b = a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
         found = self.head.relatedness(a, b)
         for side in (a, b):
             found[~np.any(side, axis=-1)] = 0.0

@@ -48,7 +48,7 @@ class Citations:
             own[document.id] = document.title
             for key in _names(document):
                 keys.setdefault(key, document.id)
-            for key, title in document.extra.get("references", {}).items():
+            for key, title in (document.extra.get("references") or {}).items():
                 if title:
                     outside.setdefault(named_key(key), title)
             cited = mentions(document)
@@ -86,7 +86,7 @@ def _names(document: Document) -> list[str]:
 
 
 def mentions(document: Document) -> list[Mention]:
-    """Return citations with parts numbered from 0.
+    """Return citations of named references, with parts numbered from 0.
 
     Numbers may restart in each part. A missing section is the whole body;
     missing paragraphs or sentences are never shared.
@@ -99,14 +99,16 @@ def mentions(document: Document) -> list[Mention]:
     b 1 1 1
     c 0 2 2
     """
-    rows: Iterable[Mapping[str, Any]] | None = document.extra.get("citations")
-    if rows is None:
-        rows = [{"ref": link} for link in document.links]
+    rows: Iterable[str | Mapping[str, Any]] | None = document.extra.get("citations")
     sections: dict[object, int] = {}
     paragraphs: dict[object, int] = {}
     sentences: dict[object, int] = {}
     found = []
-    for row in rows:
+    for one in document.links if rows is None else rows:
+        row = {"ref": one} if isinstance(one, str) else one
+        reference = named_key("" if row.get("ref") is None else str(row["ref"]))
+        if not reference:
+            continue
         section, paragraph, sentence = row.get("section"), row.get("paragraph"), row.get("sentence")
         unplaced = section is None and paragraph is None and sentence is None
         s = _number(sections, None if unplaced else (section,))
@@ -115,7 +117,7 @@ def mentions(document: Document) -> list[Mention]:
         else:  # a sentence without a paragraph is a paragraph
             p = _number(paragraphs, None if sentence is None else (s, None, sentence))
         n = _number(sentences, None if sentence is None else (p, sentence))
-        found.append(Mention(named_key(row["ref"]), s, p, n))
+        found.append(Mention(reference, s, p, n))
     return found
 
 

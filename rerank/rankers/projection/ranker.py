@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import to_float32
 from rerank.rankers.base import ArrayRanker, check_width
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
@@ -71,7 +70,7 @@ class Projection(ArrayRanker):
         Raises WorkspaceError if the widths differ.
         """
         check_width(self, features, len(query))
-        cosines: NDArray[np.float64] = (to_float32(features) @ query).astype(np.float64)
+        cosines: NDArray[np.float64] = (features.astype(np.float32, copy=False) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
